@@ -1,11 +1,10 @@
-//! The names of a file tier that several nodes share (I15): what of them lies in a store, and how a node changes them.
+//! The names of a file tier that several nodes share (I15): how they are stored, and how a node changes them.
 //!
-//! - [`NameStore`]: what a store does, one script on one shard at a time; [`memory`] and [`redis`] are the
-//!   implementations;
-//! - [`attributes`]: what is known of a file or directory beside its names; [`coding`]: how all of it is written;
-//! - [`namespace`]: the operations of POSIX on names, by the plans and transactions of
-//!   [`halocline_model::namespace`], which decides everything that concerns several shards;
-//! - [`check`]: leftovers of nodes that died are found and removed.
+//! - [`NameStore`]: what a store does, one script on one shard at a time; [`memory`] and [`redis`] implement it;
+//! - [`attributes`]: the attributes of a file or directory; [`coding`]: the encoding of everything;
+//! - [`namespace`]: the operations of POSIX on names, by the plans and transactions of [`halocline_model::namespace`],
+//!   which decides everything that concerns several shards;
+//! - [`check`]: finds and removes leftovers of nodes that died.
 
 pub mod attributes;
 pub mod check;
@@ -26,8 +25,8 @@ pub const PAGE_ENTRIES_MAX: usize = 1000;
 /// The longest name of an entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// What a server says before it runs a script that would need more memory than it may use. Scripts that have changed
-/// something by then are run to their end.
+/// A server's error for a script that would need more memory than allowed. A script that has changed something by then
+/// runs to its end.
 const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
 
 /// Why a store of names gave no answer.
@@ -39,16 +38,17 @@ pub enum NamesError {
     /// Its content was not written by Halocline.
     #[error("the store of names holds what Halocline did not write: {0}")]
     Unsound(String),
-    /// Nothing was done: its memory is used up. What makes room is still done.
+    /// Nothing was done: its memory is used up. Requests that free memory still work.
     #[error("the store of names is full: {0}; remove files, or give it more memory (maxmemory)")]
     Full(String),
     /// Its settings would lose names, or it refuses us.
     #[error("the store of names cannot be used: {0}")]
     Unusable(String),
-    /// Nothing was done: another epoch began, because the server is another one, or was told to forget late messages.
+    /// Nothing was done: another epoch began, because the server is a different one, or was told to forget late
+    /// messages.
     #[error("the store of names began a new epoch")]
     Stale,
-    /// Nothing was done: a check has the names for itself.
+    /// Nothing was done: a check holds the names.
     #[error(
         "the names of the tier are being checked; if no check runs, one was ended before it was done: have them checked \
          again"
@@ -83,9 +83,9 @@ pub enum State {
     Empty,
     /// It has forgotten nothing since its content was confirmed last.
     Confirmed,
-    /// So many of its partitions may have forgotten something.
+    /// This many of its partitions may have forgotten something.
     Doubtful(usize),
-    /// A check has the names for itself, or died before it gave them back: then another check does.
+    /// A check holds the names, or died before it released them: then another check releases them.
     Held,
 }
 
@@ -105,35 +105,35 @@ impl State {
     }
 }
 
-/// For how many milliseconds a node believes what it listed of a directory ([`NameStore::lease`]).
+/// For how many milliseconds a node trusts its listing of a directory ([`NameStore::lease`]).
 pub const LEASE_MS: u64 = 80;
 
-/// What a change says of the directory in which it was made.
+/// What a change says about the directory in which it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Followed {
-    /// The version that it changed; 0 of a new directory.
+    /// The version that it changed; 0 for a new directory.
     pub before: u64,
     /// The version that it made.
     pub version: u64,
-    /// When names of the directory last changed since its attributes were set, or 0.
+    /// When names of the directory last changed after its attributes were set, or 0.
     pub changed: u64,
-    /// Whether nobody else changes the directory for [`LEASE_MS`] from before the change was sent.
+    /// Whether nobody else changes the directory for [`LEASE_MS`], counted from before the change was sent.
     pub is_leased: bool,
 }
 
-/// What a store says of a version of a directory.
+/// What a store says about a version of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leased {
-    /// It is the content, and nobody else changes that for [`LEASE_MS`] from before this was asked.
+    /// It is the current content, and nobody else changes it for [`LEASE_MS`], counted from before the request.
     Yes,
-    /// It was the content when this was answered.
+    /// It was the content when the store answered.
     Same,
-    /// It may be another one.
+    /// The content may be different.
     No,
 }
 
-/// A store of names that all nodes reach, as one node uses it. Every call is answered or fails within bounded time, and
-/// sends each script once; again only if it waited for a lease ([`lease`](Self::lease)), and did nothing.
+/// A store of names that all nodes reach, as one node uses it. Every call is answered or fails within bounded time. It
+/// sends each script once; a script that did nothing because it met a lease ([`lease`](Self::lease)) is sent again.
 ///
 /// The implementation must run a script as [`halocline_model::namespace::Shards::run`] does, atomically, and only in
 /// the epoch that [`refresh`](Self::refresh) found last: in every other one it does nothing and answers
@@ -144,51 +144,51 @@ pub trait NameStore: Debug + Send + Sync {
     fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer>;
 
     /// As [`run`](Self::run); a script that makes a directory ([`Script::Make`]) or changes slots of one
-    /// ([`Script::Alone`]) may say what became of it, and get a lease of it at once.
+    /// ([`Script::Alone`]) may also return what changed in the directory, and get a lease of it at once.
     fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
         Ok((self.run(shard, script)?, None))
     }
 
-    /// Asks that nobody else changes a directory for [`LEASE_MS`] from before this call on, if its content is the version
-    /// that was listed ([`Answer::Entries`]). Changes of others wait as long.
+    /// Asks for a lease of a directory: nobody else changes it for [`LEASE_MS`] from before this call on, if its
+    /// content is still the listed version ([`Answer::Entries`]). Changes of others wait for that long.
     fn lease(&self, _directory: InodeNumber, _version: u64) -> Result<Leased> {
         Ok(Leased::No)
     }
 
-    /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Answers the version that it has, or 0
-    /// if there is no lease.
+    /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Also returns its version, or
+    /// 0 if there is no lease.
     fn read_leased(&self, directory: InodeNumber, slot: &Slot) -> Result<(Answer, u64)> {
         Ok((self.run(directory, &Script::Read(slot.clone()))?, 0))
     }
 
-    /// Looks at the epochs of all partitions, and uses those that are confirmed from now on.
+    /// Reads the epochs of all partitions, and uses those that are confirmed from now on.
     fn refresh(&self) -> Result<State>;
 
-    /// Begins a new epoch in all partitions: what is there is believed from now on, whatever was forgotten, and what was
-    /// sent before and comes late does nothing. The caller looked at the content, or knows that it is empty. While it is
-    /// alone, nobody else finds the epoch by [`refresh`](Self::refresh).
+    /// Begins a new epoch in all partitions: their content is valid from now on, whatever was forgotten, and requests
+    /// that were sent before and arrive late do nothing. The caller has examined the content, or knows that there is
+    /// none. If `is_alone`, no other node finds the epoch by [`refresh`](Self::refresh).
     fn begin_epoch(&self, is_alone: bool) -> Result<()>;
 
     /// The first of `count` numbers that were never used, for inodes and shards.
     fn reserve(&self, count: u64) -> Result<u64>;
 
-    /// All shards, in no order. What changes meanwhile may be missing.
+    /// All shards, in any order. Those that are added or removed meanwhile may be missing.
     fn shards(&self) -> Result<Vec<InodeNumber>>;
 
-    /// What of a shard only a check looks at. `None` if there is no such shard.
+    /// What only a check reads of a shard. `None` if there is no such shard.
     fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>>;
 
-    /// Removes a shard, whatever is in it. For a check that is alone.
+    /// Removes a shard, whatever its content. Only for a check, which runs alone.
     fn remove(&self, shard: InodeNumber) -> Result<()>;
 
     /// Number of requests over the network.
     fn round_trips(&self) -> u64;
 }
 
-/// A shard, for a check.
+/// A shard, as a check sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inspected {
-    /// Whether it is a directory; otherwise it is of a file with several names.
+    /// Whether it is a directory; otherwise it belongs to a file with several names.
     pub is_directory: bool,
     /// Intents that have locks in it.
     pub locks: Vec<Intent>,

@@ -1,4 +1,4 @@
-//! What is known of a file or directory beside its names.
+//! The attributes of a file or directory that are stored beside its names.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use halocline_model::token::Session;
 
 pub use super::relative_path::RelativePath;
 
-/// What something is.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -28,9 +28,9 @@ pub enum Kind {
 /// Where the bytes of a file lie: one ordinary file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// The node on whose SSD they lie; `None` if on the disk that all share.
+    /// The node on whose SSD they lie; `None` for the disk that all nodes share.
     pub node: Option<String>,
-    /// The tier on it.
+    /// The tier on that node or disk.
     pub tier: u8,
     /// The number of the directory, on that tier, at which `path` begins. Directories are renamed on the shared disk,
     /// and keep their numbers.
@@ -39,7 +39,7 @@ pub struct Location {
     pub path: RelativePath,
 }
 
-/// The most sessions of which it is known that they have a file open.
+/// The most sessions that are recorded as having a file open.
 pub(crate) const OPENS_MAX: usize = 16;
 
 /// A session that has a file open.
@@ -47,10 +47,10 @@ pub(crate) const OPENS_MAX: usize = 16;
 pub struct Open {
     /// The session.
     pub session: Session,
-    /// Whether for writing, too: then size and times are those of the file with the bytes.
+    /// Whether for writing, too: then only the file with the bytes has the current size and times.
     pub writes: bool,
-    /// Whether that node's kernel may serve it by itself (passthrough): it goes on with that after the session is over,
-    /// and only that node sees when it does no more.
+    /// Whether that node's kernel may serve it by itself (passthrough): the kernel goes on with that after the session
+    /// is over, and only that node can see when it stops.
     pub by_kernel: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Attributes {
     pub gid: u32,
     /// Bytes.
     pub size: u64,
-    /// Of a device, which one.
+    /// The device number, if it is a device.
     pub rdev: u64,
     /// Last read.
     pub atime_ns: i64,
@@ -81,18 +81,19 @@ pub struct Attributes {
     pub target: Vec<u8>,
     /// Where the bytes lie, if there are any.
     pub location: Option<Location>,
-    /// Which session changes where the bytes lie, if one does: it has not done so if this is another one by then.
+    /// The session that is moving the bytes, if one is; the move is void if this value has changed by its end.
     pub writer: Option<Session>,
-    /// Which sessions have it open, in their order; at most [`OPENS_MAX`].
+    /// The sessions that have it open, sorted; at most [`OPENS_MAX`].
     pub opens: Vec<Open>,
-    /// Whether more sessions had it open at once than can be noted: any may, until somebody looked at all of them.
+    /// Whether more sessions had it open at once than can be recorded: until all of them were examined, any session
+    /// may have it open.
     pub many_opens: bool,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Attributes {
-    /// Something new that is empty, made at a time.
+    /// The attributes of a new, empty file or directory, made at the given time.
     #[must_use]
     pub const fn new(kind: Kind, mode: u32, now_ns: i64) -> Self {
         Self {
@@ -115,7 +116,8 @@ impl Attributes {
         }
     }
 
-    /// Notes that a session has the file open, for writing if it `writes` or did before, and that nobody moves it.
+    /// Notes that a session has the file open, for writing if it `writes` or did so before, and that nobody moves the
+    /// file.
     pub fn note_open(&mut self, session: Session, writes: bool) {
         self.writer = None;
         match self.opens.binary_search_by_key(&session, |open| open.session) {
@@ -125,7 +127,7 @@ impl Attributes {
         }
     }
 
-    /// Notes of a session that has the file open that its kernel may serve it.
+    /// Notes that the kernel of a session that has the file open may serve it.
     pub fn note_kernel(&mut self, session: Session) {
         if let Ok(at) = self.opens.binary_search_by_key(&session, |open| open.session) {
             self.opens[at].by_kernel = true;
@@ -138,19 +140,19 @@ impl Attributes {
         self.opens.iter().any(|open| open.session == session && open.by_kernel)
     }
 
-    /// Notes that a session has it open no more.
+    /// Notes that a session no longer has it open.
     pub fn note_close(&mut self, session: Session) {
         self.opens.retain(|open| open.session != session);
     }
 
-    /// Whether size and times may be other ones by now, which the file with the bytes has.
+    /// Whether size and times may be stale here, and current only in the file with the bytes.
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.many_opens || self.opens.iter().any(|open| open.writes)
     }
 
-    /// The attributes of a directory whose names changed last at `changed_us` by the store's clock; 0 if not since
-    /// these were set.
+    /// The attributes of a directory whose names last changed at `changed_us` by the store's clock; 0 if they did not
+    /// change since these attributes were set.
     #[must_use]
     pub fn changed_at(mut self, changed_us: u64) -> Self {
         if changed_us > 0 {

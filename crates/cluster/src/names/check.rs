@@ -1,6 +1,7 @@
-//! Leftovers of nodes that died: locks and committed intents that nobody asks for, directories to which no name leads.
+//! Leftovers of nodes that died: locks, committed intents for which nobody asks any more, directories without a name.
 //!
-//! A check is alone: it begins an epoch of its own, so that what a node sent before, however late it comes, does nothing.
+//! A check runs alone: it begins an epoch of its own, in which requests that nodes sent before do nothing, however late
+//! they arrive.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +12,23 @@ use super::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 /// What a check found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Directories that names lead to, with the root.
+    /// Directories that have a name, and the root.
     pub directories: usize,
     /// Names.
     pub names: usize,
-    /// Intents whose locks were left; they were completed.
+    /// Intents with locks left; they were completed.
     pub intents: usize,
-    /// Committed intents that nobody asks for; they were removed.
+    /// Committed intents for which nobody asks any more; they were removed.
     pub committed: usize,
-    /// Shards to which no name leads; they were removed if they were empty.
+    /// Shards without a name; they were removed if they were empty.
     pub leftovers: usize,
-    /// Names that lead nowhere, directories with names but without one of their own, and other contradictions: they
-    /// were left as they are.
+    /// Names that lead nowhere, directories that have entries but no name, and other contradictions: they were left as
+    /// they are.
     pub contradictions: usize,
 }
 
-/// Looks at all names, and removes what dead nodes left. Nodes that use the names meanwhile wait for it, and begin anew
-/// what they were about.
+/// Examines all names, and removes what dead nodes left. Nodes that use the names meanwhile wait for the check, and
+/// then start their operations again.
 ///
 /// # Errors
 /// If the store may have forgotten something, or does not answer.
@@ -54,7 +55,7 @@ fn look(store: &dyn NameStore) -> Result<Found> {
     }
     for shard in &shards {
         let Some(inspected) = store.inspect(*shard)? else { continue };
-        // All locks are gone: nobody asks for these any more.
+        // All locks are gone, so nobody asks for these any more.
         for intent in inspected.committed {
             found.committed += 1;
             store.run(*shard, &Script::Forget(intent.id))?;
@@ -85,7 +86,7 @@ fn complete(store: &dyn NameStore, intent: Intent) -> Result<()> {
     Ok(())
 }
 
-/// All shards to which names lead.
+/// All shards that can be reached by names.
 fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<InodeNumber>> {
     let mut reached = BTreeSet::from([ROOT]);
     let mut todo = vec![ROOT];
@@ -106,7 +107,7 @@ fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<InodeNumbe
                 found.names += 1;
                 match entry {
                     Entry::Directory(inode) if reached.insert(inode) => todo.push(inode),
-                    // A directory has one name.
+                    // A directory has only one name.
                     Entry::Directory(_) => found.contradictions += 1,
                     Entry::Linked(_, shard) => drop(reached.insert(shard)),
                     Entry::Single(..) => {}

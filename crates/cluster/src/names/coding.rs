@@ -1,8 +1,8 @@
-//! How names, attributes and intents are written in a store. What is read is checked: anyone who can reach the store
-//! can write there.
+//! The encoding of names, attributes and intents in a store. Whatever is read is checked: anyone who can reach the
+//! store can write there.
 //!
-//! Numbers are little-endian and of fixed length, byte strings have their length before them. What scripts compare is
-//! compared as bytes, so each value has exactly one form.
+//! Numbers are little-endian and of fixed length; byte strings have their length before them. Scripts compare values
+//! as bytes, so each value has exactly one encoding.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,22 @@ use halocline_model::token::Session;
 use super::attributes::{Attributes, Kind, Location, OPENS_MAX, Open, RelativePath};
 use super::{NamesError, Result};
 
-/// The longest form of attributes: extended attributes of 64 KiB as Linux has them, and the rest.
+/// The longest encoding of attributes: extended attributes of 64 KiB, the limit of Linux, and the rest.
 pub(crate) const ATTRIBUTES_BYTES_MAX: usize = (64 << 10) + (8 << 10);
-/// The longest form of an entry or of links.
+/// The longest encoding of an entry or of links.
 pub(super) const VALUE_BYTES_MAX: usize = ATTRIBUTES_BYTES_MAX + 64;
 /// The longest target of a symbolic link.
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// The longest name of a node.
 pub(crate) const NODE_BYTES_MAX: usize = 255;
-/// The longest name of an extended attribute, as Linux has it.
+/// The longest name of an extended attribute, the limit of Linux.
 pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
-/// The longest value of an extended attribute, as Linux has it.
+/// The longest value of an extended attribute, the limit of Linux.
 pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The most shards that one operation locks.
 const LOCKED_MAX: usize = 8;
-/// The form of attributes. In the first one, bytes lay in a numbered object; no mount wrote it.
+/// The version of the encoding of attributes. In version 1, the bytes of a file lay in a numbered object; no mount
+/// ever wrote it.
 const FORM: u8 = 2;
 
 /// Kinds, by the numbers of `d_type`.
@@ -104,7 +105,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8], max: usize) -> bool {
     bytes.len() <= max
 }
 
-/// Attributes as bytes. `None` if a part of them, or all together, are longer than may be.
+/// Attributes as bytes. `None` if a part of them, or all together, exceeds its limit.
 #[must_use]
 pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
     let Attributes { kind, mode, uid, gid, size, rdev, .. } = attributes;
@@ -149,10 +150,10 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
     (fits && out.len() <= ATTRIBUTES_BYTES_MAX).then(|| Opaque::from(out))
 }
 
-/// Reads attributes.
+/// Decodes attributes.
 ///
 /// # Errors
-/// If they are anything else.
+/// If the bytes are anything else.
 pub fn decode_attributes(opaque: &Opaque) -> Result<Attributes> {
     let mut from = Reader::new(opaque.as_bytes(), "attributes");
     let (form, number) = (from.u8()?, from.u8()?);
@@ -232,7 +233,7 @@ fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
     Ok(Some(Location { node, tier, base, path }))
 }
 
-/// An entry as bytes, which are never none.
+/// An entry as bytes, of which there is at least one.
 pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
     let inode = entry.inode().0.to_le_bytes();
     match entry {
@@ -243,7 +244,7 @@ pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
 }
 
 /// # Errors
-/// If it is none.
+/// If the bytes are not an entry.
 pub(super) fn decode_entry(bytes: &[u8]) -> Result<Entry> {
     let mut from = Reader::new(bytes, "an entry of a directory");
     if bytes.len() > VALUE_BYTES_MAX {
@@ -266,7 +267,7 @@ pub(super) fn encode_links(links: &Links) -> Vec<u8> {
 }
 
 /// # Errors
-/// If they are none.
+/// If the bytes are not links.
 pub(super) fn decode_links(bytes: &[u8]) -> Result<Links> {
     let mut from = Reader::new(bytes, "a file with several names");
     if bytes.len() > VALUE_BYTES_MAX {
@@ -275,7 +276,7 @@ pub(super) fn decode_links(bytes: &[u8]) -> Result<Links> {
     Ok(Links { count: from.u32()?, attributes: Opaque::from(from.rest.to_vec()) })
 }
 
-/// Attributes of a directory, which only their reader looks into.
+/// Attributes of a directory, still encoded: only their reader decodes them.
 ///
 /// # Errors
 /// If they are too long.
@@ -301,7 +302,7 @@ pub(super) fn encode_intent(intent: &Intent) -> Vec<u8> {
 }
 
 /// # Errors
-/// If it is none.
+/// If the bytes are not an intent.
 pub(super) fn decode_intent(bytes: &[u8]) -> Result<Intent> {
     let mut from = Reader::new(bytes, "an intent");
     let id = IntentId { session: Session(from.u64()?), number: from.u64()? };
@@ -369,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Whoever writes into the store must not lead us out of a tier.
+    /// Someone who can write to the store must not be able to lead us out of a tier.
     #[test]
     fn a_place_that_leads_out_of_its_tier_is_refused() {
         let at = |path: &[u8]| {

@@ -1,4 +1,4 @@
-//! A store of names within one process: the reference, for tests and for measuring what a node itself costs.
+//! A store of names within one process: the reference for tests, and for measuring the cost of the node itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct MemoryNames {
     asked: AtomicU64,
 }
 
-/// What all nodes share. Epoch 0 is that of a store which may have forgotten something.
+/// The state that all nodes share. Epoch 0 means that the store may have forgotten something.
 #[derive(Debug, Clone, Default)]
 struct Shared {
     shards: BTreeMap<InodeNumber, Shard>,
@@ -26,7 +26,7 @@ struct Shared {
     is_held: bool,
     epochs: u64,
     numbers: u64,
-    /// Its clock counts scripts.
+    /// Its clock, which counts scripts.
     now: u64,
 }
 
@@ -43,13 +43,13 @@ impl MemoryNames {
         Self { shared: Arc::clone(&self.shared), ..Self::default() }
     }
 
-    /// For tests: what is in it now, for a later [`restart`](Self::restart).
+    /// For tests: its current content, for a later [`restart`](Self::restart).
     #[must_use]
     pub fn saved(&self) -> Shards {
         Shards(self.shared.lock().shards.clone())
     }
 
-    /// For tests: it begins anew with what was saved.
+    /// For tests: restarts it with the saved content.
     pub fn restart(&self, saved: Shards) {
         let shared = &mut *self.shared.lock();
         (shared.shards, shared.epoch) = (saved.0, 0);

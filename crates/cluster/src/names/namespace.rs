@@ -1,8 +1,8 @@
 //! The operations of POSIX on names, as one node makes them.
 //!
-//! Which changes an operation needs, and how those of several shards become one, is decided by
-//! [`halocline_model::namespace`]; [`driver`] sends what it says, [`updates`] change attributes. Things are named by their places: the number of a
-//! directory, and a name in it.
+//! [`halocline_model::namespace`] decides which changes an operation needs, and how changes of several shards become
+//! one; [`driver`] sends its requests, and [`updates`] change attributes. A name is identified by its place: the number
+//! of a directory, and the name in it.
 
 mod driver;
 mod listings;
@@ -29,13 +29,13 @@ pub use updates::Changes;
 /// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// By what is there.
+    /// What is there does not allow it.
     #[error("{0}")]
     Refused(Errno),
-    /// Others came between each time; nothing was done.
+    /// Other changes came between each time; nothing was done.
     #[error("other nodes changed the same names each time; nothing was done")]
     Contended,
-    /// The answer was lost, and nobody knows whether it was done.
+    /// The answer was lost, so nobody knows whether it was done.
     #[error("the answer was lost, and the change may have been made: {0}")]
     Unknown(String),
     /// The store cannot be used now; nothing was done.
@@ -44,7 +44,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What a program gets.
+    /// The error that a program gets.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
@@ -56,7 +56,7 @@ impl Failure {
     }
 }
 
-/// How many directories above a place are looked at to say why it cannot be renamed.
+/// How many directories above a place are examined to explain why it cannot be renamed.
 const DEPTH_MAX: usize = 4096;
 
 /// A result of an operation.
@@ -69,7 +69,7 @@ pub struct Node {
     pub inode: InodeNumber,
     /// Its attributes.
     pub attributes: Attributes,
-    /// How many names it has; of a directory always 1, as on btrfs.
+    /// Number of names; always 1 for a directory, as on btrfs.
     pub links: u32,
 }
 
@@ -80,22 +80,22 @@ pub struct Renamed {
     pub from: Option<Entry>,
     /// What the new name led to.
     pub to: Option<Entry>,
-    /// `false` if both led to one file: then nothing was done.
+    /// `false` if both names led to one file: then nothing was done.
     pub is_done: bool,
-    /// What lost a name, with the number of those that it still has.
+    /// What lost a name, with the number of names that it has left.
     pub replaced: Option<Node>,
 }
 
 /// A name in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// From where the next listing goes on behind this name.
+    /// Where the next listing continues after this name.
     pub cursor: u64,
     /// The name.
     pub name: Name,
     /// What it leads to.
     pub inode: InodeNumber,
-    /// Its attributes, if they lie beside the name: not of directories, nor of files that have had several names.
+    /// Its attributes, if stored with the name: not for directories, nor for files that have had several names.
     pub attributes: Option<Attributes>,
     /// Whether it is a directory.
     pub is_directory: bool,
@@ -111,13 +111,13 @@ fn refused<T>(errno: Errno) -> Result<T> {
     Err(Failure::Refused(errno))
 }
 
-/// What is written of attributes.
+/// Attributes in their encoding.
 fn opaque(attributes: &Attributes) -> Result<Opaque> {
     encode_attributes(attributes).ok_or(Failure::Refused(Errno::NOSPC))
 }
 
 /// # Errors
-/// If it can be no name of an entry.
+/// If it cannot be the name of an entry.
 fn check(at: &EntryName) -> Result<()> {
     let name = at.name.as_bytes();
     match name {
@@ -148,7 +148,7 @@ impl Namespace {
         }
     }
 
-    /// Uses the names in a store. `session` was never used.
+    /// Uses the names in a store. `session` must never have been used.
     ///
     /// # Errors
     /// If there are none, or some were forgotten.
@@ -159,7 +159,7 @@ impl Namespace {
         }
     }
 
-    /// What this node sent.
+    /// Counters of what this node sent.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.driver.counts()
@@ -196,7 +196,7 @@ impl Namespace {
         }
     }
 
-    /// In which directory a directory is; the root is in itself.
+    /// The parent of a directory; the root is its own.
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
@@ -207,7 +207,7 @@ impl Namespace {
         }
     }
 
-    /// What an entry leads to; `None` if it leads there no more.
+    /// What an entry leads to; `None` if that no longer exists under it.
     fn node(&self, entry: &Entry) -> Result<Option<Node>> {
         match entry {
             Entry::Single(inode, attributes) => {
@@ -233,8 +233,8 @@ impl Namespace {
         }
     }
 
-    /// What a name leads to, with its attributes: one round trip for a file with one name, otherwise two; none for a name
-    /// that was just listed or changed, while the store promises that nobody else changes the directory.
+    /// What a name leads to, with its attributes: one round trip for a file with one name, otherwise two; none for a
+    /// name that was just listed or changed, while the store promises that nobody else changes the directory.
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
@@ -266,7 +266,7 @@ impl Namespace {
         Err(Failure::Contended)
     }
 
-    /// Makes a file, symbolic link, pipe, socket or device: what `attributes` say. One round trip.
+    /// Makes a file, symbolic link, pipe, socket or device, as `attributes` say. One round trip.
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
@@ -274,7 +274,7 @@ impl Namespace {
         self.create_as(self.number()?, at, attributes)
     }
 
-    /// A number that was never used and never will be, for [`create_as`](Self::create_as).
+    /// A number that was never used and will not be given again, for [`create_as`](Self::create_as).
     ///
     /// # Errors
     /// If the store does not answer.
@@ -282,7 +282,7 @@ impl Namespace {
         self.driver.number()
     }
 
-    /// As [`create`](Self::create), of what has its [`number`](Self::number) already.
+    /// As [`create`](Self::create), with a [`number`](Self::number) that was reserved before.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -298,7 +298,7 @@ impl Namespace {
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
 
-    /// As [`create`](Self::create), but takes what is there already; whether it was made.
+    /// As [`create`](Self::create), but accepts an existing file; also returns whether it was made.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`lookup`](Self::lookup).
@@ -325,7 +325,7 @@ impl Namespace {
         self.make_directory_as(self.number()?, at, attributes)
     }
 
-    /// As [`make_directory`](Self::make_directory), of what has its [`number`](Self::number) already.
+    /// As [`make_directory`](Self::make_directory), with a [`number`](Self::number) that was reserved before.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -355,7 +355,7 @@ impl Namespace {
         }
     }
 
-    /// Removes a file's name. What it led to is answered if that was its last one: its bytes may go.
+    /// Removes a file's name. Returns what it led to if that was its last name: the bytes may then be removed.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
@@ -363,7 +363,7 @@ impl Namespace {
         self.unlink_told(at).map(|(_, left)| left.filter(|node| node.links == 0))
     }
 
-    /// As [`unlink`](Self::unlink); answers also what has other names left, and how many.
+    /// As [`unlink`](Self::unlink), but also returns a file that has other names left, and how many.
     ///
     /// # Errors
     /// As [`unlink`](Self::unlink).
@@ -375,7 +375,7 @@ impl Namespace {
         Ok((entry.clone(), replaced(found)?))
     }
 
-    /// Removes an empty directory; answers which one.
+    /// Removes an empty directory; returns its number.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
@@ -386,7 +386,7 @@ impl Namespace {
         Ok(entry.expect("what was removed was there").inode())
     }
 
-    /// Renames, as `renameat2` does. What lost its last name by that is answered.
+    /// Renames, as `renameat2` does. Returns what lost its last name by that.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
@@ -394,7 +394,7 @@ impl Namespace {
         Ok(self.rename_told(from, to, flags)?.replaced.filter(|node| node.links == 0))
     }
 
-    /// As [`rename`](Self::rename); answers all that the names led to before.
+    /// As [`rename`](Self::rename); returns all that the names led to before.
     ///
     /// # Errors
     /// As [`rename`](Self::rename).
@@ -419,7 +419,7 @@ impl Namespace {
         Ok(Renamed { from: from.entry.clone(), to: to.entry.clone(), is_done, replaced })
     }
 
-    /// What the system says rather than that a directory and something else do not agree: that one is above the other.
+    /// If one name is above the other, the error that Linux reports instead of a mismatch of directory and file.
     fn why_not_renamed(&self, from: &EntryName, to: &EntryName) -> Option<Failure> {
         let is_above = |above: &EntryName, below: &EntryName| {
             let Ok(Entry::Directory(above)) = self.entry(above) else { return false };
@@ -439,8 +439,8 @@ impl Namespace {
         is_above(to, from).then_some(Failure::Refused(Errno::NOTEMPTY))
     }
 
-    /// At most `limit` entries of a directory, in the order in which their names came, behind `cursor`; and whether
-    /// there are no more. What is there all the time is listed once, whatever comes and goes.
+    /// At most `limit` entries of a directory after `cursor`, in the order in which names were added; and whether there
+    /// are no more. A name that exists all the time is listed once, whatever is added or removed meanwhile.
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
@@ -476,7 +476,7 @@ impl Namespace {
     }
 }
 
-/// What a name of a file led to before it was removed or replaced, with the number of names that are left.
+/// What a name of a file led to before it was removed or replaced, with the number of names left.
 fn replaced(found: &Found) -> Result<Option<Node>> {
     let (inode, attributes, links) = match (&found.entry, &found.links) {
         (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes, 0),

@@ -1,8 +1,8 @@
 //! A store of names on one server of Redis or Valkey, or on a cluster of them.
 //!
-//! A shard belongs to one of 64 partitions by its number, for ever, as a file's tokens do
-//! (`docs/decisions/0040-a-store-on-a-cluster.md`): its keys have the partition's hash tag, and so has the marker of the
-//! partition's epoch, which every script compares first.
+//! A shard always belongs to the same one of 64 partitions, determined by its number, as a file's tokens do
+//! (`docs/decisions/0040-a-store-on-a-cluster.md`). Its keys have the partition's hash tag, and so has the marker of
+//! the partition's epoch, which every script compares first.
 
 mod answers;
 #[cfg(any(test, fuzzing))]
@@ -28,13 +28,14 @@ use scripts::Scripts;
 
 /// The most bytes of a page of entries.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// How long a node is given a directory for.
+/// How long a lease of a directory lasts at the server.
 const LEASE_TIME: Duration = Duration::from_millis(super::LEASE_MS + LEASE_MARGIN_MS);
-/// By so much sooner does the node believe what it listed no more.
+/// How much earlier than the server the node stops trusting its listing.
 const LEASE_MARGIN_MS: u64 = 20;
-/// How long a directory must have been left alone before it is given to anybody.
+/// How long others must have left a directory alone before a lease of it is granted.
 const LEASE_QUIET: Duration = Duration::from_millis(250);
-/// How often a change may find one more lease that it waits for: it keeps others from beginning.
+/// How often one change may meet another lease that it waits for: a waiting change keeps new leases from being
+/// granted.
 const LEASE_WAITS: usize = 50;
 /// The store, as one node uses it.
 #[derive(Debug)]
@@ -43,11 +44,11 @@ pub struct RedisNames {
     scripts: Scripts,
     /// The epochs of the partitions that this node uses; 0 for none.
     epochs: [AtomicU64; Partitions::COUNT],
-    /// This node's number as one that has leases.
+    /// The number under which this node holds leases.
     lessee: u64,
 }
 
-/// A number for an epoch: never the same again, and not 0.
+/// A number for an epoch: never used again, and not 0.
 fn candidate() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish().max(1)
@@ -93,7 +94,7 @@ impl RedisNames {
         Ok(Self { servers, scripts: Scripts::new(), epochs, lessee: candidate() })
     }
 
-    /// Removes all names of the tier for good, and what says that there were some.
+    /// Removes all names of the tier for good, and the record that there were some.
     ///
     /// # Errors
     /// If the store does not answer, or may have forgotten names.
@@ -107,9 +108,9 @@ impl RedisNames {
         Ok(())
     }
 
-    /// The words of a command with which the server's own benchmark makes a name in a directory, by the script that
-    /// makes one here, with attributes of the same length; `__rand_int__` in it is for a number. The script was sent to
-    /// the server before if a name was made.
+    /// The words of a command with which the server's own benchmark makes a name in a directory, using the script that
+    /// makes names here and attributes of the same length; `__rand_int__` in it is replaced by a number. The server
+    /// already has the script if a name was made before.
     #[must_use]
     pub fn create_command(&self, directory: InodeNumber, attributes: &Opaque) -> Vec<String> {
         let keys = self.keys(directory);
@@ -190,7 +191,7 @@ impl RedisNames {
 
     fn invocation(&self, shard: InodeNumber, script: &Script) -> Result<ScriptInvocation<'_>> {
         let scripts = &self.scripts;
-        // Only these say what became of the directory.
+        // Only these say what changed in the directory.
         let leased = |script| self.about_leased(script, shard);
         let with_id = |script, id| {
             let mut about = self.about(script, shard);
@@ -288,7 +289,7 @@ impl NameStore for RedisNames {
         match self.ask(Self::partition(directory), &script) {
             Ok(elements) if elements == [b"done"] => Ok(Leased::Yes),
             Ok(elements) if elements == [b"same"] => Ok(Leased::Same),
-            // A full server gives none, and others know more when they ask.
+            // A full server grants no lease; if the epoch is stale, the next request finds that out.
             Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(Leased::No),
             Err(error) => Err(error),
         }

@@ -1,4 +1,5 @@
-//! Paths below a directory, as they stand in a store: whoever can write there must not lead anybody elsewhere.
+//! Paths below a directory, as stored: anyone who can write to the store must not be able to lead us out of the
+//! directory.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -8,12 +9,12 @@ use std::sync::Arc;
 
 use super::NAME_BYTES_MAX;
 
-/// Names with one slash between them, from some directory down: at least one, none of them `.` or `..`.
+/// At least one name, none of them `.` or `..`, separated by single slashes and relative to some directory.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelativePath(Arc<[u8]>);
 
 impl RelativePath {
-    /// The longest one, as Linux has it.
+    /// The longest one, as in Linux.
     pub const BYTES_MAX: usize = 4095;
 
     /// `None` if it is anything else.
@@ -29,7 +30,7 @@ impl RelativePath {
         is_path.then(|| Self(Arc::from(bytes)))
     }
 
-    /// The path of a name in a directory; `None` for the directory is where paths begin.
+    /// The path of a name in a directory; `None` for the directory means where paths begin.
     ///
     /// `None` if it is none, or too long.
     #[must_use]
@@ -46,7 +47,7 @@ impl RelativePath {
         &self.0
     }
 
-    /// As the system has it.
+    /// As an operating system path.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))

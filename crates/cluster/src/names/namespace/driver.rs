@@ -1,5 +1,5 @@
-//! Sends what an operation says, and hands it the answers: waits for others before their intents are aborted, counts,
-//! and begins anew in a new epoch.
+//! Sends the requests of an operation and hands it the answers: waits before it aborts the intents of others, counts,
+//! and starts again in a new epoch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,28 +18,28 @@ use super::super::{LEASE_MS, Leased, NameStore, NamesError, State};
 use super::listings::{End, Known, Listings, There};
 use super::{Failure, Result};
 
-/// How often an operation begins.
+/// How often an operation is tried.
 pub(super) const TRIES: u32 = 64;
-/// The most round trips of an operation: a directory may lie deep, and then all above it are asked. What a store answers
-/// may lead nowhere.
+/// The most round trips of an operation: for a deep directory, all directories above it are read. A faulty store's
+/// answers may never end.
 const STEPS_MAX: u32 = 100_000;
-/// How long a script finds again and again that a new epoch began: checks may follow each other closely.
+/// How long a script may find one new epoch after another: checks may follow each other closely.
 const STALE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a check is waited for, and how often it is asked.
+/// How long to wait for a check, and how often to ask.
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// See [`HELD_MAX`].
 const HELD_PAUSE: Duration = Duration::from_millis(20);
 /// Numbers that are reserved at once.
 const BLOCK: u64 = 4096;
 
-/// How long an intent of somebody else may be in the way before it is aborted.
+/// How long an intent of another node may be in the way before it is aborted.
 #[derive(Debug, Clone)]
 pub struct WaitLimit {
-    /// So long in all.
+    /// The limit.
     pub limit: Duration,
-    /// It is looked at again so often.
+    /// The pause between two looks at it.
     pub pause: Duration,
-    /// What it is measured by.
+    /// The clock that measures both.
     pub clock: Clock,
 }
 
@@ -53,18 +53,18 @@ impl Default for WaitLimit {
     }
 }
 
-/// What was sent.
+/// Counters of what was sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Scripts.
     pub round_trips: u64,
-    /// Intents of others that were in the way for longer than they had time for, and were completed.
+    /// Intents of others that were in the way for longer than the limit, and were completed.
     pub completed: u64,
     /// Pauses for intents of others.
     pub waits: u64,
 }
 
-/// What came of a script.
+/// The result of a script.
 type Sent<T> = std::result::Result<T, NamesError>;
 
 /// Whether a script's arguments were computed from what was read.
@@ -72,12 +72,12 @@ const fn is_computed(script: &Script) -> bool {
     matches!(script, Script::Make(_) | Script::Alone(_) | Script::Prepare(..) | Script::Decide(..))
 }
 
-/// Whether a script changes what a directory's listing has.
+/// Whether a script changes what the listing of a directory contains.
 const fn changes(script: &Script) -> bool {
     is_computed(script) || matches!(script, Script::Finish(..))
 }
 
-/// Whether a script may have run though it failed so.
+/// Whether a script may have run although it failed with this error.
 const fn is_doubtful(error: &NamesError) -> bool {
     matches!(error, NamesError::NoAnswer(_) | NamesError::Unsound(_))
 }
@@ -89,15 +89,15 @@ pub(super) struct Driver {
     wait: WaitLimit,
     /// The next number of an intent.
     intents: AtomicU64,
-    /// Numbers for inodes that are reserved: the next one, and their end.
+    /// Reserved inode numbers: the next one, and their end.
     numbers: Mutex<(u64, u64)>,
-    /// How often another epoch of the store was found. Locked while a script is under way, so that what was begun in one
-    /// epoch is never ended in the next.
+    /// How often a new epoch of the store was found. Locked while a script is in progress, so that nothing that began
+    /// in one epoch ends in the next.
     epochs: RwLock<u64>,
     sent: AtomicU64,
     completed: AtomicU64,
     waits: AtomicU64,
-    /// What was listed of directories.
+    /// The cached listings of directories.
     pub(super) listings: Listings,
 }
 
@@ -147,7 +147,7 @@ impl Driver {
         Ok(InodeNumber(first))
     }
 
-    /// Uses the epoch that follows `epoch`, if the store forgot nothing.
+    /// Moves to the epoch after `epoch`, if the store forgot nothing.
     fn refresh(&self, epoch: u64) -> Sent<()> {
         let mut epochs = self.epochs.write();
         if *epochs != epoch {
@@ -167,8 +167,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs a script of something that was begun in epoch `began`; waits while an intent that somebody may be about is
-    /// in the way, which does nothing.
+    /// Runs a script of an operation that began in epoch `began`. While an intent is in the way, the script does
+    /// nothing; this waits, because somebody may still be working on the intent.
     fn send(&self, shard: InodeNumber, script: &Script, began: &mut u64) -> Sent<Answer> {
         self.send_by(script, began, &mut || {
             if !changes(script) {
@@ -187,7 +187,7 @@ impl Driver {
         })
     }
 
-    /// The same, in a way of its own.
+    /// The same, with `run` to send the script.
     fn send_by(
         &self,
         script: &Script,
@@ -200,7 +200,7 @@ impl Driver {
             let epochs = self.epochs.read();
             if *epochs != *began {
                 *began = *epochs;
-                // What was made before may be gone: it is computed anew.
+                // What was done before may be gone: the script is computed again.
                 if is_computed(script) {
                     return Ok(Answer::Differs);
                 }
@@ -230,12 +230,12 @@ impl Driver {
         }
     }
 
-    /// Leases also run while the machine is suspended.
+    /// The time for leases, which also run while the machine is suspended.
     pub(super) fn now(&self) -> Instant {
         self.wait.clock.boot_instant()
     }
 
-    /// Asks for a lease of a directory of which a version is known.
+    /// Asks for a lease of a directory of which a version is cached.
     fn lease(&self, directory: InodeNumber, version: u64) -> Leased {
         let until = self.now() + Duration::from_millis(LEASE_MS);
         self.sent.fetch_add(1, Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl Driver {
         leased
     }
 
-    /// What is at a name, if that is known to be so now.
+    /// What a name leads to, if the cache is known to be right now.
     pub(super) fn known(&self, at: &EntryName) -> Option<There> {
         match self.listings.find(at, self.now()) {
             Known::Now(there) => Some(there),
@@ -252,7 +252,7 @@ impl Driver {
         }
     }
 
-    /// The same, and the store is asked whether what is known is right still.
+    /// The same, but asks the store whether the cache is still right.
     pub(super) fn known_still(&self, at: &EntryName) -> Option<There> {
         match self.listings.find(at, self.now()) {
             Known::Now(there) => Some(there),
@@ -263,8 +263,8 @@ impl Driver {
         }
     }
 
-    /// What the first reads of an operation would be answered, where that is known and one script compares it with what
-    /// is there.
+    /// The answers to the first reads of an operation, if they are cached and a single script will compare them with
+    /// what is there.
     fn known_names(&self, operation: &Operation) -> Vec<There> {
         let names = match operation {
             Operation::Unlink(at) => vec![at],
@@ -281,7 +281,7 @@ impl Driver {
         *self.epochs.read()
     }
 
-    /// Reads, and completes what is in the way.
+    /// Reads, and completes intents that are in the way.
     pub(super) fn read(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         for _ in 0..TRIES {
             match self.send(shard, script, &mut self.epoch())? {
@@ -292,7 +292,8 @@ impl Driver {
         Err(Failure::Contended)
     }
 
-    /// As [`read`](Self::read), of a name or the attributes of a directory that is read often: with a lease of it.
+    /// As [`read`](Self::read), for a name or the attributes of a directory; if the directory is read often, with a
+    /// lease of it.
     pub(super) fn read_often(&self, directory: InodeNumber, slot: Slot) -> Result<Answer> {
         let script = Script::Read(slot);
         let Script::Read(slot) = &script else { unreachable!("it was just made") };
@@ -321,7 +322,7 @@ impl Driver {
         Err(Failure::Contended)
     }
 
-    /// Makes a change of one slot; `false` if something else is there.
+    /// Makes a change of one slot; `false` if its value has changed.
     pub(super) fn replace(&self, shard: InodeNumber, change: Change) -> Result<bool> {
         let script = Script::Alone(vec![change]);
         for _ in 0..TRIES {
@@ -345,7 +346,7 @@ impl Driver {
         }
     }
 
-    /// Makes a change of names; what was read of them, as it was in the moment in which it was made.
+    /// Makes a change of names; returns what the names led to just before it was made.
     pub(super) fn operate(&self, operation: Operation) -> Result<Vec<Found>> {
         let number = self.intents.fetch_add(u64::from(TRIES), Ordering::Relaxed);
         let mut known = self.known_names(&operation).into_iter();
@@ -357,23 +358,23 @@ impl Driver {
             match attempt.next() {
                 Next::End(Ok(())) => return Ok(attempt.found().to_vec()),
                 Next::End(Err(ended)) => return Err(failure(ended, failed)),
-                // Its locks are gone, and it would begin anew.
+                // Its locks are gone; going on would start it again.
                 Next::Send(_, Script::Read(_)) if full.is_some() => break,
                 Next::Send(_, Script::Read(Slot::Name(_))) if known.len() > 0 => {
-                    // No intent is made of it that would name the settlements.
+                    // The plan makes no intent, so the settlements are not used.
                     let entry = known.next().and_then(There::entry);
                     attempt.answer(Some(Answer::Name(entry, 0)));
                 }
                 Next::Send(shard, script) => match self.send(shard, &script, &mut began) {
                     Ok(answer) => attempt.answer(Some(answer)),
-                    // In a full store nobody else could abort what is locked.
+                    // The store is full, so nobody else could abort what is locked.
                     Err(error @ NamesError::Full(_))
                         if matches!(script, Script::Prepare(..) | Script::Decide(..)) =>
                     {
                         full = Some(error);
                         attempt.answer(Some(Answer::Differs));
                     }
-                    // Nothing was done, and nothing can be.
+                    // Nothing was done, and nothing will be.
                     Err(error) if is_computed(&script) && !is_doubtful(&error) => {
                         return Err(error.into());
                     }
@@ -389,7 +390,7 @@ impl Driver {
     }
 }
 
-/// What an operation ended by, and the last error of the store.
+/// The failure that ended an operation, given the last error of the store.
 fn failure(ended: Ended, failed: Option<NamesError>) -> Failure {
     let lost = || NamesError::NoAnswer("an answer was lost".to_owned());
     Failure::Refused(match ended {

@@ -1,18 +1,18 @@
-//! What a node knows of directories, and may believe while it has a lease of them ([`NameStore::lease`]).
+//! A node's cache of directories, which it may trust while it has a lease of them ([`NameStore::lease`]).
 //!
-//! `ls -l` lists a directory, and then asks for each name in it. A lease says that nobody else changes the directory for a
-//! moment; so all names that were listed are right for that long after one round trip. And each call of a program asks for
-//! all directories on its path, so names and attributes of a directory that is read again and again are read with a lease.
-//! A change of this node gets a lease at once, if others leave the directory alone: so what it made is known after it, and
-//! which names are free in a directory that it made or listed as a whole.
+//! `ls -l` lists a directory and then looks up each name in it. A lease says that nobody else changes the directory for
+//! a moment, so after one round trip all listed names are right for that long. And each call of a program looks up all
+//! directories on its path, so a directory that is read again and again is read with a lease. A change by this node
+//! gets a lease at once if others leave the directory alone: so the node knows the result of the change, and which
+//! names are free in a directory that it made or listed completely.
 //!
-//! What must hold: a name is believed only if its directory's content is the version that is known here, which the store
-//! compares when it gives the lease; and the lease does not keep this node's own changes back. So these are noted before
-//! they are sent. What they change is not believed while they are under way, because others may see it before their
-//! answer is here. A change whose answer says that it was made in the version that is known here leads to the next one
-//! ([`Followed`]); one that was answered before those it followed waits for them; after every other one nothing is
-//! believed. What is read of another version than the one that is known counts only if no change was under way when it
-//! was asked for, or came meanwhile.
+//! What must hold: a name is trusted only if the directory's content is the version cached here, which the store
+//! compares when it grants the lease. The lease does not hold back this node's own changes, so these are noted before
+//! they are sent. The names that they concern are not trusted while they are in progress, because others may see the
+//! change before its answer arrives. If the answer says that the change was made on the cached version, the cache moves
+//! to the next version ([`Followed`]); an answer that overtook those of earlier changes waits for them; after any other
+//! answer nothing is trusted. A read of a version other than the cached one counts only if no change was in progress
+//! when it was sent, and none came meanwhile.
 //!
 //! [`NameStore::lease`]: super::super::NameStore::lease
 
@@ -33,32 +33,32 @@ use parking_lot::Mutex;
 use super::super::{Followed, Leased};
 use listing::{Late, Listed, UnderWay};
 
-/// The most names that are kept, and their bytes.
+/// The most names that are cached, and their bytes.
 const NAMES_MAX: usize = 1 << 16;
 const BYTES_MAX: usize = 64 << 20;
-/// So long after it was used last, a listing is worth no round trip.
+/// After this time without use, a listing is not worth a round trip.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// So long after a lease was refused none is asked for.
+/// After a lease was refused, none is requested for this long.
 const REFUSED_FOR: Duration = Duration::from_millis(200);
-/// The most directories of which something is known, and the longest attributes that are kept of one.
+/// The most directories that are cached, and the longest attributes that are kept of one.
 const DIRECTORIES_MAX: usize = 4096;
 const ATTRIBUTES_MAX: usize = 4096;
-/// The most changes of a directory that wait for those before them.
+/// The most changes of a directory that wait for earlier ones.
 const LATE_MAX: usize = 64;
-/// Directories share counters.
+/// Number of counters; directories share them.
 const COUNTERS: usize = if cfg!(test) { 16 } else { 1024 };
 
-/// What is at a name.
+/// What a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum There {
-    /// This.
+    /// An entry.
     Entry(Entry),
-    /// It is free.
+    /// Nothing: the name is free.
     Nothing,
 }
 
 impl There {
-    /// The same as an answer has it.
+    /// The same in the form of an answer.
     pub(super) fn entry(self) -> Option<Entry> {
         match self {
             Self::Entry(entry) => Some(entry),
@@ -67,37 +67,37 @@ impl There {
     }
 }
 
-/// What is known of a name.
+/// What is cached for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Known {
     /// What is there now.
     Now(There),
-    /// What was there in this version of the directory: a lease may say that this is its content still.
+    /// What it led to in this version of the directory; a lease may confirm that the version is still current.
     Then(u64, There),
     /// Nothing.
     Nothing,
 }
 
-/// A change of this node that is under way.
+/// A change by this node in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Changing {
     shard: InodeNumber,
-    /// Before it began.
+    /// The counts before it began.
     before: Changes,
 }
 
 /// How a change ended.
 #[derive(Debug)]
 pub(super) enum End<'a> {
-    /// It may be made at any time: its answer was lost.
+    /// Its answer was lost: it may still be made at any time.
     Lost,
-    /// It was not made, or it is not known what it made.
+    /// It was not made, or its result is unknown.
     Unknown,
-    /// This script was run, which says what became of the directory; if there is a lease, until when.
+    /// This script ran, and said what changed in the directory; if a lease was granted, it lasts until then.
     Made(&'a Script, Followed, Instant),
 }
 
-/// How many changes had begun and ended.
+/// How many changes had begun and how many had ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Changes {
     begun: u64,
@@ -114,11 +114,11 @@ impl Changes {
 struct Counter {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Whether the answer of one was lost: it may be made at any time, and nothing is believed any more.
+    /// Whether an answer was lost: that change may be made at any time, so nothing is trusted any more.
     lost: AtomicBool,
 }
 
-/// What is known of directories.
+/// The cached directories.
 #[derive(Debug)]
 pub(super) struct Listings {
     known: Mutex<Listed>,
@@ -132,7 +132,7 @@ impl Default for Listings {
     }
 }
 
-/// What of a directory is not believed while a script is under way.
+/// What must not be trusted of a directory while a script is in progress.
 fn touched(script: &Script) -> UnderWay {
     let name = |change: &Change| match change {
         Change::Name(name, ..) => Some(name.clone()),
@@ -160,8 +160,8 @@ impl Listings {
         self.counter(directory).lost.load(Ordering::SeqCst)
     }
 
-    /// Keeps a page of a version of a directory, with the names behind a place; what is known of another version goes.
-    /// `before` was counted before the page was asked for.
+    /// Caches a page of a version of a directory, with the names after a place; what is cached of other versions is
+    /// dropped. `before` was counted before the page was requested.
     pub(super) fn add(
         &self,
         (directory, version): (InodeNumber, u64),
@@ -174,8 +174,8 @@ impl Listings {
         }
         let known = &mut *self.known.lock();
         known.drop_idle(now);
-        // A change of this node may have made a later version already, and a lease of the page's version, which kept
-        // that change back from nothing, may be on its way here.
+        // A change by this node may already have made a later version, and a lease for the page's version may be on
+        // its way here: a lease does not hold back our own changes.
         let is_still = before.is_quiet() && self.changes(directory) == before;
         if !is_still && known.get(directory).is_none_or(|listing| listing.version != version) {
             return;
@@ -193,8 +193,8 @@ impl Listings {
         listing.is_complete = is_last && are_kept;
     }
 
-    /// Keeps what was read of a directory, if there is a lease of it: its version, and until when. `before` was counted
-    /// before that was asked for.
+    /// Caches what was read of a directory, if there is a lease of it: its version, and until when. `before` was
+    /// counted before the read was sent.
     pub(super) fn keep(
         &self,
         (directory, slot): (InodeNumber, &Slot),
@@ -209,7 +209,7 @@ impl Listings {
             listing.refused = Some(listing.used);
             return;
         };
-        // A change of this node may have made a later version already.
+        // A change by this node may already have made a later version.
         if !is_still && listing.version != version {
             return;
         }
@@ -227,7 +227,8 @@ impl Listings {
         }
     }
 
-    /// A directory is read; whether it was so shortly before, so that a lease would help, and may be had.
+    /// Notes that a directory is read. Returns whether it was read shortly before, so that a lease would help, and one
+    /// may be granted.
     pub(super) fn is_read_often(&self, directory: InodeNumber, now: Instant) -> bool {
         let known = &mut *self.known.lock();
         if let Some(listing) = known.get(directory) {
@@ -242,7 +243,7 @@ impl Listings {
         false
     }
 
-    /// Attributes of a directory, and when its names changed.
+    /// The attributes of a directory, and when its names changed.
     pub(super) fn attributes(&self, directory: InodeNumber, now: Instant) -> Option<(Opaque, u64)> {
         let known = &mut *self.known.lock();
         if known.changes_attributes(directory) || self.is_lost(directory) {
@@ -273,15 +274,15 @@ impl Listings {
         Known::Then(listing.version, entry)
     }
 
-    /// How many changes of a directory this node has begun and ended, before a lease of it is asked for.
+    /// How many changes of a directory this node has begun and ended; taken before a lease of it is requested.
     pub(super) fn changes(&self, directory: InodeNumber) -> Changes {
         let counter = self.counter(directory);
-        // In this order, one that ends between the two looks unfinished.
+        // In this order, a change that ends between the two loads looks unfinished.
         let ended = counter.ended.load(Ordering::SeqCst);
         Changes { begun: counter.begun.load(Ordering::SeqCst), ended }
     }
 
-    /// What the store said of a version of a directory; a lease of it is until then.
+    /// Notes what the store said about a version of a directory; a lease of it lasts until then.
     pub(super) fn lease(
         &self,
         (directory, version): (InodeNumber, u64),
@@ -298,12 +299,12 @@ impl Listings {
         }
     }
 
-    /// Nothing of what is known is believed any more: the store may be another one.
+    /// Drops everything: the store may be a different one.
     pub(super) fn forget(&self) {
         self.known.lock().forget();
     }
 
-    /// A script that changes a shard begins: other nodes may see it before its answer is here.
+    /// Begins a script that changes a shard: other nodes may see the change before its answer arrives.
     pub(super) fn begin_change(&self, shard: InodeNumber, script: &Script) -> Changing {
         let mut known = self.known.lock();
         let before = self.changes(shard);
@@ -312,7 +313,7 @@ impl Listings {
         Changing { shard, before }
     }
 
-    /// It ended, before its caller hears of it.
+    /// Ends it, before its caller hears of it.
     pub(super) fn end_change(&self, changing: &Changing, end: &End<'_>, now: Instant) {
         let Changing { shard, before } = *changing;
         let counter = self.counter(shard);
@@ -331,7 +332,7 @@ impl Listings {
             End::Made(script, followed, until) => {
                 counter.ended.fetch_add(1, Ordering::SeqCst);
                 let until = followed.is_leased.then_some(*until);
-                // No other one was under way meanwhile.
+                // Whether no other change was in progress meanwhile.
                 let Changes { begun, ended } = self.changes(shard);
                 let is_only = before.is_quiet() && begun == ended && begun == before.begun + 1;
                 let number = before.begun;
@@ -350,7 +351,7 @@ impl Listings {
     }
 }
 
-/// What is known of a directory after a change that says what became of it.
+/// Updates the cached directory after a change that says what changed in it.
 fn follow(
     known: &mut Listed,
     (shard, script): (InodeNumber, &Script),
@@ -361,7 +362,7 @@ fn follow(
     let is_next = known.get(shard).is_some_and(|listing| listing.version == before);
     if !is_next {
         known.remove(shard);
-        // Another change of this node may have made a later version already.
+        // Another change by this node may already have made a later version.
         if until.is_none() || !is_only || !known.has_room(now) {
             return;
         }
@@ -369,7 +370,7 @@ fn follow(
     }
     let Some(listing) = known.get(shard) else { return };
     (listing.version, listing.used) = (version, now);
-    // An earlier one lasts: it kept back the changes of others only.
+    // An earlier lease remains valid: it holds back the changes of others only.
     listing.until = listing.until.max(until);
     if let Some((_, of_names)) = &mut listing.attributes {
         *of_names = changed;

@@ -1,4 +1,4 @@
-//! Changes of attributes: read, changed and compared, each in one slot.
+//! Changes of attributes: each reads, changes, and compares and swaps in a single slot.
 
 use halocline_model::namespace::{
     Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, Script, Slot,
@@ -27,15 +27,15 @@ pub struct Changes {
     pub atime_ns: Option<i64>,
     /// Last change of the content.
     pub mtime_ns: Option<i64>,
-    /// When this change is made.
+    /// When this change is made: the time of the last change of the attributes.
     pub ctime_ns: i64,
 }
 
 impl Namespace {
-    /// Changes attributes of what a name leads to, and answers what they are then.
+    /// Changes the attributes of what a name leads to, and returns the new ones.
     ///
     /// # Errors
-    /// `ENOENT`, and what `change` refuses.
+    /// `ENOENT`, and the errors of `change`.
     pub fn update(
         &self,
         at: &EntryName,
@@ -44,7 +44,7 @@ impl Namespace {
         self.update_if(at, |_| true, change)
     }
 
-    /// As [`update`](Self::update), if the name leads to this and nothing else.
+    /// As [`update`](Self::update), if the name leads to this inode.
     ///
     /// # Errors
     /// As [`update`](Self::update); `ESTALE` if it leads to something else.
@@ -56,8 +56,8 @@ impl Namespace {
         self.update_if(at, |found| found == inode, change)
     }
 
-    /// As [`update_of`](Self::update_of) where a file with one name had these attributes when it was looked at last: one round
-    /// trip if that is so still.
+    /// As [`update_of`](Self::update_of), for a file with one name that had these attributes when last seen: one round
+    /// trip if it still has them.
     ///
     /// # Errors
     /// As [`update_of`](Self::update_of).
@@ -84,7 +84,7 @@ impl Namespace {
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
         check(at)?;
-        // It is compared with what is there; where that is something else, it is asked for.
+        // It is compared with the current value; if that differs, it is read.
         let mut known = self.driver.known(at).and_then(There::entry);
         for _ in 0..TRIES {
             let entry = known.take().map_or_else(|| self.entry(at), Ok)?;
@@ -123,7 +123,7 @@ impl Namespace {
     /// As [`update`](Self::update), of a directory by its number.
     ///
     /// # Errors
-    /// `ENOENT` if it is gone, and what `change` refuses.
+    /// `ENOENT` if it is gone, and the errors of `change`.
     pub fn update_directory(
         &self,
         inode: InodeNumber,
@@ -150,11 +150,11 @@ impl Namespace {
         Err(Failure::Contended)
     }
 
-    /// As [`update`](Self::update), of what has had several names, by the shard with its attributes: whoever took one of its names away need
-    /// know no other one. It is no error if it has lost its last one.
+    /// As [`update`](Self::update), for a file that has had several names, by the shard with its attributes: whoever
+    /// took away one of its names need not know another one. It is no error if the file has lost its last name.
     ///
     /// # Errors
-    /// What `change` refuses.
+    /// The errors of `change`.
     pub fn update_links(
         &self,
         shard: InodeNumber,
@@ -171,7 +171,7 @@ impl Namespace {
         Err(Failure::Contended)
     }
 
-    /// Sets what `changes` name.
+    /// Sets the attributes that `changes` contains.
     ///
     /// # Errors
     /// As [`update`](Self::update).
@@ -182,8 +182,8 @@ impl Namespace {
         })
     }
 
-    /// Sets, with `Some`, or removes an extended attribute. `None` for `is_there` asks for nothing; otherwise it must be
-    /// there before, or not.
+    /// Sets (`Some`) or removes (`None`) an extended attribute. `is_there` says whether it must exist before; `None`
+    /// for either.
     ///
     /// # Errors
     /// `ENODATA`, `EEXIST`, `ENOSPC`.
@@ -205,7 +205,7 @@ impl Namespace {
         })
     }
 
-    /// Compares and swaps who may write a file; `EBUSY` if it is another one than `from`.
+    /// Compares and swaps the session that may write a file; `EBUSY` if it is not `from`.
     ///
     /// # Errors
     /// `EBUSY`, `ENOENT`.
@@ -224,7 +224,7 @@ impl Namespace {
         })
     }
 
-    /// Compares and swaps where a file's bytes lie; `EBUSY` if it is elsewhere than `from`.
+    /// Compares and swaps the location of a file's bytes; `EBUSY` if it is not `from`.
     ///
     /// # Errors
     /// `EBUSY`, `ENOENT`.
@@ -256,7 +256,7 @@ impl Changes {
     }
 }
 
-/// Changed attributes, written and as they are.
+/// Changed attributes, encoded and decoded.
 fn changed(
     from: &Opaque,
     change: &impl Fn(&mut Attributes) -> Result<()>,

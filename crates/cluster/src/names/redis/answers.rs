@@ -1,4 +1,4 @@
-//! Reads what the server answers. Whoever reaches it may have written there anything.
+//! Parses the server's answers. Anyone who can reach the server may have written anything there.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::PAGE_BYTES_MAX;
 
 /// The longest time that a change waits for a lease.
 const LEASE_MAX: Duration = Duration::from_millis(200);
-/// The most elements of an answer: three for each entry of a page, and of what a check asks.
+/// The most elements of an answer: three for each entry of a page; also limits what a check asks for.
 const ELEMENTS_MAX: usize = 1 << 18;
 
 /// The elements of a script's answer.
@@ -26,7 +26,7 @@ pub(super) fn number(bytes: &[u8]) -> Result<u64> {
         .ok_or_else(|| unsound("something that should be a number"))
 }
 
-/// For how long a change must wait for a lease, if it must.
+/// How long a change must wait for a lease, if it must.
 pub(super) fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
     match answer {
         [word, left] if word == b"leased" => {
@@ -36,7 +36,7 @@ pub(super) fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
     }
 }
 
-/// The answer of a script that ran in the epoch that it was sent for.
+/// The answer of a script, unless it ran in another epoch than the one for which it was sent.
 pub(super) fn current(answer: Elements) -> Result<Elements> {
     if answer.len() > ELEMENTS_MAX {
         return Err(unsound("an answer with too many elements"));
@@ -56,7 +56,7 @@ pub(super) fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
     }
 }
 
-/// Reads the answer of a script of a shard, and what a change says of its directory.
+/// Parses the answer of a script of a shard, and what a change says about its directory.
 pub(super) fn changed(elements: Elements) -> Result<(Answer, Option<Followed>)> {
     match elements.as_slice() {
         [word, before, version, changed, is_leased] if word == b"done" => {
@@ -109,7 +109,7 @@ fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
         [b' ', version @ ..] => number(version)?,
         _ => return Err(unsound("a page of entries")),
     };
-    // What is too long for a page is alone on it.
+    // An entry that is too long for a page is alone on it.
     let bytes: usize = triples.iter().map(|[_, name, entry]| name.len() + entry.len()).sum();
     let is_long = triples.len() > PAGE_ENTRIES_MAX || triples.len() > 1 && bytes > PAGE_BYTES_MAX;
     if !rest.is_empty() || is_long {

@@ -20,10 +20,10 @@ use crate::names::coding::{
 };
 use crate::names::namespace::{Changes, Failure, Namespace, WaitLimit};
 
-/// The most answers of a run: each may be far shorter than what is made of it.
+/// The most answers of a run: one answer may be far shorter than the work that it causes.
 const ANSWERS_MAX: u64 = 4000;
 
-/// A value as it lies in the store: it is refused, or written again just so, because values are compared as bytes.
+/// A value as stored: it is refused, or encodes to exactly the same bytes again, because values are compared as bytes.
 pub fn value(bytes: &[u8]) {
     if let Ok(opaque) = opaque(bytes.to_vec()) {
         assert!(bytes.len() <= ATTRIBUTES_BYTES_MAX);
@@ -43,7 +43,7 @@ pub fn value(bytes: &[u8]) {
     }
 }
 
-/// A server that answers whatever comes next, as it comes over the connection, and then nothing more.
+/// A server that answers with the next input bytes, as they would arrive over the connection, and then with nothing.
 struct Hostile {
     answers: Mutex<(Parser, Cursor<Vec<u8>>)>,
     asked: AtomicU64,
@@ -118,8 +118,8 @@ impl NameStore for Hostile {
 /// An operation on names.
 type Run<'a> = &'a dyn Fn(&Namespace) -> std::result::Result<(), Failure>;
 
-/// Answers of scripts: every operation on names, and a check, ends with them, and none believes a page that is out of
-/// order.
+/// Answers of scripts: every operation on names, and a check, ends whatever the answers are, and none accepts a page
+/// that is out of order.
 pub fn answers(bytes: &[u8]) {
     let at = |directory: InodeNumber, name: &str| EntryName { directory, name: name.into() };
     let (one, other) = (at(ROOT, "a"), at(InodeNumber(2), "b"));

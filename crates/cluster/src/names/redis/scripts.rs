@@ -1,23 +1,24 @@
-//! What the server runs: one script for each operation on a shard, so that each is atomic and takes one round trip.
-//! They do what `halocline_model::namespace::Shards` does, and know no more of a name than that its value is compared
-//! and replaced.
+//! The scripts that the server runs, one for each operation on a shard, so that each operation is atomic and takes one
+//! round trip. They do what `halocline_model::namespace::Shards` does; all that they do with the value of a name is to
+//! compare and replace it.
 //!
-//! `KEYS[1]` is the marker of the partition's epoch: it says in which epoch the names of the partition are confirmed, and by which
-//! server. The other keys are the shard: what it is, its entries, their order, its locks, and what it committed, before
-//! and after its locks were finished. `ARGV[1]` is the epoch that the node knows, the node's number as one that has leases, and where it asks for a
-//! lease of the directory, for how many microseconds, and how long others must have left that alone. A slot is `n` and a name, `p` (the
-//! parent), `a` (the attributes) or `w` (all of the shard).
+//! `KEYS[1]` is the marker of the partition's epoch: it says in which epoch the names of the partition are confirmed,
+//! and by which server. The other keys belong to the shard: its content, its entries, their order, its locks, and the
+//! intents that it committed, first those with locks left to finish and then the others. `ARGV[1]` has the epoch that
+//! the node knows and the number under which the node holds leases; a script that asks for a lease of the directory
+//! adds how many microseconds the lease lasts, and how long others must have left the directory alone. A slot is `n`
+//! and a name, `p` (the parent), `a` (the attributes) or `w` (the whole shard).
 //!
-//! A node that has listed a directory may have a lease of it, with which it believes what it listed for some milliseconds
-//! ([`Scripts::lease`]). Whatever would change the directory meanwhile, or lock something in it, waits for the lease's end,
-//! unless it comes from the node that has it: that knows what it changes. While something is locked, or somebody waits, or
-//! shortly after a change of another node, there are no leases. A node that changes a directory alone has it leased with
-//! each change, so that it need not ask what it just made.
+//! A node that has listed a directory may get a lease of it, under which it trusts its listing for some milliseconds
+//! ([`Scripts::lease`]). Changes of the directory and locks in it then wait until the lease ends, unless they come from
+//! the node that holds the lease, which knows of them. No lease is granted while something is locked, while somebody
+//! waits, or shortly after a change by another node. A node that is the only one to change a directory gets a lease
+//! with each change, so that it need not ask for what it has just made.
 
 use redis::Script;
 
-/// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's `run_id`
-/// changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
+/// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's
+/// `run_id` changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
 const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
@@ -26,7 +27,7 @@ local epoch, lessee, for_us, quiet_us = string.match(ARGV[1], '^(%d+) ?(%d*) ?(%
 if marker[1] ~= id or not epoch or marker[2] ~= epoch then return {'stale'} end
 ";
 
-/// What all scripts know of a shard, and how they keep from answering what is too long.
+/// The state of a shard that all scripts use, and the limit of the values that they return.
 const SHARD: &str = r"
 local shard, names, order, locks, committed, finished = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee', 'changer', 'alone_since', 'awaited')
@@ -42,13 +43,13 @@ local function bounded(value)
 end
 ";
 
-/// There must be a shard.
+/// Refuses if there is no such shard.
 const THERE: &str = r"
 if not kind then return {'gone'} end
 ";
 
-/// The intent that keeps a slot from being read or changed. All of a shard can end only when nobody will ask it for an
-/// intent whose locks are left somewhere.
+/// The intent that keeps a slot from being read or changed. The whole shard is blocked, too, by a committed intent of
+/// which unfinished locks are left: somebody may still ask for it.
 const IN_THE_WAY: &str = r"
 local function in_the_way(slot)
   local lock
@@ -66,8 +67,8 @@ local function in_the_way(slot)
 end
 ";
 
-/// Why changes cannot be made now: those in the arguments from `first` on, five for each: its kind, its slot, what is
-/// there before and after (empty if nothing), and a flag.
+/// Why changes cannot be made now. They are in the arguments from `first` on, five for each: its kind, its slot, the
+/// values before and after (empty for none), and a flag.
 const REFUSAL: &str = r"
 local function refusal(first)
   if head[6] and head[7] ~= lessee then
@@ -100,9 +101,10 @@ local function refusal(first)
 end
 ";
 
-/// Makes a change that was compared before; the flag says of a name that the directory changed with it, of attributes
-/// that they say when it did, and of links that they are the last. At the end `save` writes what else changed, and gives a
-/// directory another version, which is a time; and it notes since when one node alone has changed the directory.
+/// Makes a change that was compared before. The flag means: for a name, that the directory's time changes with it; for
+/// attributes, that they contain that time; for links, that the last one goes. At the end `save` writes what else
+/// changed, gives a directory a new version, which is a time, and notes since when one node alone has changed the
+/// directory.
 const MAKE: &str = r"
 local ends = false
 local function make(what, slot, from, to, flag)
@@ -152,7 +154,7 @@ local function save()
 end
 ";
 
-/// Arguments: kind, parent and value. Nobody else knows of a new directory.
+/// Arguments: kind, parent and value. No other node knows a new directory yet.
 const NEW: &str = r"
 if not kind then
   kind, version, changer = ARGV[2], string.format('%.0f', now_us()), lessee
@@ -164,8 +166,9 @@ local same = kind == ARGV[2] and now[1] == ARGV[3] and now[2] == ARGV[4] and red
 return {same and 'done' or 'differs'}
 ";
 
-/// Gives the node a lease of the directory that it asks for, if nobody else changed it or waited for one for a while; a
-/// node that changes it alone, only after a longer one, so that nodes which change it by turns do not wait each time.
+/// Grants the node the lease of the directory that it asks for, if no other node has changed the directory or waited
+/// for it for a while. A node that changes the directory itself must have been the only one to do so for longer, so
+/// that nodes that change it in turn do not wait each time.
 const GRANT: &str = r"
 local function grant()
   if kind ~= 'd' or locked > 0 or version == '0' or not for_us or for_us == '' then return false end
@@ -185,8 +188,8 @@ local function grant()
 end
 ";
 
-/// What a change answers of its directory: the versions before and after it, when the names changed, and whether the
-/// node has a lease of it.
+/// What a change returns about its directory: the versions before and after it, when the names changed, and whether
+/// the node has a lease of it.
 const FOLLOWED: &str = r"
 local function followed(before)
   if ends or kind ~= 'd' or not for_us or for_us == '' then return {'done'} end
@@ -214,7 +217,8 @@ end
 return {'differs'}
 ";
 
-/// Arguments: behind which place, how many entries, and how many bytes at most; one is always answered.
+/// Arguments: the place after which to list, the number of entries, and their bytes at most; at least one entry is
+/// returned.
 const LIST: &str = r"
 if kind ~= 'd' then return {'differs'} end
 if locked > 0 then
@@ -252,7 +256,8 @@ all[2] = (is_last and '1 ' or '0 ') .. version
 return all
 ";
 
-/// Argument: the version that the node listed. Says whether that is the content still, and whether there is a lease of it.
+/// Argument: the version that the node listed. Says whether the content is still that version, and whether the node
+/// gets a lease.
 const LEASE: &str = r"
 if version ~= ARGV[2] or version == '0' or locked > 0 then return {'differs'} end
 return {grant() and 'done' or 'same'}
@@ -332,13 +337,13 @@ redis.call('HDEL', finished, ARGV[2])
 return {'done'}
 ";
 
-/// Argument: how many numbers. They begin behind the time of the epoch's begin, so that none comes twice though the
-/// server forgot which ones it gave.
+/// Argument: how many numbers. They begin after the time at which the epoch began, so that none is given twice even if
+/// the server forgot which ones it gave.
 const RESERVE: &str = r"
 return {'numbers', string.format('%.0f', redis.call('HINCRBY', KEYS[1], 'numbers', ARGV[2]) - tonumber(ARGV[2]))}
 ";
 
-/// Says what a check wants to know: what it is, its locks' intents, and those that it committed.
+/// Returns what a check needs: the kind of the shard, the intents of its locks, and those that it committed.
 const INSPECT: &str = r"
 local all, room = {'inspected', kind}, 16777216
 local function add(what, value)
@@ -362,7 +367,7 @@ end
 return all
 ";
 
-/// Removes the shard, which may have many entries: the server frees them beside its work.
+/// Removes the shard, which may have many entries: the server frees them in the background.
 const REMOVE: &str = r"
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return {'done'}
@@ -374,8 +379,8 @@ redis.call('DEL', KEYS[1])
 return {'done'}
 ";
 
-/// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a marker; and
-/// whether a check has the names for itself.
+/// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a
+/// marker; and whether a check holds the names.
 const PROBE: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
@@ -384,9 +389,9 @@ if not marker[1] then return {'', '0', '0'} end
 return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
 ";
 
-/// `KEYS[1]` is the marker; the arguments are the number of the epoch that begins, and whether others are kept out of
-/// it. A server that forgot which numbers it gave goes on behind its time, of which a microsecond is one number: no two
-/// epochs begin at the same one, and none gives them faster than the time goes.
+/// `KEYS[1]` is the marker; the arguments are the number of the new epoch, and whether others are kept out of it. A
+/// server that forgot which numbers it gave continues from its clock, with one number for each microsecond: no two
+/// epochs begin at the same number, and no epoch gives numbers faster than time passes.
 const BEGIN: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')

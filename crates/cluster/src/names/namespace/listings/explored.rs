@@ -1,5 +1,6 @@
-//! What two nodes believe of one directory, in every order in which messages come within bounds: never anything else than
-//! what the store has. The store is the reference of what its scripts promise: a change waits for the leases of other nodes.
+//! Explores what two nodes trust of one directory, in every order of messages within bounds: it must always agree with
+//! the store. The store here is the reference for its scripts' promise that a change waits for the leases of other
+//! nodes.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -12,29 +13,29 @@ use super::*;
 const D: InodeNumber = InodeNumber(7);
 const NAMES: [&str; 2] = ["a", "b"];
 const NODES: usize = 2;
-/// A step of the clock, how many of them a lease lasts at the store, and in a node that asked for it.
+/// A step of the clock, and the length of a lease in such steps: at the store, and at the node that asked for it.
 const TICK: Duration = Duration::from_millis(20);
 const LASTS: u64 = 2;
 const BELIEVED: u64 = 1;
-/// Bounds of what is explored.
+/// Bounds of the exploration.
 const UNDER_WAY_MAX: usize = 2;
 const STATES_MAX: usize = 100_000;
 
-/// What is wrong on purpose.
+/// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Canary {
     None,
     /// A change does not wait for the leases of other nodes.
     Impatient,
-    /// A node believes what it knows for longer than its lease lasts.
+    /// A node trusts its cache for longer than its lease lasts.
     Late,
-    /// A node forgets that a change may be made later.
+    /// A node forgets that a change may still be made later.
     Forgetful,
-    /// A change is noted after it was made only.
+    /// A change is noted only after it was made.
     Unnoted,
-    /// A change is taken for the next one after what is known, whatever it followed.
+    /// Every change is taken for the one that follows the cached version.
     OutOfOrder,
-    /// Whatever was read counts, though this node changed the directory meanwhile.
+    /// Every read counts, even if this node changed the directory meanwhile.
     Crossed,
 }
 
@@ -47,12 +48,12 @@ enum Ask {
     Lease(u64),
 }
 
-/// What becomes of a name.
+/// What happens to a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// A file with this name.
+    /// A file gets this name.
     Made,
-    /// The file has other attributes. That is no change of the directory's names.
+    /// The file gets other attributes. This is no change of the directory's names.
     Touched,
     Removed,
 }
@@ -126,10 +127,10 @@ fn script(at: usize, to: To, number: u64) -> Script {
     Script::Alone(vec![Change::Name(name(at), from, to)])
 }
 
-/// Explores what may happen from an instant on.
+/// Explores what may happen from a given state on.
 struct Explorer {
     canary: Canary,
-    /// How many changes, reads and steps of the clock there are at most.
+    /// The most changes, reads and steps of the clock.
     changes: u64,
     reads: usize,
     ticks: u64,
@@ -161,7 +162,7 @@ impl Explorer {
         }
     }
 
-    /// What nodes may send now.
+    /// The messages that nodes may send now.
     fn asks(&self, world: &World) -> Vec<World> {
         let mut all = Vec::new();
         if world.under_way.len() >= UNDER_WAY_MAX {
@@ -203,7 +204,7 @@ impl Explorer {
         next
     }
 
-    /// The store runs a script; with or without a lease, if it may give one.
+    /// The store runs a script, with and without a lease where it may grant one.
     fn run(&self, world: &World, message: usize) -> Vec<World> {
         let Message { node, ask, number, .. } = world.under_way[message];
         let is_leased = (0..NODES).any(|other| other != node && world.leases[other] > world.now);
@@ -253,7 +254,7 @@ impl Explorer {
         vec![run(false), run(true)]
     }
 
-    /// An answer comes, or is lost; then its message may come to the store still.
+    /// An answer arrives, or is lost; in the latter case its message may still reach the store.
     fn answered(&self, world: &World, message: usize) -> Option<World> {
         let mut next = world.clone();
         let Message { node, ask, asked, number, mut before, changing, answer } =
@@ -296,7 +297,7 @@ impl Explorer {
         Some(next)
     }
 
-    /// The node learns that the answer of a change is lost, though the script was not run yet.
+    /// The node learns that the answer of a change is lost, although the script has not run yet.
     fn lost(&self, world: &World, message: usize) -> Option<World> {
         let mut next = world.clone();
         let lost = &mut next.under_way[message];
@@ -332,7 +333,7 @@ impl Explorer {
         all
     }
 
-    /// What a node believes that is not so.
+    /// A name that a node trusts and that is wrong.
     fn wrong(&self, world: &World) -> Option<String> {
         let now = self.at(world.now);
         for listings in &world.nodes {
@@ -354,9 +355,9 @@ impl Explorer {
     }
 }
 
-/// What was wrong first, in how many states.
+/// The first fault found, and the number of states.
 fn explore(canary: Canary) -> (Option<String>, usize) {
-    // What is wrong is found among few messages.
+    // These faults are found with few messages.
     let (changes, reads, ticks) = match canary {
         Canary::None => (3, 3, 3),
         Canary::Late => (2, 0, 2),

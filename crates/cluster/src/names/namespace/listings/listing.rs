@@ -1,4 +1,4 @@
-//! What is known of each directory, within bounds.
+//! The cached content of each directory, within bounds.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,48 +10,48 @@ use super::{
     ATTRIBUTES_MAX, BYTES_MAX, DIRECTORIES_MAX, Followed, IDLE_MAX, LATE_MAX, NAMES_MAX, There,
 };
 
-/// What of a directory a script changes that is under way.
+/// What a script in progress changes of a directory.
 #[derive(Debug, Clone)]
 pub(super) enum UnderWay {
-    /// These names, and maybe the attributes, of which one is when names changed.
+    /// These names, and maybe the attributes, which include the time at which names changed.
     Some(Vec<Name>, bool),
     /// Anything.
     All,
 }
 
-/// All directories of which something is known.
+/// All cached directories.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Listed {
     directories: FxHashMap<u64, Listing>,
-    /// This node's scripts that are under way, with their numbers.
+    /// This node's scripts in progress, with their numbers.
     under_way: FxHashMap<u64, Vec<(u64, UnderWay)>>,
     names: usize,
     bytes: usize,
 }
 
-/// A version of a directory.
+/// The cached version of a directory.
 #[derive(Debug, Clone)]
 pub(super) struct Listing {
     pub(super) version: u64,
-    /// Where names lead, or that they lead nowhere.
+    /// What each name leads to; `None` for a free name.
     names: HashMap<Name, Option<Entry>>,
     bytes: usize,
-    /// Up to this place all names are known.
+    /// All names up to this place are cached.
     pub(super) listed_to: Option<u64>,
-    /// Whether all names are known.
+    /// Whether all names are cached.
     pub(super) is_complete: bool,
-    /// Attributes of the directory, and when its names changed.
+    /// The directory's attributes, and when its names changed.
     pub(super) attributes: Option<(Opaque, u64)>,
     pub(super) used: Instant,
     /// When a lease was refused.
     pub(super) refused: Option<Instant>,
-    /// Until when nobody else changes it.
+    /// The end of the lease: until then nobody else changes the directory.
     pub(super) until: Option<Instant>,
-    /// Changes of later versions that were answered before those which came before them.
+    /// Changes of later versions whose answers overtook those of earlier changes.
     late: Vec<Late>,
 }
 
-/// A change that waits for those before it; what it changes is not believed meanwhile.
+/// A change that waits for earlier ones; what it changes is not trusted meanwhile.
 #[derive(Debug, Clone)]
 pub(super) struct Late {
     pub(super) number: u64,
@@ -76,7 +76,7 @@ impl Listing {
         }
     }
 
-    /// What is at a name, if that is known.
+    /// What a name leads to, if that is known.
     pub(super) fn find(&self, name: &Name) -> Option<There> {
         match self.names.get(name) {
             Some(Some(entry)) => Some(There::Entry(entry.clone())),
@@ -112,12 +112,12 @@ impl Listed {
         }
     }
 
-    /// Keeps a change for when those before it are answered, of which some are under way; whether it did.
+    /// Keeps a change until the earlier ones are answered, if some of them are in progress; returns whether it did.
     pub(super) fn keep_late(&mut self, directory: InodeNumber, late: Late) -> bool {
         let under_way = self.under_way.get(&directory.0).map_or(0, Vec::len);
         let Some(listing) = self.directories.get_mut(&directory.0) else { return false };
         let may_be_next = listing.version < late.followed.before
-            // The change itself is one of them.
+            // This change is one of them.
             && under_way > listing.late.len() + 1
             && listing.late.len() < LATE_MAX;
         if may_be_next {
@@ -126,7 +126,7 @@ impl Listed {
         may_be_next
     }
 
-    /// The change that is next by now.
+    /// The change that is now next.
     pub(super) fn next_late(&mut self, directory: InodeNumber) -> Option<Late> {
         let listing = self.directories.get_mut(&directory.0)?;
         let is_next = |late: &Late| late.followed.before == listing.version;
@@ -134,7 +134,7 @@ impl Listed {
         Some(listing.late.swap_remove(at))
     }
 
-    /// Forgets a directory of which changes wait for others that nobody makes.
+    /// Drops a directory whose changes wait for other changes that nobody makes.
     pub(super) fn drop_gap(&mut self, directory: InodeNumber) {
         let under_way = self.under_way.get(&directory.0).map_or(0, Vec::len);
         let late = self.directories.get(&directory.0).map_or(0, |listing| listing.late.len());
@@ -151,7 +151,7 @@ impl Listed {
         (listing.listed_to, listing.is_complete) = (None, false);
     }
 
-    /// What is known of a version of a directory; of another one, nothing.
+    /// The listing of a version of a directory; empty if another version was cached.
     pub(super) fn of(
         &mut self,
         directory: InodeNumber,
@@ -168,8 +168,8 @@ impl Listed {
         listing
     }
 
-    /// Keeps where a name of a directory leads of which something is known, if there is room; whether it did, and all that
-    /// was known before is known still. A directory that takes half of all room gives way to itself.
+    /// Caches what a name of a cached directory leads to, if there is room. Returns whether it did, and dropped nothing
+    /// else. A directory that takes half of all room makes room by dropping its own names.
     pub(super) fn insert(
         &mut self,
         directory: InodeNumber,
@@ -182,7 +182,7 @@ impl Listed {
         let mut are_kept = true;
         if is_full(self) {
             let Some(listing) = self.get(directory) else { return false };
-            // A name that is missing now is not one that leads nowhere.
+            // From now on a name that is not cached need not be free.
             (listing.listed_to, listing.is_complete) = (None, false);
             if listing.names.len() < NAMES_MAX / 2 && listing.bytes < BYTES_MAX / 2 {
                 return false;
@@ -207,11 +207,11 @@ impl Listed {
         self.bytes -= bytes;
     }
 
-    /// Makes a change of a directory of which something is known.
+    /// Applies a change to a cached directory.
     pub(super) fn apply(&mut self, directory: InodeNumber, change: &Change, changed: u64) {
         let Some(listing) = self.directories.get_mut(&directory.0) else { return };
         match change {
-            // That it is not among them says the same.
+            // Its absence from the complete listing says the same.
             Change::Name(name, _, None) if listing.is_complete => {
                 self.forget_name(directory, name);
             }
@@ -252,7 +252,7 @@ impl Listed {
         }
     }
 
-    /// A script is sent.
+    /// Notes that a script is sent.
     pub(super) fn begin(&mut self, shard: InodeNumber, number: u64, what: UnderWay) {
         if matches!(what, UnderWay::All) {
             self.remove(shard);
@@ -260,7 +260,7 @@ impl Listed {
         self.under_way.entry(shard.0).or_default().push((number, what));
     }
 
-    /// It was answered, or its answer is lost.
+    /// Notes that it was answered, or that its answer is lost.
     pub(super) fn end(&mut self, shard: InodeNumber, number: u64) {
         let Some(under_way) = self.under_way.get_mut(&shard.0) else { return };
         under_way.retain(|(other, _)| *other != number);
@@ -276,7 +276,7 @@ impl Listed {
         under_way.is_some_and(|all| all.iter().any(|(_, what)| changes(what)))
     }
 
-    /// Whether one is under way that changes where a name leads.
+    /// Whether a script in progress changes what a name leads to.
     pub(super) fn changes_name(&self, at: &EntryName) -> bool {
         let changes = |what: &UnderWay| match what {
             UnderWay::All => true,
