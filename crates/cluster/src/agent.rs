@@ -2,7 +2,7 @@
 //!
 //! What must hold (`docs/decisions/0026-tokens-by-compare-and-swap.md`):
 //! - A permit under a token that the node holds makes no request to the store and takes no lock but the file's.
-//! - A range is given up in this order: no new permit begins in it, the permits in progress end, the engine brings it
+//! - A range is given up in this order: no new permit begins in it, the permits in progress end, the engine flushes it
 //!   to the origin and drops it, and only then is the store told.
 //! - A node begins no permit without a valid lease, judged by its own clock and with a margin subtracted (I12). Only
 //!   exclusive tokens survive a lapse of the lease.
@@ -57,11 +57,11 @@ use yielding::Queue;
 /// How an agent works.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The node's name, for people to read.
+    /// The node's name, for people.
     pub node: String,
     /// Its cache directory.
     pub cache: PathBuf,
-    /// Which cache that is.
+    /// The id of that cache.
     pub cache_id: String,
     /// The duration of a lease.
     pub lease: Duration,
@@ -72,15 +72,15 @@ pub struct Options {
     pub wait_limit: Duration,
     /// The longest time before a waiting request checks by itself, because messages may be lost.
     pub poll: Duration,
-    /// The node's clock, which leases run by.
+    /// The node's clock, by which leases run.
     pub clock: Clock,
-    /// What waits for others are measured by, and end by: programs' for tokens, threads' for messages. It is the machine's
-    /// clock even where a test sets the node's one, since what is waited for happens in other threads' own time.
+    /// The clock for waits: of programs for tokens, and of threads for messages. It is the machine's clock even in a
+    /// test that sets the node's, because the waits depend on threads that run in real time.
     pub wait_clock: Clock,
-    /// Number of files of which the node holds tokens, beyond which it gives back those of files that rest.
+    /// The most files of which the node holds tokens; beyond that it gives back those of idle files.
     pub files_max: usize,
-    /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
-    /// node's name and `{cache}` in place of the path that the other node itself uses.
+    /// The paths of other nodes' caches as this node reaches them, if it does: `{node}` stands for the name of the
+    /// other node, `{cache}` for the path that the other node itself uses.
     pub peers: Option<String>,
 }
 
@@ -111,7 +111,7 @@ pub struct Agent {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the agent's threads and its files share.
+/// The state that the agent's threads and its files share.
 pub(crate) struct Shared {
     options: Options,
     store: Arc<dyn Store>,
@@ -164,7 +164,7 @@ impl Agent {
         // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = store.roll().map_err(cluster_error)?;
         registry.enter(&entry)?;
-        // Before the first token. It has none yet, so it can go at once.
+        // Checked before the session has any token, so that it can still leave at once.
         if let Err(error) = registry.check_views(session) {
             registry.leave(session)?;
             return Err(error);
@@ -233,31 +233,31 @@ impl Agent {
         }
     }
 
-    /// Whether the node may go on with what it does under its lease.
+    /// Whether the node may continue what it does under its lease.
     ///
     /// # Errors
-    /// Says why not.
+    /// Says why it may not.
     pub fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
     }
 
-    /// How often the lease was over: what was begun before the last time is not to be gone on with.
+    /// Number of times that the lease has lapsed: nothing that was begun before the last lapse may continue.
     pub fn lapses(&self) -> u64 {
         self.shared.lease.lapses()
     }
 
-    /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this by
-    /// itself often enough.
+    /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this
+    /// often enough by itself.
     ///
     /// # Errors
-    /// If the store does not answer, or others must do something first.
+    /// If the store does not answer, or others must act first.
     pub fn keep(&self) -> Result<(), StoreError> {
         self.shared.keep()?;
         self.shared.background.tell(self.shared.roll.nodes());
         Ok(())
     }
 
-    /// Gives everything up and ends the session. The mount has ended: no more permits are requested.
+    /// Gives everything up and ends the session. The mount has ended, so no more permits are requested.
     ///
     /// # Errors
     /// If some of it could not be given up: the session must then be recovered.
@@ -286,7 +286,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
-        // What is left serves no more requests.
+        // Files that are still referenced serve no more requests.
         self.shared.lease.end();
         self.shared.files.lock().clear();
     }
@@ -372,8 +372,8 @@ impl Shared {
         })
     }
 
-    /// The versions of a value that the store does not have, or no longer has, begin at a number that nobody can have
-    /// seen: a node that remembers an old value must not find its version again.
+    /// If the store does not have a value (any more), its versions begin at a number that nobody can have seen: a node
+    /// that remembers an old value must not meet its version again.
     fn begin_versions(&self, old: &Tokens, new: &mut Tokens) {
         if old.version == 0 {
             let mixed = RandomState::new().hash_one(self.session.0);
@@ -381,7 +381,7 @@ impl Shared {
         }
     }
 
-    /// A roll under which tokens are granted, if there is one.
+    /// A roll under which tokens are granted, or the latest one.
     fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
         let roll = self.roll.known();
         if roll.members.grants(roll.epoch) {
@@ -401,13 +401,13 @@ impl Shared {
     }
 }
 
-/// The number of files of which a node holds tokens for long: as many as it says anew well within a lease.
+/// The most files of which a node holds tokens for long: as many as it can assert well within a lease.
 const FILES_MAX: usize = 1 << 15;
 
-/// Number of known files from which on those without tokens are forgotten.
+/// With more known files than this, those without tokens are forgotten.
 const FILES: usize = 1024;
 
-/// The store's error as programs and people see it.
+/// The store's error as it is shown to programs and people.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn cluster_error(error: StoreError) -> Error {
     let remedy = match &error {
@@ -418,7 +418,7 @@ pub(crate) fn cluster_error(error: StoreError) -> Error {
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
 }
 
-/// Which directory a path leads to, if that can be seen.
+/// The identity of the directory at a path, if it can be examined.
 fn seen(path: &Path) -> Option<FileIdentity> {
     std::fs::File::open(path).and_then(FileIdentity::of).ok()
 }

@@ -1,9 +1,9 @@
 //! This node's share of the low-priority work of all nodes on the origin.
 //!
-//! Each node that has such work, or whose programs use the origin, says so in the store when it renews its lease, for as
-//! long as a lease runs: the share of a node that dies or leaves comes back by itself. A node that has neither makes no
-//! request. What is known is at most as old as a lease; without it, each node takes the share that is left if all others
-//! have work.
+//! Each node that has such work, or whose programs use the origin, says so in the store whenever it renews its lease,
+//! valid for the duration of a lease: the share of a node that dies or leaves comes back by itself. A node that has
+//! neither makes no request. The known state is at most as old as a lease; without it, each node takes the share that
+//! is left if all others have work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use super::Options;
 use crate::store::Store;
 
-/// What changes meanwhile is told at most this often.
+/// A change between renewals is announced at most this often.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 
-/// What the engine does with the origin, and what others do.
+/// How the engine uses the origin, and how the other nodes do.
 #[derive(Debug)]
 pub(super) struct Background {
     store: Arc<dyn Store>,
@@ -29,24 +29,24 @@ pub(super) struct Background {
     lease: Duration,
     clock: Clock,
     state: Mutex<State>,
-    /// Held while the others are told: the thread that renews the lease and `Agent::keep` may both tell, and what
-    /// the store got last must be what was noted last.
+    /// Held while the others are told: the lease renewal thread and `Agent::keep` may both do so, and the store must
+    /// end up with the latest state.
     telling: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the engine said last.
+    /// What the engine last said.
     now: Use,
-    /// What it said since the others were told.
+    /// What it said since the last announcement.
     since: Use,
-    /// What the others were told last, and when.
+    /// The last announcement, and its time.
     announced: Option<(Use, Instant)>,
-    /// What the others do, and since when it is known.
+    /// What the others do, and since when this is known.
     others: Option<(Users, Instant)>,
-    /// How many nodes there are, as far as is known.
+    /// The number of nodes, as far as known.
     nodes: u64,
-    /// The store refuses to count, which was logged.
+    /// Whether the store refuses to count, which is logged once.
     is_refused: bool,
 }
 
@@ -78,8 +78,8 @@ impl Background {
         }
     }
 
-    /// Notes what this node does with the origin; whether the others are to be told now, not when the lease is renewed
-    /// next.
+    /// Notes what this node does with the origin. Returns whether to tell the others now instead of at the next
+    /// renewal of the lease.
     pub(super) fn note(&self, own: Use) -> bool {
         let now = self.clock.instant();
         let state = &mut *self.state.lock();
@@ -91,12 +91,12 @@ impl Background {
             .announced
             .is_none_or(|(_, at)| now.saturating_duration_since(at) >= ANNOUNCE_EVERY);
         if own.works && !announced.works {
-            // It begins with what others do now.
+            // Work begins with fresh knowledge of the others.
             state.others = None;
         }
         let is_due = is_news && may_tell;
         if is_due {
-            // Once for this news; the thread that renews the lease notes when it told.
+            // Announce this news once; the renewal thread notes the actual time.
             state.announced = Some((either(announced, own), now));
         }
         is_due
@@ -109,13 +109,13 @@ impl Background {
         let state = self.state.lock();
         match state.others {
             Some((others, since)) if is_fresh(since) => Share::beside(others),
-            // This node did not have to ask, or could not.
+            // This node did not need to ask, or could not.
             _ => Share::unknown(state.nodes),
         }
     }
 
-    /// Tells the others, so many `nodes` as far as is known, what this node does with the origin, and learns what they do.
-    /// Called when the lease was renewed.
+    /// Tells the other nodes (`nodes`, as far as known) what this node does with the origin, and learns what they do.
+    /// Called after a renewal of the lease.
     pub(super) fn tell(&self, nodes: u64) {
         let _in_order = self.telling.lock();
         let own = {
@@ -151,7 +151,7 @@ impl Background {
         }
     }
 
-    /// Takes back what this node told, at its end; what is not taken back ends with the lease.
+    /// Withdraws the announcement when the session ends; otherwise it expires after a lease.
     pub(super) fn end(&self) {
         let _in_order = self.telling.lock();
         let was_told = self.state.lock().was_told();

@@ -1,6 +1,6 @@
-//! The tokens that this node holds of one file: what is held, used and waited for, under one lock, since a request waits for
-//! any of it to change. Requests come in through [`waiting`]; [`asking`] requests what the node does not hold from the store,
-//! whose side is [`stored_tokens`]; [`giving`] gives up what others want.
+//! The tokens that this node holds of one file: what is held, used and waited for, under one lock, because a waiting
+//! request must notice any change of these. Requests come in through [`waiting`]. [`asking`] requests tokens that the
+//! node does not hold from the store, whose values are in [`stored_tokens`]. [`giving`] gives up what others want.
 
 mod asking;
 mod copying;
@@ -31,8 +31,8 @@ pub(super) struct File {
     pub(super) id: SharedFile,
     shared: Arc<Shared>,
     state: Mutex<State>,
-    /// Notified when a permit that somebody waits for ends, when a closed range opens, when a message reports a change, or
-    /// when a poll of the store found one.
+    /// Notified when a permit that somebody waits for ends, a closed range opens, a message reports a change, or a poll
+    /// of the store finds one.
     changed: Condvar,
     stored: StoredTokens,
 }
@@ -40,23 +40,23 @@ pub(super) struct File {
 #[derive(Debug, Default)]
 struct State {
     pieces: Pieces,
-    /// Others want something of the file, so background work leaves it alone.
+    /// Others want some of the file, so background work leaves it alone.
     wanted: bool,
     /// Counts messages about the file.
     messages: u64,
     /// What requests wait for.
     active: Vec<(Direction, ByteRange)>,
-    /// How requests that wait poll the store, one for all.
+    /// The polls of the store, shared by all waiting requests.
     polls: StorePolls,
     /// The request that waited last.
     last_wait: Option<LastWait>,
 }
 
-/// The polls of the store by this file's waiting requests. One of them polls when a message has come or the next poll is
-/// due, because messages may be lost; the others use what it found.
+/// The polls of the store by this file's waiting requests. One request polls when a message has arrived, or when the
+/// next poll is due because messages may be lost; the others use what it found.
 #[derive(Debug, Default)]
 struct StorePolls {
-    /// Counts what was found: a different value, or tokens granted.
+    /// Number of changes found: a different value, or granted tokens.
     found: u64,
     /// Polls so far.
     count: u32,
@@ -65,26 +65,26 @@ struct StorePolls {
     /// When the next poll is due.
     due: Option<Instant>,
     pause: Duration,
-    /// Why the last poll found nothing, if it did not.
+    /// Why the last poll failed, if it did.
     failure: Option<String>,
 }
 
 impl StorePolls {
-    /// A request begins to wait, queued in the store after so many messages.
+    /// A request begins to wait; it was queued in the store when this many messages had arrived.
     fn begin(&mut self, messages: u64, now: Instant) {
         let pause = FIRST_PAUSE;
         let due = Some(now + pause);
-        // The count goes on: requests that begin often must not keep a dead holder from being noticed.
+        // The count continues: requests that begin often must not keep a dead holder from being noticed.
         *self =
             Self { found: self.found + 1, count: self.count, messages, due, pause, failure: None };
     }
 
-    /// Whether a poll is due after so many messages.
+    /// Whether a poll is due after this many messages.
     fn is_due(&self, messages: u64, now: Instant) -> bool {
         messages != self.messages || self.due.is_none_or(|due| due <= now)
     }
 
-    /// A poll begins after so many messages; the next one is due at most `longest` later. Returns its number.
+    /// Begins a poll after this many messages; the next one is due at most `longest` later. Returns its number.
     fn begin_poll(&mut self, messages: u64, now: Instant, longest: Duration) -> u32 {
         let pause = (self.pause * 2).clamp(FIRST_PAUSE, longest.max(FIRST_PAUSE));
         self.count = self.count.wrapping_add(1);
@@ -94,7 +94,7 @@ impl StorePolls {
     }
 }
 
-/// How long a request waits before it polls again, at first.
+/// The first pause of a request between polls.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A request that waited.
@@ -107,7 +107,7 @@ struct LastWait {
     on: String,
 }
 
-/// How much is held of a file.
+/// How much of a file is held.
 pub(super) struct Holding {
     pub(super) tokens: u64,
     pub(super) is_contended: bool,
@@ -120,7 +120,7 @@ enum Attempt {
     Granted(Grant),
     /// What it waits for.
     Waits(String),
-    /// To be retried immediately.
+    /// To be retried at once.
     Again,
 }
 
@@ -151,7 +151,7 @@ impl File {
         self.state.lock().pieces.is_empty()
     }
 
-    /// Since when no request used what is held; `None` if one does or waits, or if others want it.
+    /// The start of the file's idle time; `None` if a request uses it or waits, or if others want some of it.
     pub(super) fn at_rest_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.pieces.at_rest_since().filter(|_| state.active.is_empty() && !state.wanted)
@@ -185,7 +185,7 @@ impl File {
         !state.pieces.is_used(range)
     }
 
-    /// Keeps a value that was read or written, and lets other requests of this node that wait evaluate it.
+    /// Keeps a value that was read or written, and lets other waiting requests of this node use it.
     fn note_value(&self, value: Tokens) {
         if self.stored.note(value) {
             self.state.lock().polls.found += 1;
@@ -206,7 +206,7 @@ impl File {
     }
 }
 
-/// Makes a range at least one byte long: even an empty request asks whether others changed the file.
+/// Makes a range at least one byte long: even an empty request must learn whether others changed the file.
 fn filled(want: Want) -> Want {
     let range = match want.range {
         ByteRange { start: u64::MAX, .. } => ByteRange::new(u64::MAX - 1, u64::MAX),

@@ -1,9 +1,9 @@
-//! Gives back the tokens of files that rest, so that what a node holds does not grow with the number of files that its
-//! programs ever opened: a node must say all of it anew to a store that may have forgotten it, and give all of it up
-//! before it leaves, each with a request per file.
+//! Gives back the tokens of idle files, so that what a node holds does not grow with the number of files that its
+//! programs ever opened. A node must assert all of it to a store that may have forgotten it, and give all of it up
+//! before it leaves, each with one request per file.
 //!
-//! What must hold: a file that a program is using keeps its tokens. What is given back is brought to the origin before,
-//! as if another node wanted it.
+//! What must hold: a file in use keeps its tokens. Before tokens are given back, the file is flushed to the origin, as
+//! if another node wanted it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ use crate::counters::add;
 /// All of a file.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
-/// Wakes the thread that gives back.
+/// Wakes the thread that gives tokens back.
 #[derive(Debug, Default)]
 pub(super) struct IdleTokens {
     is_due: Mutex<bool>,
@@ -28,14 +28,14 @@ pub(super) struct IdleTokens {
 }
 
 impl IdleTokens {
-    /// Files are known that may be too many.
+    /// There may be too many known files.
     pub(super) fn wake(&self) {
         *self.is_due.lock() = true;
         self.changed.notify_all();
     }
 }
 
-/// Gives back what is held too much, until the agent stops: the body of a thread.
+/// Gives back surplus tokens until the agent stops: the body of a thread.
 pub(super) fn give_back(shared: &Arc<Shared>) {
     while !shared.is_stopped() {
         give_idle_back(shared);
@@ -47,8 +47,8 @@ pub(super) fn give_back(shared: &Arc<Shared>) {
     }
 }
 
-/// Gives back the tokens of the files that rested longest if there are more than the limit, down to seven eighths of
-/// it; of those first of which nothing is cached.
+/// If there are more files than the limit, gives back the tokens of those that were idle longest, down to seven
+/// eighths of the limit; files with nothing cached come first.
 fn give_idle_back(shared: &Shared) {
     let limit = shared.options.files_max.max(1);
     if shared.files.lock().len() <= limit || shared.check_lease().is_err() {
@@ -70,13 +70,14 @@ fn give_idle_back(shared: &Shared) {
                 add(&shared.counters.given_back);
                 forget(shared, file);
             }
-            // What kept this one keeps others, too; it is tried again after them.
+            // Whatever kept this one probably keeps others, too; it now counts as used, so the others come first next
+            // time.
             Some(false) => return,
         }
     }
 }
 
-/// As many of the files, or those of them that rest, in the order in which they are to be given back.
+/// At most `number` of the idle files, in the order in which they are given back.
 fn longest_at_rest(shared: &Shared, files: &[Arc<File>], number: usize) -> Vec<Arc<File>> {
     let local_cache = shared.local_cache.get().and_then(std::sync::Weak::upgrade);
     let caches = |file: &File| local_cache.as_ref().is_some_and(|cache| cache.caches(file.id));
@@ -94,7 +95,7 @@ fn longest_at_rest(shared: &Shared, files: &[Arc<File>], number: usize) -> Vec<A
         .collect()
 }
 
-/// Forgets a file of which nothing is held, unless the engine knows it.
+/// Forgets a file of which nothing is held, unless the engine still uses it.
 fn forget(shared: &Shared, file: Arc<File>) {
     let id = file.id;
     drop(file);

@@ -1,4 +1,4 @@
-//! A session's lease by its node's own clock, which says it is over earlier than the store's does (I12).
+//! A session's lease by its node's own clock, by which it ends earlier than by the store's (I12).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ impl fmt::Display for Where {
 #[derive(Debug)]
 pub(super) struct OwnLease {
     clock: Clock,
-    /// How long it lasts from when the request that renews it was sent, with the margin subtracted.
+    /// How long it lasts from when the renewing request was sent; the margin is subtracted.
     lasts: Duration,
     begun: Instant,
     /// When it ends, in nanoseconds since `begun`.
@@ -41,13 +41,13 @@ pub(super) struct OwnLease {
     ended: AtomicBool,
     /// The list of sessions is not where it was: others may not see this node any more.
     unlisted: AtomicBool,
-    /// When the first of the last looks did not find the session in the list, and in the store, in nanoseconds since
-    /// `begun`; 0 if it was found.
+    /// When the session was first missed in the list, and in the store, in nanoseconds since `begun`; 0 if the last
+    /// look found it.
     missed_ns: [AtomicU64; 2],
 }
 
 impl OwnLease {
-    /// None yet.
+    /// No lease yet.
     pub(super) fn new(options: &Options) -> Self {
         Self {
             clock: options.clock.clone(),
@@ -82,8 +82,8 @@ impl OwnLease {
         until.saturating_sub(self.clock.boot_instant().saturating_duration_since(self.begun))
     }
 
-    /// Notes the lease obtained by a request that was sent at that time. Returns what was left of the one before, if there
-    /// ever was one.
+    /// Notes the lease obtained by a request sent at `sent`. Returns what was left of the previous one, if there was
+    /// one.
     pub(super) fn hold_since(&self, sent: Instant) -> Option<Duration> {
         let before =
             (self.until_ns.load(Ordering::Acquire) > 0 || self.lapses() > 0).then(|| self.left());
@@ -93,7 +93,7 @@ impl OwnLease {
         before
     }
 
-    /// It is over, and what was begun under it is not believed.
+    /// The lease is over, and results of what was begun under it are not used.
     pub(super) fn lapse(&self) {
         self.until_ns.store(0, Ordering::Release);
         self.lapses.fetch_add(1, Ordering::AcqRel);
@@ -112,7 +112,7 @@ impl OwnLease {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Nothing begins while the list of sessions is not where it was; returns what was said of it before.
+    /// Nothing begins while the list of sessions is not where it was; returns the previous state.
     pub(super) fn set_unlisted(&self, is_unlisted: bool) -> bool {
         self.unlisted.swap(is_unlisted, Ordering::AcqRel)
     }
@@ -121,7 +121,7 @@ impl OwnLease {
         self.unlisted.load(Ordering::Acquire)
     }
 
-    /// The session is in that place.
+    /// The session was found in that place.
     pub(super) fn note_found(&self, place: Where) {
         self.missed_ns[place as usize].store(0, Ordering::Release);
         if place == Where::List {
@@ -129,7 +129,7 @@ impl OwnLease {
         }
     }
 
-    /// The session was not found in that place: nothing begins until it is. Returns since when.
+    /// The session was not found in that place: nothing begins until it is. Returns for how long it has been missing.
     pub(super) fn note_missed(&self, place: Where) -> Duration {
         let since = self.clock.boot_instant().saturating_duration_since(self.begun);
         let now_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -138,7 +138,7 @@ impl OwnLease {
         Duration::from_nanos(now_ns.saturating_sub(first.err().unwrap_or(now_ns)))
     }
 
-    /// Where it was not found, if it was not.
+    /// Where it is missing, if anywhere.
     pub(super) fn missed_in(&self) -> Option<Where> {
         let missed = |place: &Where| self.missed_ns[*place as usize].load(Ordering::Acquire) > 0;
         [Where::List, Where::Store].into_iter().find(missed)

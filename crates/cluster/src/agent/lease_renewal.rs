@@ -1,8 +1,8 @@
 //! Renewal of the lease: what keeps the session alive, and what it asserts to a store that may have forgotten it.
 //!
-//! What must hold: a lease that the store would renew is renewed, however long anything else takes. To keep a session
-//! may wait for the origin, for requests in progress, for flushes and for servers of the store that do not answer; a
-//! thread of its own renews the lease meanwhile, and waits for one answer of the store at a time.
+//! What must hold: a lease that the store would renew is renewed, however long anything else takes. Keeping a session
+//! may wait for the origin, for requests in progress, for flushes and for servers of the store that do not answer.
+//! Meanwhile a separate thread renews the lease, and waits for only one answer of the store at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ const RACES: u32 = 64;
 /// The most sessions that a message names.
 const NAMED: usize = 3;
 
-/// What the threads that keep the session have of it.
+/// The state of the threads that keep the session.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     /// The last epoch in which this session asserted what it holds.
     pub(super) asserted: Mutex<Epoch>,
-    /// Held while the lease is renewed, and all the time while it is regained after the store or this node had lost it:
-    /// it must not begin before everything that was uncertain is dropped.
+    /// Held during a renewal of the lease, and for the whole time in which a lost lease is regained: the new one must
+    /// not begin before everything uncertain is dropped.
     regaining: Mutex<()>,
     /// Why nothing is granted, if nothing is.
     obstacle: Mutex<Option<String>>,
@@ -43,7 +43,7 @@ pub(super) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Of a session that has nothing yet, in an epoch.
+    /// The state for a session that holds nothing yet.
     pub(super) fn new(epoch: Epoch) -> Self {
         Self {
             asserted: Mutex::new(epoch),
@@ -86,8 +86,8 @@ impl Shared {
         Ok(threads)
     }
 
-    /// Does a thread's work until the agent stops. A panic, which is logged, ends only the round in which it occurs: if
-    /// a thread were missing, others would wait for this node for ever, and nobody would know why.
+    /// Does a thread's work until the agent stops. A panic is logged and ends only the current round: without the
+    /// thread, others would wait for this node for ever, and nobody would know why.
     fn live(self: &Arc<Self>, run: fn(&Arc<Self>)) {
         while !self.is_stopped() {
             if caught(|| run(self)).is_ok() {
@@ -118,7 +118,7 @@ impl Shared {
         }
     }
 
-    /// Renews the lease whenever the thread that keeps the session is late with that, until the agent stops.
+    /// Renews the lease whenever the thread that keeps the session is late with it, until the agent stops.
     fn renew_in_time(&self) {
         let third = self.lease.lasts() / 3;
         let late = self.lease.lasts().saturating_sub(third + third / 4);
@@ -152,7 +152,7 @@ impl Shared {
         let asserted = *self.upkeep.asserted.lock();
         let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
         if renewed {
-            // The lease had not expired by the store's clock, so nobody took anything away, whatever the clock here
+            // The lease had not expired by the store's clock, so nobody took anything away, whatever this node's clock
             // says.
             self.holds_since(sent);
         }
@@ -175,7 +175,7 @@ impl Shared {
         Err(busy())
     }
 
-    /// Ends the session, which holds nothing any more.
+    /// Ends the session, which no longer holds anything.
     pub(super) fn end_session(&self) -> Result<()> {
         remove(&*self.store, self.session, Lease::Ends(self.session))
     }
@@ -195,15 +195,15 @@ impl Shared {
         }
         let asserted = *self.upkeep.asserted.lock();
         let renewed = self.renew(&self.upkeep.regaining.lock())?;
-        // After the renewal, because it may wait for the origin.
+        // After the renewal, because this may wait for the origin.
         self.check_list()?;
         if self.lease.has_ended() {
             return Ok(());
         }
         if renewed {
             let roll = self.roll.known();
-            // The lease comes first, because this may wait for a server that does not answer. Whether it does or not,
-            // what is known of the members may be out of date, and they may wait to be confirmed.
+            // After the renewal, because this may wait for a server that does not answer. In that case, too, the known
+            // members may be stale, or wait to be confirmed.
             let changed = self.store.note_changes().unwrap_or_else(|error| {
                 tracing::debug!("node {}: {error}", self.options.node);
                 true
@@ -225,13 +225,13 @@ impl Shared {
         self.confirm()
     }
 
-    /// Checks that the list of sessions is where it was, and has this session. Whoever renames or removes that directory
-    /// lets the next node begin another list, which does not have this one's tokens; whoever ends a session removes it
-    /// from the list before the store forgets it, and so may find that it has just regained its lease.
+    /// Checks that the list of sessions is where it was, and contains this session. If somebody renames or removes that
+    /// directory, the next node begins another list, without this session. And whoever ends a session removes it from
+    /// the list before the store forgets it, so an ended session may just have regained its lease.
     fn check_list(&self) -> Result<()> {
         match self.registry.place_of(self.session) {
             Ok(place) => self.is_listed(place).map(drop),
-            // The origin does not answer just now, so nobody can have begun another list there either.
+            // The origin does not answer, so nobody can begin another list there either.
             Err(error) => {
                 tracing::debug!("the list of sessions cannot be looked at: {error}");
                 Ok(())
@@ -239,9 +239,9 @@ impl Shared {
         }
     }
 
-    /// Whether the list has this session, which was just looked for; `false` if this was its end. A file system of several
-    /// servers may miss a name for a moment, and an end cannot be taken back: a session that is missed begins nothing, and
-    /// a look some time later decides.
+    /// Whether the list contains this session, given where it was just found; `false` if the session has ended. A file
+    /// system of several servers may miss a name for a moment, and an end cannot be undone: a missed session begins
+    /// nothing, and a second look some time later decides.
     fn is_listed(&self, place: Place) -> Result<bool> {
         match place {
             Place::Here => {
@@ -259,7 +259,7 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::is_listed`], where to know that must not be put off.
+    /// As [`Shared::is_listed`], but the answer must not be put off.
     fn is_found(&self) -> Result<bool> {
         let place = self.registry.place_of(self.session).map_err(|error| {
             StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
@@ -267,7 +267,8 @@ impl Shared {
         self.is_listed(place)
     }
 
-    /// The session was not found in a place: an error until it was looked for again some time later, and then its end.
+    /// The session was not found in a place: an error at first, and the end of the session if it is still missing some
+    /// time later.
     fn miss(&self, place: Where) -> Result<bool> {
         let missed = self.lease.note_missed(place);
         if missed.is_zero() {
@@ -280,8 +281,8 @@ impl Shared {
         Ok(false)
     }
 
-    /// Whether the session is among the members, or the epoch is one in which it must first assert what it holds; `false`
-    /// if this was its end. As with the list, one look decides nothing.
+    /// Whether the session is a member, or must first assert what it holds in a new epoch; `false` if the session has
+    /// ended. As with the list, one look alone does not decide.
     fn is_member(&self, roll: &Roll) -> Result<bool> {
         let is_old = roll.epoch != *self.upkeep.asserted.lock();
         if is_old || roll.members.life(self.session).is_some() {
@@ -326,11 +327,11 @@ impl Shared {
 
     /// The lease lapsed, so others may have changed whatever was not held exclusively.
     fn drop_what_is_unsure(&self) -> Result<()> {
-        // No permit begins meanwhile, and answers to earlier requests are not believed.
+        // No permit begins meanwhile, and answers to earlier requests are ignored.
         self.lease.lapse();
         add(&self.counters.lapses);
         let files: Vec<_> = self.files.lock().values().cloned().collect();
-        // One file that cannot be dropped yet holds up none of the others.
+        // A file that cannot be dropped yet must not hold up the others.
         let kept: Vec<u64> = files
             .iter()
             .filter(|file| !file.drop_what_is_unsure())
@@ -352,7 +353,7 @@ impl Shared {
     /// Asserts file by file what the node holds, because the store may have forgotten it.
     fn assert(&self) -> Result<()> {
         tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
-        // In the new epoch there is no lease before the registry was read at the end.
+        // In the new epoch there is no lease until the registry is read, at the end.
         let _regaining = self.upkeep.regaining.lock();
         // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
         if !self.lease.runs() {
@@ -385,7 +386,7 @@ impl Shared {
         Err(busy())
     }
 
-    /// Lets tokens be granted if all sessions of the registry have asserted what they hold.
+    /// Allows tokens to be granted if all sessions of the registry have asserted what they hold.
     pub(super) fn confirm(&self) -> Result<()> {
         self.check_list()?;
         for _ in 0..RACES {
@@ -418,7 +419,7 @@ impl Shared {
         )
     }
 
-    /// Notes the lease obtained by a request that was sent at that time.
+    /// Notes the lease that was obtained by a request sent at `sent`.
     fn holds_since(&self, sent: Instant) {
         if let Some(left) = self.lease.hold_since(sent) {
             self.counters.note_left(left);

@@ -1,7 +1,8 @@
 //! Messages between nodes about what their caches have: a question, and its answer.
 //!
-//! They go through the store, whose messages cannot be older than what they answer: an answer has the number of its
-//! question, which was made after this node had its token. What is read is bounded and checked before it is used ([`message`]).
+//! They go through the store. A late answer cannot be mistaken for a current one: an answer has the number of its
+//! question, which was asked after this node got its token. Messages are bounded and checked before they are used
+//! ([`message`]).
 
 pub(crate) mod message;
 
@@ -22,10 +23,10 @@ use message::{CachedText, Message, read};
 
 /// The most sessions whose caches are remembered.
 const PEERS_MAX: usize = 4096;
-/// How long a session that did not answer is not asked again.
+/// For how long a session that did not answer is not asked again.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
-/// The questions of this node, and the nodes that it asks.
+/// This node's questions, and the nodes that it asks.
 #[derive(Debug, Default)]
 pub(super) struct PeerQueries {
     state: Mutex<State>,
@@ -49,14 +50,14 @@ pub(super) struct Waiting<'s> {
     deadline: Instant,
 }
 
-/// Where answers come for a thread that waits for them.
+/// Where a waiting thread gets its answers.
 #[derive(Debug, Default)]
 struct Inbox {
     answers: Mutex<Vec<Answer>>,
     filled: Condvar,
 }
 
-/// An answer to the question with a number.
+/// The answer to the question with this number.
 #[derive(Debug)]
 struct Answer {
     number: u64,
@@ -64,10 +65,10 @@ struct Answer {
     is_all: bool,
 }
 
-/// What the caches of the nodes that were asked contain.
+/// The contents of the caches of the nodes that were asked.
 pub(super) struct Answers {
     pub(super) cached: Vec<(Session, Cached)>,
-    /// Whether all of them have stated everything.
+    /// Whether all nodes have answered, completely.
     pub(super) are_all: bool,
 }
 
@@ -79,7 +80,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl PeerQueries {
-    /// Answers the questions of others, and passes on their answers.
+    /// Answers the questions of others, and hands their answers to the threads that wait.
     pub(super) fn run(shared: &Arc<Shared>) {
         while !shared.is_stopped() {
             for bytes in shared.store.receive(shared.session, shared.options.poll) {
@@ -113,7 +114,7 @@ impl PeerQueries {
         }
     }
 
-    /// What this node has clean of a file, under its tokens, and whether that is everything that it has.
+    /// What this node has cached clean of a file, under its tokens, and whether that is everything.
     fn clean_of(shared: &Shared, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
         let local_cache = shared.local_cache.get().and_then(Weak::upgrade);
         let known = shared.files.lock().get(&file).cloned();
@@ -123,12 +124,12 @@ impl PeerQueries {
             let Some(range) = held.intersect(range) else { continue };
             let touches = ByteRange::new(range.start, range.start);
             let want = Want { direction: Direction::Read, range, touches, alone: false };
-            // Others may want part of it; the node that asks is one of them, and this delays nobody.
+            // Others may be waiting for part of it, for example the node that asks; this delays nobody.
             let Some(grant) = known.permit(want) else {
                 is_all = false;
                 continue;
             };
-            // If others may have changed what this node had, nobody has checked that yet.
+            // If others may have changed what this node cached, that was not checked yet.
             let is_sure = grant.caches && !grant.renewed;
             let cached = if is_sure { local_cache.cached(file, range) } else { None };
             end_unseen(&known, grant);
@@ -156,7 +157,7 @@ impl PeerQueries {
                 return known.clone();
             }
         }
-        // A session never gets a different cache.
+        // A session always has the same cache.
         let entry = shared.registry.entry(session)?;
         let cache = place(pattern, entry).map(Arc::new);
         let caches = &mut self.state.lock().caches;
@@ -177,13 +178,13 @@ impl PeerQueries {
         let inbox = Arc::<Inbox>::default();
         let clock = &shared.options.wait_clock;
         let mut open = BTreeMap::new();
-        // A store that hangs must cost no more than a node that does.
+        // A store that hangs must not cost more than a node that does.
         let deadline = clock.instant() + ANSWER_LIMIT;
         for (session, range) in asked {
             let number = {
                 let state = &mut *self.state.lock();
                 if state.next == 0 {
-                    // Answers to an earlier session that used the same numbers must not count.
+                    // Answers to an earlier session, which used the same numbers, must not count.
                     state.next = shared.session.0 >> 1;
                 }
                 state.next = state.next.wrapping_add(1);
@@ -203,7 +204,7 @@ impl PeerQueries {
         Waiting { of: self, inbox, open, deadline }
     }
 
-    /// What they answer in time. Those who do not answer are not asked for a while.
+    /// The answers that arrive in time. Nodes that do not answer are not asked for a while.
     pub(super) fn wait_for_answers(&self, shared: &Shared, mut waiting: Waiting<'_>) -> Answers {
         let clock = &shared.options.wait_clock;
         let mut answers = Answers { cached: Vec::new(), are_all: true };
@@ -229,7 +230,7 @@ impl PeerQueries {
     }
 }
 
-/// Where the cache of a session is reached according to a pattern.
+/// The path at which a session's cache is reached, according to a pattern.
 fn place(pattern: &str, entry: Entry) -> Option<PeerCache> {
     let Entry { node, cache, cache_id, .. } = entry;
     let is_a_name = Path::new(&node).components().eq([Component::Normal(node.as_ref())]);

@@ -14,8 +14,8 @@ const DIRECT_FOR: Duration = Duration::from_secs(5);
 struct Piece {
     range: ByteRange,
     mode: Mode,
-    /// The first permit that began since the node got the token, if none of the permits since then has ended yet:
-    /// others may have changed these bytes, or the file's size, since this node last looked.
+    /// The first permit that began since the node got the token, until one of the permits since then has ended: others
+    /// may have changed these bytes, or the file's size, since this node last looked.
     new_since: Option<u64>,
     /// The bytes that permits touched, from the first to the last.
     used: Option<ByteRange>,
@@ -34,10 +34,10 @@ pub(super) struct Pieces {
     /// Ordered by offset, without overlaps.
     held: Vec<Piece>,
     permits: Vec<Permit>,
-    /// Ranges that are being given up, in which no permit begins.
+    /// Ranges that are being given up; no permit begins there.
     closed: Vec<ByteRange>,
     next_ticket: u64,
-    /// When the last permit began, or was to be given back in vain.
+    /// When the last permit began, or when giving it back last failed.
     used_at: Option<Instant>,
 }
 
@@ -78,14 +78,14 @@ impl Pieces {
         Some(Grant { caches, renewed, fresh, ticket })
     }
 
-    /// Ends a permit. Returns whether somebody may be waiting for that.
+    /// Ends a permit. Returns whether somebody may be waiting for its end.
     pub(super) fn end(&mut self, grant: Grant) -> bool {
         let at = self.permits.iter().position(|permit| permit.ticket == grant.ticket);
         let Some(at) = at else { return false };
         let permit = self.permits.swap_remove(at);
         if grant.renewed {
             for piece in self.held.iter_mut().filter(|piece| piece.range.overlaps(permit.range)) {
-                // A permit that began before the node had got all of the piece has not looked at it.
+                // A permit that began before the node got all of the piece has not checked all of it.
                 if piece.new_since.is_some_and(|first| permit.ticket >= first) {
                     piece.new_since = None;
                 }
@@ -115,7 +115,7 @@ impl Pieces {
         self.permits.iter().any(|permit| permit.range.overlaps(range))
     }
 
-    /// Whether all of a range is held exclusively, by a node that has looked at it since.
+    /// Whether all of a range is held exclusively, and was checked since the node got the token.
     pub(super) fn is_alone(&self, range: ByteRange) -> bool {
         let known = self.held.iter();
         let known =
@@ -124,8 +124,8 @@ impl Pieces {
         uncovered(range, &known).is_none()
     }
 
-    /// What to give up if others want `wanted`: more than that where this node does not use it, so that it is not asked
-    /// again for every block.
+    /// What to give up if others want `wanted`: also the bytes around it that this node does not use, so that the node
+    /// is not asked again for every block.
     pub(super) fn to_give(&self, wanted: ByteRange, reads: bool, contended: bool) -> ByteRange {
         let piece = self.held.iter().find(|piece| piece.range.contains(wanted));
         let Some(piece) = piece else { return wanted };
@@ -139,7 +139,7 @@ impl Pieces {
             Some(used) if wanted.end <= used.start => {
                 within(ByteRange::new(0, border(wanted.end, used.start)))
             }
-            // A node that reads some of it will probably read on.
+            // A node that reads there will probably read on.
             Some(_) if reads => within(wanted.widen_to(REGION)),
             Some(_) => wanted,
         }
@@ -181,9 +181,9 @@ impl Pieces {
         self.check();
     }
 
-    /// A range that must be given up before this node takes `held`: either bytes cached there are not covered by
-    /// `held`, or permits there may write past the caches, which would make stale at once what `held` lets others
-    /// cache.
+    /// A range that must be given up before this node takes `held`: either it has cached bytes that `held` does not
+    /// cover, or permits there may write past the caches and so make bytes stale at once that `held` allows to be
+    /// cached.
     pub(super) fn to_give_first(&self, held: &[Held]) -> Option<ByteRange> {
         let caching = held.iter().filter(|held| held.mode.caches());
         let caching: Vec<ByteRange> = caching.map(|held| held.range).collect();
@@ -196,7 +196,7 @@ impl Pieces {
         })
     }
 
-    /// Gives up a range, but keeps the mode `keep` of what was exclusive.
+    /// Gives up a range, but keeps `keep` where the token was exclusive.
     pub(super) fn remove(&mut self, range: ByteRange, keep: Option<Mode>) {
         let mut pieces = Vec::with_capacity(self.held.len() + 1);
         for piece in self.held.drain(..) {
@@ -222,7 +222,7 @@ impl Pieces {
         self.check();
     }
 
-    /// Ranges whose tokens are worthless after a lapse of the lease.
+    /// Ranges whose tokens are void after a lapse of the lease.
     pub(super) fn unsure(&self) -> Vec<ByteRange> {
         let unsure = self.held.iter().filter(|piece| piece.mode != Mode::Exclusive);
         unsure.map(|piece| piece.range).collect()
@@ -237,14 +237,14 @@ impl Pieces {
         self.held.is_empty() && self.permits.is_empty() && self.closed.is_empty()
     }
 
-    /// Since when nothing was done under what is held; `None` if something is, or nothing is held.
+    /// The start of idle time; `None` if a permit or a handover is in progress, or nothing is held.
     pub(super) fn at_rest_since(&self) -> Option<Instant> {
         let since = self.used_at.or_else(|| self.held.iter().map(|piece| piece.since).max());
         let is_at_rest = self.permits.is_empty() && self.closed.is_empty();
         since.filter(|_| is_at_rest && !self.held.is_empty())
     }
 
-    /// Begins the rest anew.
+    /// Restarts the idle time.
     pub(super) fn note_use(&mut self, now: Instant) {
         self.used_at = Some(now);
     }
@@ -275,7 +275,7 @@ impl Piece {
     }
 }
 
-/// The rest of `range` from the first byte that no part holds; parts are ordered.
+/// The rest of `range` from the first byte that no part covers; parts are ordered.
 fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     let mut at = range.start;
     for part in parts.iter().filter(|part| part.overlaps(range)) {
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(pieces.unsure(), [ByteRange::new(150, 160)]);
     }
 
-    /// Regression: a node that had just extended the file was asked for all of it, and brought its first block to the
+    /// Regression: a node that had just extended the file was asked for all of it, and flushed its first block to the
     /// origin.
     #[test]
     fn what_is_wanted_alone_is_used_where_it_is_touched() {
@@ -427,9 +427,9 @@ mod tests {
         }
     }
 
-    /// Regression: when a request that had begun on a part ended, all of the file counted as known, including what the
-    /// node had got meanwhile. The next write then used the file's earlier size, and cut off what another node had
-    /// written beyond it.
+    /// Regression: when a request that had begun on a part of the file ended, all of the file counted as checked,
+    /// including ranges that the node had got meanwhile. The next write then used the file's old size, and cut off
+    /// what another node had written beyond it.
     #[test]
     fn what_the_node_got_during_a_permit_is_new_after_it() {
         let now = Instant::now();

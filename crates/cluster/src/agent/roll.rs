@@ -1,4 +1,4 @@
-//! The roll of members, as it was read last.
+//! The roll of members, as last read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::registry::Registry;
 use crate::store::{Lease, Result, Roll, Store};
 
-/// The roll that was read last, and when; the store may have a newer one.
+/// The roll as last read, and when; the store may have a newer one.
 pub(super) struct LatestRoll {
     store: Arc<dyn Store>,
     clock: Clock,
@@ -40,13 +40,13 @@ impl LatestRoll {
         Arc::clone(&self.known.lock().0)
     }
 
-    /// How many nodes it names.
+    /// The number of nodes in it.
     pub(super) fn nodes(&self) -> u64 {
         self.known().members.sessions().count() as u64
     }
 
-    /// `roll`, or one that is not older than the tokens if that matters, that is, if they name a session that is not
-    /// known to be alive.
+    /// `roll`, or a fresh one if `roll` may be older than the tokens, that is, if they name a session that `roll` does
+    /// not know as alive.
     pub(super) fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>> {
         let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
         let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);

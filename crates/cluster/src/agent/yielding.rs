@@ -1,4 +1,4 @@
-//! Receives what others want, and has threads that give it up.
+//! Receives requests of other nodes for tokens, and has threads that give these up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Queue {
 
     /// Ends all waits of an agent that was stopped.
     pub(super) fn wake(&self) {
-        // A thread that has just seen that the agent goes on waits before this gets the lock, and so is woken.
+        // A thread that has just checked for the stop holds this lock until it waits, so it is woken.
         drop(self.files.lock());
         self.filled.notify_all();
     }
@@ -57,7 +57,7 @@ pub(super) fn give_up(shared: &Arc<Shared>) {
     while !shared.is_stopped() {
         let Some(file) = shared.queue.pop(shared) else { continue };
         if let Err(error) = shared.file(file).give_what_is_wanted() {
-            // The node that wants it sends another message.
+            // The node that wants it will send another message.
             tracing::warn!("inode {} cannot be given up now: {error}", file.inode);
         }
     }

@@ -14,11 +14,11 @@ use super::{Attempt, File};
 use crate::counters::add;
 use crate::store::{Reading, StoreError, Swap};
 
-/// Lost races after which a request pauses.
+/// Lost races after which a request takes a pause.
 const RACES: u32 = 16;
-/// At every so many polls of the store, it is checked whether the holders in the way are still alive, and those are reminded.
+/// Every so many polls of the store, checks whether the holders in the way are still alive, and reminds them.
 const CHECK_EVERY: u32 = 4;
-/// All of a file: desired in addition to what is required, as far as it is free.
+/// The whole file: desired beyond what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
 /// One attempt of a request to get its token.
@@ -111,7 +111,7 @@ impl Asking<'_> {
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
-        // A request that waits polls the store, unless another one of this node has just done so.
+        // A waiting request polls the store, unless another one of this node has just done so.
         let (messages, poll) = {
             let now = shared.options.wait_clock.instant();
             let is_known = file.stored.is_known();
@@ -124,7 +124,7 @@ impl Asking<'_> {
             let is_due = attempts > 0 && state.polls.is_due(messages, now);
             (messages, is_due.then(|| state.polls.begin_poll(messages, now, shared.options.poll)))
         };
-        // The last known value is a guess, which the store accepts if it is right.
+        // The value last seen is a guess, which the store accepts if it is right.
         let mut value = match file.stored.guess(roll.partitions[partition]) {
             _ if poll.is_some() => shared.store.read(file.id)?.tokens,
             Some(tokens) => tokens,
@@ -170,7 +170,7 @@ impl Asking<'_> {
         Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
     }
 
-    /// The store accepted a change with this answer.
+    /// Acts on the answer to a change that the store accepted.
     fn answered(&self, answer: &Answer, new: Tokens, (lapses, messages): (u64, u64)) -> Asked {
         let (file, want) = (self.file, self.want);
         let shared = &file.shared;
@@ -185,7 +185,7 @@ impl Asking<'_> {
                 let now = shared.options.clock.boot_instant();
                 let mut state = file.state.lock();
                 // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
-                // others want it, or is granted it again.
+                // others want it, or gets it granted again.
                 let is_sure = shared.lease.runs_at(now) && shared.lease.lapses() == lapses;
                 if is_sure {
                     state.pieces.install(held, now);
@@ -193,7 +193,7 @@ impl Asking<'_> {
                 if held.iter().any(|held| held.mode == Mode::Direct) {
                     add(&shared.counters.direct);
                 }
-                // Under the same lock, so that a request that waited uses what it got before others take it away.
+                // Under the same lock, so that a waiting request uses its token before others take it away.
                 let permit = if is_sure { state.pieces.permit(want, now) } else { None };
                 Asked::Granted(permit)
             }
@@ -208,7 +208,7 @@ impl Asking<'_> {
         asked
     }
 
-    /// Notifies sessions again for all requests of this node, because their messages may have been lost, or not be heard.
+    /// Notifies sessions again on behalf of all requests of this node: earlier messages may be lost, or not be heard.
     fn tell_again(&self, sessions: BTreeSet<Session>, polls: u32) {
         if polls.is_multiple_of(CHECK_EVERY) {
             self.file.stored.remind(sessions);

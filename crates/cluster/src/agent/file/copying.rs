@@ -1,4 +1,4 @@
-//! Asking other nodes what their caches have of a file, under tokens that both hold.
+//! Asks other nodes what their caches have of a file, under tokens that both sides hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use halocline_model::token::{Mode, Session};
 
 use super::File;
 
-/// The most nodes that are asked about one range.
+/// The most nodes that are asked for one range.
 const ASKED_MAX: usize = 8;
 
-/// What other nodes have of a range, as far as both they and this node hold it shared.
+/// What other nodes have cached of a range, where both they and this node hold it shared.
 pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
     let shared = &file.shared;
     if !shared.lease.runs() {
@@ -56,7 +56,7 @@ pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
     copies
 }
 
-/// Ends a permit under which nothing was brought up to date: tokens that are new remain marked as new.
+/// Ends a permit under which nothing was brought up to date: new tokens remain marked as new.
 pub(in crate::agent) fn end_unseen(file: &File, grant: Grant) {
     if file.state.lock().pieces.end(Grant { renewed: false, ..grant }) {
         file.changed.notify_all();

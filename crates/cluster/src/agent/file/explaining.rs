@@ -7,10 +7,10 @@ use halocline_model::token::{Life, Mode, Tokens};
 use super::{File, filled};
 use crate::store::{Reading, StoreError};
 
-/// How many nodes an explanation names at most.
+/// The most nodes that an explanation names.
 const NAMED: usize = 3;
 
-/// Examines what this node holds and, if that is not enough, the store. Changes nothing.
+/// Examines what this node holds and, if that does not explain it, the store. Changes nothing.
 pub(super) fn explained(file: &File, want: Want) -> Option<String> {
     let now = why_not_now(file, filled(want));
     let last = file.state.lock().last_wait.clone().map(|wait| {
@@ -95,7 +95,7 @@ fn why_asked(file: &File, want: Want) -> Option<String> {
     })
 }
 
-/// The other nodes that use a range, as far as this one knows.
+/// The other nodes that use a range, as far as this node knows.
 fn named(file: &File, tokens: &Tokens, range: ByteRange) -> String {
     let own = file.shared.session;
     let others =

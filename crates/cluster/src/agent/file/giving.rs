@@ -9,7 +9,7 @@ use super::{File, State};
 use crate::counters::add;
 use crate::store::{Reading, StoreError};
 
-/// Attempts to give everything up at the end, if something fails.
+/// The most attempts to give everything up when the session ends.
 const TRIES: u32 = 8;
 /// Handovers of one file after which other files get their turn.
 const TURNS: u32 = 64;
@@ -43,7 +43,7 @@ impl File {
         Ok(())
     }
 
-    /// Removes requests that no longer wait from the queue, because others are queued behind them.
+    /// Removes entries from the queue for which no request waits any more, because others are queued behind them.
     fn leave_queue(&self) -> Result<(), StoreError> {
         let change = self.stored.begin_change();
         let active = self.state.lock().active.clone();
@@ -67,13 +67,13 @@ impl File {
             }
             let mut state = self.state.lock();
             if state.pieces.is_closed(all) {
-                // Some of it is currently being given to others.
+                // Some of it is being given to others right now.
                 let is_closed = |state: &mut State| state.pieces.is_closed(all);
                 clock.wait_while(&self.changed, &mut state, is_closed, deadline);
             } else {
                 drop(state);
                 failures += 1;
-                // A store that is away for a moment is not asked all the times in that moment.
+                // Without the pause, a short outage of the store would use up all attempts.
                 clock.sleep(self.shared.options.poll * 2);
             }
         }
@@ -92,8 +92,8 @@ impl File {
             && self.tell_given(range, keep)
     }
 
-    /// Gives up a range if nothing uses or wants anything of the file; `None` if something does, `false` if it must be tried
-    /// again.
+    /// Gives up a range if the file is idle: nothing uses it or wants any of it. `None` if it is not idle; `false` if
+    /// it must be tried again.
     pub(in crate::agent) fn give_at_rest(&self, range: ByteRange) -> Option<bool> {
         let _closed = {
             let state = &mut *self.state.lock();
@@ -116,7 +116,7 @@ impl File {
         ranges.into_iter().all(|range| self.drop_range(range))
     }
 
-    /// Drops a range from the caches, and from the tokens that the node believes to hold, because its lease lapsed.
+    /// Drops a range from the caches, and the tokens for it that the node believes it holds, because its lease lapsed.
     /// `false` if it must be tried again.
     fn drop_range(&self, range: ByteRange) -> bool {
         let Some(_closed) = self.close(range) else { return false };
@@ -127,7 +127,7 @@ impl File {
         dropped
     }
 
-    /// Lets no permit begin in a range until the result is dropped; `None` if part of it is closed already.
+    /// Lets no permit begin in a range until the returned value is dropped; `None` if part of it is closed already.
     fn close(&self, range: ByteRange) -> Option<Closed<'_>> {
         let pieces = &mut self.state.lock().pieces;
         if pieces.is_closed(range) {
@@ -142,7 +142,7 @@ impl File {
         let Some(local_cache) = self.shared.local_cache.get() else { return true };
         let given = match local_cache.upgrade() {
             Some(local_cache) => local_cache.give_up(self.id, range, keeps_clean),
-            // Its dirty bytes are still in the cache.
+            // The dirty bytes are still in the cache.
             None if self.is_exclusive(range) => Err(Error::invalid("the engine has ended", "")),
             None => Ok(()),
         };
@@ -160,11 +160,11 @@ impl File {
         all.iter().any(|(held, mode)| *mode == Mode::Exclusive && held.overlaps(range))
     }
 
-    /// Tells the store that a closed range, which was flushed, is given up.
+    /// Tells the store that a closed and flushed range is given up.
     fn tell_given(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         let session = self.shared.session;
         let change = self.stored.begin_change();
-        // The node removes it first, whether or not the store receives the change.
+        // The node drops the token first, whether or not the store gets the change.
         self.state.lock().pieces.remove(range, keep);
         match change.make(|new, epoch| new.give_up(session, range, keep, epoch)) {
             Ok(Some(new)) => {
@@ -180,7 +180,7 @@ impl File {
     }
 }
 
-/// A range that is being given up. It opens again also if that ends by a panic.
+/// A range that is being given up. It opens again even if a panic ends that.
 struct Closed<'f> {
     file: &'f File,
     range: ByteRange,

@@ -1,4 +1,4 @@
-//! The tokens of one file in the store: what this node knows of them, and how it changes them.
+//! The tokens of one file in the store: the value that this node last saw, and how the node changes it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct StoredTokens {
     last: Mutex<Option<Tokens>>,
 }
 
-/// While this lives, this node makes no other change of the file's tokens, and asserts none of what it holds.
+/// While this exists, this node makes no other change of the file's tokens, and does not assert what it holds.
 pub(super) struct Change<'s> {
     of: &'s StoredTokens,
     _not_asserting: RwLockReadGuard<'s, ()>,
@@ -42,10 +42,10 @@ impl StoredTokens {
         Change { of: self, _not_asserting: changes, _alone: self.change.lock() }
     }
 
-    /// The same, but only until `deadline`.
+    /// The same, but waits only until `deadline`.
     ///
     /// # Errors
-    /// What it would have had to wait for.
+    /// Says what it would have had to wait for.
     pub(super) fn try_begin_change(
         &self,
         deadline: Instant,
@@ -64,18 +64,18 @@ impl StoredTokens {
         self.last.lock().clone()
     }
 
-    /// Whether a value was seen that may still be the store's.
+    /// Whether the value last seen may still be the store's.
     pub(super) fn is_known(&self) -> bool {
         self.last.lock().is_some()
     }
 
-    /// The value seen last. It is a guess, which the store accepts if it is right. A value from another epoch of the
-    /// store does not qualify: an older value may have come back, and may count up to the same version again.
+    /// The value last seen, as a guess that the store accepts if it is right. Never a value from another epoch of the
+    /// store: an older value may have come back and counted up to the same version again.
     pub(super) fn guess(&self, epoch: Epoch) -> Option<Tokens> {
         self.last().filter(|known| known.epoch() == epoch)
     }
 
-    /// Keeps a value that was read or written; returns whether it is another one than before.
+    /// Keeps a value that was read or written; returns whether it differs from the previous one.
     pub(super) fn note(&self, value: Tokens) -> bool {
         let mut last = self.last.lock();
         let is_new = last.as_ref().is_none_or(|last| last.version != value.version);
@@ -83,7 +83,7 @@ impl StoredTokens {
         is_new
     }
 
-    /// The store may have another value by now: a change of it may or may not have been made.
+    /// Notes that the store may have another value by now: a change may or may not have been made.
     pub(super) fn forget(&self) {
         *self.last.lock() = None;
     }
@@ -117,7 +117,7 @@ impl StoredTokens {
         }
     }
 
-    /// The same for those that may not have heard it.
+    /// Repeats the notification over the second way, for sessions that may not have received the first.
     pub(super) fn remind(&self, sessions: BTreeSet<Session>) {
         for session in sessions {
             self.shared.store.remind(session, self.id);
@@ -133,7 +133,7 @@ impl StoredTokens {
 }
 
 impl Change<'_> {
-    /// Makes a change, retrying lost races; `None` if the epoch changed, so that the change no longer applies.
+    /// Makes a change, retrying after lost races; `None` if the epoch changed, so that the change no longer applies.
     pub(super) fn make(&self, change: impl Fn(&mut Tokens, Epoch)) -> Result<Option<Tokens>> {
         let StoredTokens { id, shared, .. } = self.of;
         let epoch = shared.roll.known().partitions[shared.store.partition(*id)];

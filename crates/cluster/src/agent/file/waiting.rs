@@ -15,19 +15,19 @@ use super::{Attempt, FIRST_PAUSE, File, LastWait, State, filled};
 use super::{copying, explaining};
 use crate::counters::add;
 
-/// How long a request waits for others of its node to finish with the file, before it looks around.
+/// How long a request waits for other requests of its node to finish with the file, before it checks again.
 const TURN_LIMIT: Duration = Duration::from_secs(1);
 
-/// A request that waits for a token, and stands in the queue meanwhile: its place there is in vain once this is dropped.
+/// A request that waits for a token and is queued for it. Its place in the queue is void once this is dropped.
 struct Waiting<'f> {
     file: &'f File,
     want: Want,
-    /// The entry of the queue.
+    /// Its entry in the queue.
     stands_for: (Direction, ByteRange),
     began: Instant,
     /// Attempts so far.
     attempts: u32,
-    /// What the last of them would have had to wait for.
+    /// What the last attempt would have had to wait for.
     waits_for: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl<'f> Waiting<'f> {
         let mut pause = FIRST_PAUSE;
         let waits_for = loop {
             let seen = self.seen();
-            // A thread that waits for this one's turn must see soon that its program was killed.
+            // While it waits its turn behind another request, it must notice soon if its program was killed.
             let deadline = clock.instant() + TURN_LIMIT;
             let asking = Asking { file: self.file, want: self.want, attempts: self.attempts };
             match asking.attempt(deadline.min(self.began + wait_limit))? {
@@ -81,21 +81,21 @@ impl<'f> Waiting<'f> {
         let what = format!("waited {} s for {waits_for}", wait_limit.as_secs());
         self.waits_for = Some(waits_for);
         self.note();
-        // Its entry in the queue goes when a request behind it sends a message.
+        // Its entry leaves the queue when a request behind it sends a message.
         let remedy =
             "see `halocline cluster nodes`, and `halocline status` on that node".to_owned();
         Err(Error::Cluster { what, remedy })
     }
 
-    /// How many messages have come, and how much was found in the store.
+    /// The number of messages received, and of values found in the store.
     fn seen(&self) -> (u64, u64) {
         let state = self.file.state.lock();
         (state.messages, state.polls.found)
     }
 
-    /// Waits until a message has come or something was found in the store since `seen`, or until the range is no longer
-    /// being given up, but at most until the next poll of the store is due, and at least `pause` then, or until its program was
-    /// killed. Each permit that ends wakes this thread too, because others wait for that.
+    /// Waits until a message arrives, a poll finds a new value (both compared with `seen`), or the range is no longer
+    /// being given up. Stops when the next poll of the store is due, but not before `pause` has passed, and when the
+    /// program was killed. Each permit that ends wakes this thread, too, because other waits depend on it.
     fn wait_for_change(&self, seen: (u64, u64), pause: Duration) {
         let (file, range) = (self.file, self.want.range);
         let clock = &file.shared.options.wait_clock;
@@ -114,14 +114,14 @@ impl<'f> Waiting<'f> {
             if clock.wait_while(&file.changed, &mut state, goes_on, until) {
                 return;
             }
-            // Another request polled the store in place of this one, and may go on doing so.
+            // Another request polled the store in place of this one, and may keep doing so.
             if MutexGuard::unlocked(&mut state, served_program::is_killed) {
                 return;
             }
         }
     }
 
-    /// Notes that the wait has ended, and what it was for.
+    /// Notes that the wait has ended, and what it waited for.
     fn note(&self) {
         let shared = &self.file.shared;
         let lasted = shared.options.wait_clock.elapsed(self.began);
@@ -153,7 +153,7 @@ impl FileTokens for File {
             return Ok(grant);
         }
         let granted = Waiting::new(self, want).until_granted();
-        // A program that was killed was refused nothing.
+        // A killed program was not refused anything.
         if granted.as_ref().is_err_and(|error| error.errno() != Errno::INTR.raw_os_error()) {
             add(&self.shared.counters.refused);
         }

@@ -1,4 +1,4 @@
-//! What nodes write to each other about their caches, and what of it is believed.
+//! The messages that nodes exchange about their caches, and the checks that these must pass.
 
 use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use halocline_cache::coherence::{BLOCK, Blocks, Cached};
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 /// The most bytes of a message: a whole region in single blocks.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What nodes write to each other.
+/// A message between nodes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum Message {
-    /// Which bytes of a file are clean on your cache?
+    /// Which bytes of a file are clean in your cache?
     Question { number: u64, from: Session, inode: u64, born_ns: i64, range: ByteRange },
-    /// These; some that I cannot state just now may be missing, unless `is_all` is set.
+    /// These; unless `is_all` is set, there may be more that I cannot state right now.
     Answer { number: u64, cached: CachedText, is_all: bool },
 }
 
@@ -68,7 +68,7 @@ impl CachedText {
         }
     }
 
-    /// The statement, if a cache can have this form.
+    /// The statement, if it has a form that a cache can have.
     pub(super) fn checked(self) -> Option<Cached> {
         let Self { servers, stripe, groups, blocks } = self;
         if !(1..=SERVERS_MAX).contains(&servers) || !(1..=STRIPE_BYTES_MAX).contains(&stripe) {
@@ -94,8 +94,8 @@ impl CachedText {
     }
 }
 
-/// Part of a fuzz target (`crate::fuzzing`): a message of whoever reaches the store. What is believed is in order, on servers
-/// that there are, and the same when it is written again.
+/// Part of a fuzz target (`crate::fuzzing`): a message by someone who can reach the store. What is accepted is in
+/// order, on servers that exist, and unchanged when it is encoded again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn hostile(bytes: &[u8]) {
     let Some(message) = read(bytes) else { return };
@@ -120,7 +120,7 @@ pub(crate) fn hostile(bytes: &[u8]) {
 pub(crate) mod tests {
     use super::*;
 
-    /// What nodes write.
+    /// Messages as nodes write them.
     pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let range = ByteRange::new(4096, 1 << 20);
         let question =
