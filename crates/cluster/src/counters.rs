@@ -23,7 +23,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those that are counted here.
+    /// The counters kept here.
     pub(crate) fn counts(&self) -> Counts {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {

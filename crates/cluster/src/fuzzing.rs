@@ -1,5 +1,6 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever reaches the stores or the list of sessions can write
-//! there. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): their inputs are what anyone who can reach the stores or the list of
+//! sessions can write there. cargo-fuzz calls them, and so do the tests below, with the same seeds (docs/TESTING.md,
+//! fuzz targets).
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ pub fn peer_message(bytes: &[u8]) {
     hostile_message(bytes);
 }
 
-/// An entry of the list of sessions: what is believed is of its session, and can be shown.
+/// An entry of the list of sessions: an accepted entry belongs to its session, and can be shown.
 pub fn registry(bytes: &[u8]) {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -30,7 +31,7 @@ pub fn registry(bytes: &[u8]) {
     let Some(entry) = registry.entry(session) else { return };
     assert_eq!(entry.session, session);
     if registry.enter(&entry).is_ok() {
-        // A name that is written with more bytes than it was read with may be too long.
+        // A name that grows when it is written again may become too long.
         let same = |again: Entry| {
             Entry { seen: entry.seen, list_id: entry.list_id.clone(), ..again } == entry
         };

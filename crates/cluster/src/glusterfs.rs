@@ -1,7 +1,7 @@
-//! `GlusterFS`'s client has caches of its own, which do not hear of other clients and which nothing outside can drop:
-//! nodes over clients with such caches would read what others have written over.
+//! The client of `GlusterFS` has caches of its own, which do not hear of other clients and cannot be dropped from
+//! outside: nodes over such clients would read stale bytes.
 //!
-//! The client shows what it consists of in `.meta`, a directory below the root of its mount.
+//! The client lists its translators in `.meta`, a directory below the root of its mount.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,16 +13,16 @@ use halocline_os::error::{Error, Result};
 
 /// Where the client shows its translators, below the root of its mount.
 const GRAPH: &str = ".meta/graphs/active";
-/// The most translators that are looked at; a client has about twenty.
+/// The most translators that are examined; a client has about twenty.
 const TRANSLATORS_MAX: usize = 1024;
 /// The most bytes of a translator's type.
 const TYPE_BYTES_MAX: u64 = 256;
 /// The most bytes of the list of mounts.
 const MOUNTS_BYTES_MAX: u64 = 64 << 20;
-/// Translators that make a client faster and keep nothing: threads for its requests.
+/// Performance translators that cache nothing: threads for the client's requests.
 const HARMLESS: [&str; 1] = ["performance/io-threads"];
 
-/// What serves an origin.
+/// The client that serves an origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Client {
     /// Not `GlusterFS`.
@@ -31,12 +31,12 @@ pub enum Client {
     Plain,
     /// `GlusterFS` with these caches, as `gluster volume set` calls them.
     Caching(Vec<String>),
-    /// `GlusterFS`; which caches it has cannot be seen.
+    /// `GlusterFS`, but its caches cannot be seen.
     Unseen,
 }
 
 impl Client {
-    /// What serves a directory.
+    /// The client that serves a directory.
     ///
     /// # Errors
     /// If the list of mounts cannot be read.
@@ -52,7 +52,7 @@ impl Client {
         read().map_err(Error::at(mounts, "find what serves the origin in"))
     }
 
-    /// What the client shows below the root of its mount.
+    /// The client that `.meta` below this root describes.
     fn shown_below(root: &Path) -> Self {
         let Ok(translators) = fs::read_dir(root.join(GRAPH)) else { return Self::Unseen };
         let mut caches = Vec::new();
@@ -69,12 +69,12 @@ impl Client {
         match (is_seen, caches.is_empty()) {
             (_, false) => Self::Caching(caches),
             (true, true) => Self::Plain,
-            // Whoever serves this is none that we know.
+            // There are translators, but not those of a client that we know.
             (false, true) => Self::Unseen,
         }
     }
 
-    /// Refuses a client whose caches other nodes' changes do not reach. One that does not say so is warned of.
+    /// Refuses a client with caches that other nodes' changes do not reach. If its caches cannot be seen, warns.
     ///
     /// # Errors
     /// Names the caches, and how they are turned off.
@@ -101,7 +101,7 @@ impl Client {
     }
 }
 
-/// What is said of a client that does not show what it consists of.
+/// The warning about a client that does not show its translators.
 pub const UNSEEN: &str = "whether the GlusterFS client that serves it has caches of its own cannot be seen here (there is \
                           no .meta below the root of its mount): turn them off as docs/CLUSTER.md has it";
 

@@ -1,9 +1,9 @@
-//! Directories above a shared origin record that it is shared: a mount of one of them, on whatever machine, would cache
-//! the same files without the nodes' tokens.
+//! Directories above a shared origin record that it is shared: a mount of one of them, on any machine, would cache the
+//! same files without the nodes' tokens.
 //!
 //! A node records the path to its origin in an extended attribute of each directory above, as far as these are on the
-//! same file system and may be written. It is never removed: whoever finds it checks whether there are sessions. If the
-//! attribute cannot be written, or a directory in between has been renamed since, there is no such protection.
+//! same file system and writable. The attribute is never removed: whoever finds it checks whether there are sessions.
+//! If it cannot be written, or a directory in between has been renamed since, this protection is missing.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 const NAME: &str = "halocline.shared-below.";
 /// The most bytes that a list of names takes: the kernel's own limit.
 const NAMES_BYTES_MAX: usize = 1 << 16;
-/// The longest path that is recorded or believed, in bytes.
+/// The longest path that is recorded or accepted, in bytes.
 const WAY_BYTES_MAX: usize = 1024;
 /// The most origins below one directory that are examined.
 const ORIGINS_MAX: usize = 64;
@@ -60,7 +60,7 @@ pub fn noted_below(dir: &Path) -> Vec<PathBuf> {
         let mut way = vec![0; WAY_BYTES_MAX];
         let length = fgetxattr(&file, OsStr::from_bytes(name), &mut way[..]).ok()?;
         let way = PathBuf::from(OsStr::from_bytes(&way[..length]));
-        // Whoever may write to the directory may have written it.
+        // Anyone who may write to the directory may have written it.
         let is_below = way.components().all(|part| matches!(part, Component::Normal(_)));
         (is_below && length > 0).then(|| dir.join(way))
     };

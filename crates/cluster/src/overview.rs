@@ -15,7 +15,7 @@ use crate::store::{Store, StoreError};
 /// How many files are examined; if there are more, only the first ones are counted, and the overview says so.
 const FILES_MAX: usize = 1_000_000;
 
-/// Missing answers after which the store is not asked any more: each takes some seconds.
+/// After this many missing answers the store is not asked any more: each takes some seconds.
 const SILENT_MAX: usize = 4;
 
 /// What a session holds.
@@ -146,7 +146,7 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let roll = store.roll().map_err(cluster_error)?;
     let listed = registry.sessions()?;
     let nodes = sessions::nodes_of(&roll, listed.clone(), registry);
-    // Of no use to whoever does not know it, so no reason to fail.
+    // Only informative, so an error here is no reason to fail.
     let users = store.users(None).ok();
     let mut found = Overview {
         epoch: roll.epoch.0,

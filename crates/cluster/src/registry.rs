@@ -1,8 +1,8 @@
 //! The authoritative list of sessions, on the origin: a store may forget which sessions had tokens, this list does not.
 //!
 //! A session enters before it joins the store's members, and is removed when nothing of it is left: it ended, or its
-//! cache was recovered or given up. There is one file for each, in a directory that only the nodes' own user may
-//! change. What that directory is called in the store, and how its loss is noticed, is in `registry/list_id.rs`.
+//! cache was recovered or given up. Each session has a file, in a directory that only the nodes' own user may change.
+//! `registry/list_id.rs` has the directory's id in the store, and notices if the directory is lost.
 
 mod file_identity;
 mod list_id;
@@ -41,20 +41,20 @@ pub struct Entry {
     pub node: String,
     /// Its cache directory, as that node names it.
     pub cache: PathBuf,
-    /// Identifies that cache, because directories of different nodes may have the same name.
+    /// The id of that cache, because directories of different nodes may have the same name.
     pub cache_id: String,
-    /// The boot of the machine that its process runs on.
+    /// The boot id of the machine on which its process runs.
     pub boot_id: String,
     /// When it began, in seconds since 1970.
     pub since: u64,
-    /// Which directory its cache is on its machine; two containers may have different ones under one path.
+    /// The identity of its cache directory on its machine: two containers may have different ones under the same path.
     #[serde(default)]
     pub cache_seen: Option<FileIdentity>,
-    /// The file of this entry itself, as its node identifies it; set when it is entered.
+    /// The identity of this entry's file, as its node sees it; set when the session enters.
     #[serde(default)]
     pub seen: Option<FileIdentity>,
-    /// The id of the list that its node found; set when it is entered. Earlier versions had none, and call the origin
-    /// otherwise in the store.
+    /// The id of the list that its node found; set when the session enters. Earlier versions had none, and use another
+    /// name for the origin in the store.
     #[serde(default)]
     pub list_id: Option<String>,
 }
@@ -66,11 +66,11 @@ pub enum Place {
     Here,
     /// Where it was, without the session: others ended it.
     Unlisted,
-    /// Under its name is another directory, or none.
+    /// Another directory has its name, or none has.
     Elsewhere,
 }
 
-/// The directory.
+/// The directory with the list.
 #[derive(Debug)]
 pub struct Registry {
     path: PathBuf,
@@ -82,10 +82,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens the directory to take part. It is created if the origin never had one, and gets an id if it has none.
+    /// Opens the directory to take part. Creates it if the origin never had one, and gives it an id if it has none.
     ///
     /// # Errors
-    /// If it is a link, belongs to someone else, others may change it, or it lies on NFS or SMB; if it is not the one
+    /// If it is a link, belongs to someone else, can be changed by others, or lies on NFS or SMB; if it is not the one
     /// that belongs to the origin, or that one is missing.
     pub fn open(path: &Path) -> Result<Self> {
         let mut registry = Self::open_as_found(path, true)?;
@@ -98,10 +98,10 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Opens the directory as it is, to look at it; an error of the kind of `ENOENT` if there is none.
+    /// Opens the directory as it is, to read it; an error of the kind of `ENOENT` if there is none.
     ///
     /// # Errors
-    /// As of [`open`](Self::open).
+    /// As for [`open`](Self::open).
     pub fn open_existing(path: &Path) -> Result<Self> {
         Self::open_as_found(path, false)
     }
@@ -133,7 +133,7 @@ impl Registry {
             dir => dir,
         };
         let dir = dir.map_err(|error| Error::at(path, "open the directory")(error.into()))?;
-        // Tokens are of bytes.
+        // Tokens protect bytes; some clients write whole pages.
         let pages = ClientPages::of(&dir).map_err(Error::at(path, "see what it lies on"))?;
         if pages == ClientPages::WrittenWhole {
             return Err(Error::invalid(
@@ -166,8 +166,8 @@ impl Registry {
         Ok(Self { path: path.to_owned(), origin, dir, id })
     }
 
-    /// What distinguishes the origin from others in the same store. The list's id, which never was another one's; while
-    /// sessions of earlier versions are listed, the directory's inode number, as with these.
+    /// The name that distinguishes the origin from others in the same store: the list's id, which no other list ever
+    /// had. While sessions of earlier versions are listed, the inode number of the directory, as they use it.
     ///
     /// # Errors
     /// If the directory cannot be examined.
@@ -178,7 +178,7 @@ impl Registry {
         }
     }
 
-    /// Whether sessions of earlier versions keep nodes of this version from taking part.
+    /// Whether sessions of earlier versions prevent nodes of this version from taking part.
     #[must_use]
     pub const fn is_of_earlier_version(&self) -> bool {
         self.id.is_none()
@@ -187,7 +187,7 @@ impl Registry {
     /// Where a session now finds the list.
     ///
     /// # Errors
-    /// If that cannot be seen.
+    /// If that cannot be examined.
     pub fn place_of(&self, session: Session) -> io::Result<Place> {
         let name = self.path.file_name().unwrap_or_default();
         let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
@@ -196,7 +196,7 @@ impl Registry {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Place::Elsewhere),
             found => {
                 let own = match FileIdentity::of(&self.dir) {
-                    // Clients of some file systems say so of a directory that was removed.
+                    // Clients of some file systems report a removed directory this way.
                     Err(error)
                         if matches!(
                             Errno::from_io_error(&error),
@@ -218,17 +218,17 @@ impl Registry {
         }
     }
 
-    /// Refuses an origin whose list is gone although nodes may be there, for who is not to take part.
+    /// Refuses an origin whose list is gone although it may have nodes. For callers that do not take part themselves.
     ///
     /// # Errors
-    /// If it was marked as shared, or that cannot be seen.
+    /// If it was marked as shared, or that cannot be examined.
     pub fn refuse_if_missing(path: &Path) -> Result<()> {
         let origin = File::open(path.parent().unwrap_or(Path::new("/")))
             .map_err(Error::at(path, "open the directory above"))?;
         list_id::refuse_if_marked(&origin.into(), path)
     }
 
-    /// What to do about a list that is not found where it was, for people.
+    /// What to do about a missing list, for people.
     pub(crate) fn what_is_elsewhere(&self) -> String {
         format!(
             "{} is not the nodes' list of sessions any more: it was renamed, removed or replaced; put it back",
@@ -262,14 +262,14 @@ impl Registry {
     }
 
     /// Checks that this node identifies the files of all other sessions as their nodes do: tokens belong to files by
-    /// inode number and birth time, which some file systems' clients make up, or report on some machines only. To be
-    /// called after the own session has entered, so that of two that begin at once one sees the other.
+    /// inode number and birth time, which the clients of some file systems make up, or report on some machines only.
+    /// To be called after the own session has entered, so that of two sessions that begin at once one sees the other.
     ///
     /// # Errors
-    /// Names a node that sees a file otherwise.
+    /// Names a node that sees a file differently.
     pub(crate) fn check_views(&self, own: Session) -> Result<()> {
         for session in self.sessions()?.into_iter().filter(|session| *session != own) {
-            // One that cannot be read says nothing.
+            // An entry that cannot be read says nothing.
             let Some((entry, here)) = self.read_entry(session) else { continue };
             if entry.list_id.as_deref() != self.id.as_ref().map(ListId::as_str) {
                 return Err(self.other_version(&entry.node));
@@ -295,7 +295,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A node of an earlier version calls the origin otherwise in the store.
+    /// The error about a node of an earlier version, which uses another name for the origin in the store.
     fn other_version(&self, node: &str) -> Error {
         Error::Cluster {
             what: format!(

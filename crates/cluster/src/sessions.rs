@@ -1,4 +1,4 @@
-//! Sessions as people see and end them: the participants, what each holds, and how a dead one is removed.
+//! Sessions as people see and end them: the members, what each holds, and how a dead one is removed.
 
 use std::path::PathBuf;
 
@@ -84,17 +84,17 @@ pub(crate) fn current(store: &dyn Store, file: SharedFile) -> store::Result<Toke
     Ok(if tokens.epoch() == epoch { tokens } else { Tokens::new(epoch) })
 }
 
-/// What a session holds exclusively, as far as the store knows.
+/// A session's exclusive tokens, as far as the store knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exclusive {
-    /// It may have dirty bytes there.
+    /// Where the session may have dirty bytes.
     pub held: Vec<(SharedFile, Held)>,
-    /// Whether nothing is missing: the session has reported what it holds since the store may last have forgotten it,
-    /// and all files were examined.
+    /// Whether none is missing: the session has reported what it holds since the store may last have forgotten it, and
+    /// all files were examined.
     pub is_complete: bool,
 }
 
-/// What a session holds exclusively, as far as the store knows: it may have dirty bytes there.
+/// Finds a session's exclusive tokens, as far as the store knows: it may have dirty bytes there.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -112,12 +112,12 @@ pub fn exclusive(store: &dyn Store, session: Session) -> Result<Exclusive> {
     Ok(Exclusive { held: found, is_complete: is_known && all_files })
 }
 
-/// Ends a session that is gone: all dirty bytes of its cache are on the origin, or are given up. Others may have its
-/// bytes from now on. The caller holds the lock of that cache, or acts for a person who knows that the node cannot come
+/// Ends a session that is gone: all dirty bytes of its cache are on the origin, or are given up. From now on others may
+/// get its tokens. The caller holds the lock of that cache, or acts for a person who knows that the node cannot come
 /// back.
 ///
 /// # Errors
-/// If its lease is still valid, or if something cannot be written; to be called again then.
+/// If its lease is still valid, or if something cannot be written; in that case call it again.
 pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
     let roll = store.roll().map_err(cluster_error)?;
     if !roll.is_over(session) {
@@ -130,7 +130,7 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
             remedy: "unmount it on its node, or wait until its lease is over".to_owned(),
         });
     }
-    // In this order, because a session that asserts again what it holds reads the registry after that.
+    // In this order, because a session that asserts what it holds reads the registry after that.
     registry.leave(session)?;
     remove(store, session, Lease::IsOver(session)).map_err(cluster_error)
 }
@@ -139,7 +139,7 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
 /// directory of the same machine. Its lease need not have expired. All its dirty bytes are on the origin.
 ///
 /// # Errors
-/// If something cannot be written; to be called again then.
+/// If something cannot be written; in that case call it again.
 pub fn end_own(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
     registry.leave(session)?;
     remove(store, session, Lease::Ends(session)).map_err(cluster_error)

@@ -1,4 +1,4 @@
-//! What all nodes share: the tokens of each file, and the members.
+//! The state that all nodes share: the tokens of each file, and the members.
 //!
 //! A store computes nothing about tokens. It keeps values with versions, and accepts a new value if the old value and
 //! the store's epoch are still those that the new one was computed from. It may forget anything at any time, but then
@@ -50,7 +50,7 @@ pub struct Reading {
 pub enum Swap {
     /// The new value is stored now.
     Taken,
-    /// Another change came first, or the epoch is a different one: this is what is stored.
+    /// Another change came first, or the epoch is a different one; this is the stored value.
     Other(Reading),
 }
 
@@ -96,8 +96,8 @@ pub enum Lease {
     Stays,
     /// A session's lease runs from now for this many milliseconds.
     Runs(Session, u64),
-    /// A session's lease is over. The change is refused if it is not over by the store's clock at that moment, or if
-    /// that is uncertain because the store has forgotten leases.
+    /// A session's lease is over. The change is refused if the lease is not over by the store's clock at that moment,
+    /// or if that is uncertain because the store has forgotten leases.
     IsOver(Session),
     /// A session ends its own lease.
     Ends(Session),
@@ -118,27 +118,26 @@ pub trait Store: Debug + Send + Sync {
     fn roll(&self) -> Result<Roll>;
 
     /// Replaces the members if they and the epoch of the whole store are still those of `from` and the change of the
-    /// lease is permitted; `false` otherwise. A partition whose epoch changed unnoticed does no harm: it accepts no change
-    /// for the epoch that the members know.
+    /// lease is permitted; `false` otherwise. A partition whose epoch changed unnoticed does no harm: it accepts no
+    /// change for the epoch that the members know.
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool>;
 
-    /// Extends a lease that is not over to `lease_ms` from now, at most [`LEASE_MAX`], in the same epoch. `false` if it
-    /// is over, or if the epoch has changed.
+    /// Extends a lease that is not over, to `lease_ms` from now but at most [`LEASE_MAX`], in the same epoch. `false`
+    /// if it is over, or if the epoch has changed.
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool>;
 
     /// Sends a session a message about a file: another session wants part of it, or something that the session waits
     /// for may be free. May be lost.
     fn tell(&self, session: Session, file: SharedFile);
 
-    /// The same again, for a session that did not do what it was told: over another way, if there is one, because it may
-    /// not hear the first.
+    /// Repeats a message to a session that did not act on it, over a second way if there is one, because the session
+    /// may not receive the first.
     fn remind(&self, session: Session, file: SharedFile) {
         self.tell(session, file);
     }
 
-    /// Publishes what this store noticed about servers that lost their data or were replaced; returns whether there was
-    /// anything, in which case the epoch may have changed. It may wait for servers that do not answer, which
-    /// [`Store::renew`] does not.
+    /// Publishes what this store noticed about servers that lost their data or were replaced. Returns whether there was
+    /// anything: then the epoch may have changed. Unlike [`Store::renew`], it may wait for servers that do not answer.
     fn note_changes(&self) -> Result<bool> {
         Ok(false)
     }
@@ -154,8 +153,8 @@ pub trait Store: Debug + Send + Sync {
     /// miss some.
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>>;
 
-    /// How many sessions have low-priority work on the origin, and of how many programs use it, after `own` was noted: a
-    /// session, what it does, and for how many milliseconds that holds.
+    /// Notes `own` (a session, how it uses the origin, and for how many milliseconds that holds); then returns how many
+    /// sessions have low-priority work on the origin, and of how many sessions programs use it.
     fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users>;
 
     /// Some of the files that have tokens, at most `limit`.

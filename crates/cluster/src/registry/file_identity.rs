@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A file as a node identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
-    /// Device, where that is meant.
+    /// The device, where that matters.
     pub device: u64,
     /// Inode number.
     pub inode: u64,
@@ -18,10 +18,10 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// As the system now shows an open file or directory here, whatever its client remembers.
+    /// The identity of an open file or directory as the file system has it now, whatever its client caches.
     ///
     /// # Errors
-    /// As of `statx(2)`.
+    /// Those of `statx(2)`.
     pub fn of(file: impl AsFd) -> io::Result<Self> {
         let how = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         Ok(Self::of_statx(&statx(file, "", how, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?))
@@ -38,7 +38,8 @@ impl FileIdentity {
         }
     }
 
-    /// Whether two nodes identify a file alike; each has its own number for the device.
+    /// Whether two nodes identify a file alike; the device is not compared, because each node has its own number for
+    /// it.
     pub(super) const fn is_alike(self, other: Self) -> bool {
         self.inode == other.inode && self.born_ns == other.born_ns
     }

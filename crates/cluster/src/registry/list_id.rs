@@ -1,8 +1,8 @@
-//! The id of a list of sessions, and the origin's mark that this list is the one.
+//! The id of a list of sessions, and the origin's mark that names this list as its own.
 //!
-//! Origins that share a store are told apart by it. The inode number of the directory would not do: fresh file systems
-//! number their directories alike. The id says which directory it was made for, so that a copy of an origin, with its
-//! list, is not mistaken for the original.
+//! The id distinguishes origins that share a store. The inode number of the directory would not do, because new file
+//! systems number their directories alike. The id records the directory for which it was made, so that a copy of an
+//! origin, with its list, is not mistaken for the original.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::file_identity::FileIdentity;
 
-/// The file with the id.
+/// The file that contains the id.
 const FILE: &str = "id";
 /// The largest such file that is read, in bytes.
 const BYTES_MAX: u64 = 4096;
@@ -33,7 +33,7 @@ pub(super) struct ListId(String);
 #[derive(Debug, Serialize, Deserialize)]
 struct Said {
     id: String,
-    /// The directory of the list.
+    /// The inode number of the list's directory.
     inode: u64,
     born_ns: u64,
 }
@@ -44,7 +44,7 @@ fn random_id() -> io::Result<String> {
     Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
 }
 
-/// Makes what `temporary` has the file of the id, unless there is one.
+/// Renames `temporary` to the file of the id, unless that exists.
 fn publish(dir: &OwnedFd, temporary: &str) -> rustix::io::Result<()> {
     match linkat(dir, temporary, dir, FILE, AtFlags::empty()) {
         Ok(()) => unlinkat(dir, temporary, AtFlags::empty()),
@@ -61,7 +61,7 @@ impl ListId {
         &self.0
     }
 
-    /// Gives a directory an id, durably; returns the one that it has then, if another node was faster.
+    /// Gives a directory an id, durably; returns its final id, which is another node's if that one was faster.
     pub(super) fn create(dir: &OwnedFd) -> io::Result<Self> {
         let seen = FileIdentity::of(dir)?;
         let id = random_id()?;
@@ -98,7 +98,7 @@ impl ListId {
             return Ok(None);
         };
         let seen = FileIdentity::of(dir).map_err(Error::at(path, "look at"))?;
-        // Some nodes may not be shown birth times.
+        // Some nodes may not see birth times.
         let is_alike = |one: u64, two: u64| one == two || one == 0 || two == 0;
         if said.inode == seen.inode && is_alike(said.born_ns, seen.born_ns) {
             return Ok(Some(Self(said.id)));
@@ -114,7 +114,7 @@ impl ListId {
         ))
     }
 
-    /// Marks the origin, so that the list is missed if it is gone.
+    /// Marks the origin with the id, so that a lost list is noticed.
     pub(super) fn mark(&self, origin: &OwnedFd, path: &Path) -> Result<()> {
         let at = || Error::at(path, "mark the origin of");
         let origin = File::from(origin.try_clone().map_err(at())?);
@@ -125,7 +125,7 @@ impl ListId {
     }
 }
 
-/// What the file says. Only what a node of this user wrote is believed.
+/// The content of the file. Accepted only from a node of this user.
 fn read(dir: impl AsFd) -> io::Result<Option<Said>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(dir, FILE, flags, Mode::empty()) {
@@ -145,7 +145,7 @@ fn read(dir: impl AsFd) -> io::Result<Option<Said>> {
     if is_id { Ok(Some(said)) } else { Err(io::Error::other("it has no id in it")) }
 }
 
-/// The other lists that an origin is marked with.
+/// The other lists with which an origin is marked.
 fn others(origin: &OwnedFd, path: &Path, own: Option<&ListId>) -> Result<Vec<(String, String)>> {
     let at = || Error::at(path, "read the marks on the origin of");
     let origin = File::from(origin.try_clone().map_err(at())?);
@@ -156,7 +156,7 @@ fn others(origin: &OwnedFd, path: &Path, own: Option<&ListId>) -> Result<Vec<(St
 
 fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {
     let origin = path.parent().unwrap_or(path).to_string_lossy();
-    // An administrator copies this line: what others named must be one word of it. (A path has no byte 0.)
+    // An administrator copies this line, so a name chosen by others must stay one word. (A path has no byte 0.)
     let origin = shlex::try_quote(&origin).unwrap_or_default();
     let commands = marks.iter().map(|(_, name)| format!("setfattr -x {name} {origin}"));
     let commands = commands.collect::<Vec<_>>().join(" && ");

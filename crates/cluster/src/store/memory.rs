@@ -43,7 +43,7 @@ pub enum Kept {
 pub struct MemoryStore {
     state: Mutex<State>,
     arrived: Condvar,
-    /// What waits for messages are measured by.
+    /// The clock for waits for messages.
     wait_clock: Clock,
     asked: AtomicU64,
 }
@@ -125,7 +125,7 @@ impl MemoryStore {
         }
     }
 
-    /// Executes something as a request: the request or its answer may be lost.
+    /// Executes a request: the request or its answer may be lost.
     fn request<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let state = &mut *self.state.lock();
@@ -162,7 +162,7 @@ impl State {
         self.faults.stopped || (every > 0 && self.sent.is_multiple_of(every))
     }
 
-    /// The newest of the partitions' epochs, so it changes whenever one of them does.
+    /// The newest of the partitions' epochs, which changes whenever one of them does.
     fn epoch(&self) -> Epoch {
         self.partitions.iter().copied().max().unwrap_or(Epoch(0))
     }

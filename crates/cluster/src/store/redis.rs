@@ -44,10 +44,10 @@ const FORGOTTEN: Duration = LEASE_MAX;
 /// The longest name of an origin.
 const NAME_MAX: usize = 64;
 
-/// The most requests that list the files of one server: a thousand keys each, whosever they are. A server might go on
-/// forever.
+/// The most requests that list the files of one server: a thousand keys each, including those of others. A faulty
+/// server might never end its list.
 const SCANS_MAX: u32 = 1_000_000;
-/// How long that may take.
+/// The most time for that.
 const SCAN_LIMIT: Duration = Duration::from_mins(10);
 
 /// The most servers that a URL may name.
@@ -66,7 +66,7 @@ pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn 
     Ok(Arc::new(RedisStore::connect(urls[0], password, origin)?))
 }
 
-/// The URLs that one text names, at least one.
+/// The URLs in a text, at least one.
 fn urls_of(urls: &str) -> Result<Vec<&str>> {
     let urls: Vec<&str> = urls.split(',').collect();
     if urls.len() > SEEDS_MAX {
@@ -77,7 +77,7 @@ fn urls_of(urls: &str) -> Result<Vec<&str>> {
     Ok(urls)
 }
 
-/// Whether the servers at `urls` are a cluster's; otherwise there is one.
+/// Whether the servers at `urls` belong to a cluster; otherwise there is only one.
 fn is_cluster(urls: &[&str], password: Option<&str>) -> Result<bool> {
     let mut failed = None;
     for url in urls {
@@ -116,7 +116,7 @@ fn check_name(origin: &str) -> Result<()> {
 pub struct RedisStore {
     server: Server,
     keys: Keys,
-    /// The connection for waiting.
+    /// The connection for waits.
     listening: Mutex<Option<Connection>>,
     receiving: Mutex<Option<Connection>>,
     files: FileScripts,
@@ -163,7 +163,7 @@ impl RedisStore {
     }
 }
 
-/// The answer of a script that reads a file: epoch, version and tokens.
+/// Parses the answer of a script that reads a file: epoch, version and tokens.
 fn reading((epoch, version, bytes): (String, String, Vec<u8>)) -> Result<Reading> {
     let epoch = Epoch(number(&epoch)?);
     if version.is_empty() {
@@ -172,7 +172,7 @@ fn reading((epoch, version, bytes): (String, String, Vec<u8>)) -> Result<Reading
     Ok(Reading { tokens: coding::tokens(&bytes, number(&version)?)?, epoch })
 }
 
-/// The answer of a script that changes a file: whether it did, and otherwise what is stored.
+/// Parses the answer of a script that changes a file: whether it did, and otherwise what is stored.
 fn swapped((taken, epoch, version, bytes): (bool, String, String, Vec<u8>)) -> Result<Swap> {
     if taken { Ok(Swap::Taken) } else { Ok(Swap::Other(reading((epoch, version, bytes))?)) }
 }
@@ -181,10 +181,10 @@ fn number<T: FromStr>(text: &str) -> Result<T> {
     text.parse().map_err(|_| StoreError::Unsound("something that should be a number".to_owned()))
 }
 
-/// The number for an epoch that begins if the server may have forgotten something; never the same again.
+/// The number of the epoch that begins if the server may have forgotten something; never used again.
 fn candidate() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    // The keys come from the system's randomness and differ each time.
+    // The keys are random, and differ each time.
     RandomState::new().build_hasher().finish()
 }
 
@@ -192,8 +192,8 @@ fn candidate() -> u64 {
 /// epoch began, and the partitions of a cluster.
 type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>, String, String);
 
-/// The members, from the answer of the script that reads them. `forgotten` is how long leases that the store has
-/// forgotten may still run.
+/// Parses the answer of the script that reads the members. `forgotten` is how long leases that the store has forgotten
+/// may still run.
 fn roll_of(answer: RollAnswer, forgotten: Duration) -> Result<(Roll, String)> {
     let (epoch, version, members, now_ms, leases, since_ms, partitions) = answer;
     let epoch = Epoch(number(&epoch)?);
@@ -347,7 +347,7 @@ fn wait_for(
     None
 }
 
-/// The result over a connection that failed, after a pause: it is not retried immediately.
+/// An empty result after a failed connection, following a pause so that it is not retried at once.
 fn nothing_for(pause: Duration) -> Vec<Vec<u8>> {
     std::thread::sleep(pause);
     Vec::new()

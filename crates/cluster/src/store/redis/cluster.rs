@@ -35,14 +35,14 @@ use redis::ScriptInvocation;
 /// from each other every half of `cluster-node-timeout`, which is at most 15 s.
 const HEARD: Duration = Duration::from_secs(10);
 /// How long leases that the members' master has forgotten may still run: a master that was cut off grants leases until
-/// it notices, and messages take a moment.
+/// it notices that, and messages take a moment.
 const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Duration::from_secs(5));
 /// After this time no further partition is asked for its epoch.
 const NOTING_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often a session looks for reminders.
 const LOOK: Duration = Duration::from_secs(2);
-/// A wait for what is there already; 0 would be one without end.
+/// The shortest wait, for what is there already; 0 would wait without end.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// The most reminders that are taken at once.
 const REMINDERS_MAX: usize = 64;
@@ -58,10 +58,10 @@ pub struct ClusterStore {
     known: Mutex<Arc<PartitionStates>>,
     /// One bit for each partition that answered with a different epoch than the list has.
     suspects: AtomicU64,
-    /// The connections for waiting.
+    /// The connections on which sessions wait for messages.
     listening: Mutex<Option<Connection>>,
     reminded: Mutex<Option<Connection>>,
-    /// When reminders were looked for last.
+    /// When reminders were last looked for.
     looked: Mutex<Instant>,
     receiving: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
@@ -80,7 +80,7 @@ impl fmt::Debug for ClusterStore {
 /// The state of a partition when it was last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PartitionState {
-    /// The configuration's epoch of its master: greater for each master that took the slot from another.
+    /// The configuration epoch of its master: greater for each master that took the slot from another.
     config: u64,
     epoch: Epoch,
 }
@@ -192,7 +192,7 @@ impl ClusterStore {
         (Keys::new(&tag), KeyGroup::Messages(slot_of(&tag)))
     }
 
-    /// Notes that a partition answered in an epoch.
+    /// Notes in which epoch a partition answered.
     fn note_seen(&self, partition: usize, epoch: Epoch) {
         if self.known.lock().0[partition].epoch != epoch {
             self.suspects.fetch_or(1 << partition, Ordering::Relaxed);
@@ -212,8 +212,8 @@ impl ClusterStore {
         Ok((Roll { partitions: partitions.epochs(), ..roll }, Some(partitions)))
     }
 
-    /// Updates the members' list for partitions that have a different epoch than it says: for all partitions on the suspects'
-    /// masters, because a master that was replaced was replaced for all its partitions.
+    /// Updates the members' list for partitions that have a different epoch than it says. Covers all partitions on the
+    /// suspects' masters, because a replaced master was replaced for all its partitions.
     fn note_suspects(&self) -> Result<()> {
         let suspects = self.suspects.swap(0, Ordering::Relaxed);
         let keep = |_: &StoreError| {
@@ -223,7 +223,7 @@ impl ClusterStore {
         let deadline = Instant::now() + NOTING_LIMIT;
         let groups: Vec<_> =
             (0..PARTITIONS).map(|partition| self.partition_group(partition)).collect();
-        // Uses what is already known of the masters, because connecting to each may take long.
+        // Uses the masters known already, because connecting to each may take long.
         let owner_of = self.routes.owners(&groups, deadline);
         let is_suspect = |partition: usize| listed.is_none() || suspects & (1 << partition) != 0;
         let suspected = |owner: &Option<Address>| {
@@ -248,7 +248,7 @@ impl ClusterStore {
                     self.routes.doubt_owner(self.partition_group(partition));
                 }
                 Ok(_) => {}
-                // Only its files wait; leases and other partitions proceed.
+                // Only this partition's files wait; leases and other partitions proceed.
                 Err(error) => {
                     tracing::debug!("partition {partition} does not say its epoch: {error}");
                     silent.push(owner);
@@ -263,7 +263,7 @@ impl ClusterStore {
         let mut script = self.part_scripts.note.prepare_invoke();
         script.key(&self.members.0.epoch).arg(candidate());
         script.arg(before).arg(after).arg(candidate()).arg(millis(HEARD));
-        // Another node may have been faster; what it left out will be noticed again.
+        // Another node may have been faster; changes that it missed will be noticed again.
         self.routes.run::<bool>(self.members_group(), &script)?;
         Ok(())
     }
@@ -277,7 +277,7 @@ impl ClusterStore {
         Ok(PartitionState { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
-    /// Waits until something is in a list; `None` if its server does not answer.
+    /// Waits until a list has something; `None` if its server does not answer.
     fn hear(
         &self,
         waiting: &Mutex<Option<Connection>>,
@@ -298,12 +298,12 @@ impl ClusterStore {
         let _: Result<u64> = self.routes.run_unless_silent(group, script);
     }
 
-    /// The list of a session's reminders, on the master that has the leases: whoever does not reach that one ends.
+    /// The list of a session's reminders, on the master that has the leases: a session must reach that one anyway.
     fn reminders(&self, session: Session) -> (String, KeyGroup) {
         (self.members.0.messages(session), KeyGroup::Messages(self.members.1))
     }
 
-    /// Waits for a reminder; returns all that there are, within reason.
+    /// Waits for a reminder; returns all that are there, up to a limit.
     fn hear_reminders(&self, session: Session, wait_limit: Duration) -> Option<Vec<Vec<u8>>> {
         let (list, group) = self.reminders(session);
         let hear = |limit| self.hear(&self.reminded, (&list, group), limit);
@@ -319,7 +319,7 @@ impl ClusterStore {
         Some(heard)
     }
 
-    /// Returns whether there was any suspicion.
+    /// Notes suspects if there are any; returns whether there were.
     fn note_if_suspect(&self) -> Result<bool> {
         let is_suspect = self.suspects.load(Ordering::Relaxed) != 0;
         if is_suspect {
@@ -407,7 +407,7 @@ impl Store for ClusterStore {
         let list = keys.messages(session);
         let heard = match self.hear(&self.listening, (&list, group), wait_limit) {
             Some(heard) if self.looked.lock().elapsed() < LOOK => heard,
-            // Others may not reach the list that this session reaches.
+            // Other sessions may not reach the list that this session reaches.
             Some(heard) => {
                 let reminders = self.hear_reminders(session, AT_ONCE).unwrap_or_default();
                 [heard, reminders].concat()

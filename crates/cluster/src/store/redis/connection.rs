@@ -1,8 +1,8 @@
-//! A connection to a server: the client library's commands and parser over a [`Socket`] of ours.
+//! A connection to a server: the client library's commands and parser over our own [`Socket`].
 //!
-//! The library's own connection takes an interrupted wait for a lost answer, and then the answer that comes for one to a request that
-//! was given up. A script whose answer is lost may have run, so that is an error for programs. Here a wait is not
-//! interrupted ([`socket`]). A connection that failed is not used again.
+//! The library's own connection reports an interrupted wait as a lost answer, and then takes the late answer for the
+//! answer to the next request. A script whose answer is lost may have run, so programs would get errors. Here waits are
+//! not interrupted ([`socket`]), and a failed connection is not used again.
 
 mod socket;
 
@@ -21,7 +21,7 @@ enum Channel {
     Encrypted(Box<StreamOwned<ClientConnection, Socket>>),
 }
 
-/// The connection. It speaks RESP2, whatever the URL says: all of ours is in it.
+/// The connection. It speaks RESP2, whatever the URL says: that suffices for all our requests.
 pub(super) struct Connection {
     channel: Channel,
     parser: Parser,
@@ -30,7 +30,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and says who we are. To connect, to send, and each wait for an answer take at most `limit`.
+    /// Connects and authenticates. Connecting, sending, and each wait for an answer take at most `limit`.
     ///
     /// # Errors
     /// If the server is not reached, or refuses the user or the database.
@@ -68,7 +68,7 @@ impl Connection {
         }
         match self.req_command(command.arg(password))? {
             Value::Okay => Ok(()),
-            // What it says may show what was sent.
+            // The server's message may repeat what was sent.
             _ => Err((ErrorKind::AuthenticationFailed, "Password authentication failed").into()),
         }
     }
@@ -93,7 +93,7 @@ impl Connection {
         Ok(sent.inspect_err(|_| self.is_open = false)?)
     }
 
-    /// The next answer; what a server pushes is none.
+    /// The next answer; push messages of the server are skipped.
     fn answer(&mut self) -> RedisResult<Value> {
         loop {
             let source: &mut dyn Read = match &mut self.channel {
@@ -119,7 +119,7 @@ fn refusal(what: &'static str) -> RedisError {
     (ErrorKind::InvalidClientConfig, what).into()
 }
 
-/// Certificates are checked against the system's authorities, as they are now.
+/// Certificates are checked against the system's authorities, as they are at that time.
 fn tls() -> RedisResult<ClientConfig> {
     let mut found = rustls_native_certs::load_native_certs();
     if let Some(error) = found.errors.pop() {

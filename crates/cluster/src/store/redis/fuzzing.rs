@@ -1,4 +1,4 @@
-//! What a server of tokens answers: bodies of fuzz targets (`crate::fuzzing`).
+//! Answers of a server of tokens: bodies of fuzz targets (`crate::fuzzing`).
 
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Answer, Demand, Epoch, Held, Members, Mode, Session, Tokens};
@@ -8,8 +8,8 @@ use super::slots::{Address, SlotMap};
 use super::{FORGOTTEN, file_of, named, reading, roll_of};
 use crate::store::coding;
 
-/// The value of a file: it is refused, or tokens that can be counted on from, whoever asks for what, and that the store
-/// takes again.
+/// The value of a file: it is refused, or it is tokens on which any request can be computed, with a result that the
+/// store accepts again.
 pub fn tokens(bytes: &[u8]) {
     let version = match serde_json::from_slice::<Tokens>(bytes) {
         Ok(tokens) => tokens.version.to_string(),
@@ -52,7 +52,7 @@ pub fn tokens(bytes: &[u8]) {
     }
 }
 
-/// An answer of a script, as it comes over the connection, and a name of a file.
+/// An answer of a script, as it arrives over the connection, and the key of a file.
 pub fn answer(bytes: &[u8]) {
     if let Ok(name) = std::str::from_utf8(bytes)
         && let Some(file) = file_of(name)

@@ -1,5 +1,5 @@
-//! The servers of a store whose keys lie in partitions, whether that is one server or a cluster: each partition has a hash tag of
-//! its own, the same on both.
+//! The servers of a store whose keys lie in partitions, on one server or on a cluster: each partition has its own hash
+//! tag, the same on both.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::server::{Server, info_of};
 use super::slots::{PARTITIONS, slot_of, tags_of};
 use super::{Result, StoreError, check_name, is_cluster, number, urls_of};
 
-/// After this time no further master is looked for.
+/// After this time no further master is asked.
 const MASTERS_LIMIT: Duration = Duration::from_secs(5);
 /// The most keys that are listed.
 const KEYS_MAX: usize = 1 << 28;
@@ -88,10 +88,10 @@ impl Partitions {
         }
     }
 
-    /// All keys `halocline:{TAG}:BEGIN...END` of all partitions, each as what stands between. What comes or goes meanwhile may be
-    /// missing, or there twice.
+    /// All keys `halocline:{TAG}:BEGIN...END` of all partitions, each as the text between `BEGIN` and `END`. Keys that
+    /// are added or removed meanwhile may be missing, or there twice.
     pub(crate) fn keys(&self, begin: &str, end: &str) -> Result<Vec<String>> {
-        // Names of origins have no letters that patterns read.
+        // Names of origins contain no characters with a meaning in patterns.
         let pattern = format!("halocline:{{{}.*}}:{begin}*{end}", self.origin);
         let infix = format!("}}:{begin}");
         let mut found = Vec::new();

@@ -1,5 +1,5 @@
 //! Routing on a Redis Cluster: which server to ask for a slot. A request goes to one server, and to another only if the
-//! first reports that it did nothing and which one will: a request whose answer was lost is never repeated, because it
+//! first reports that it did nothing and which one will. A request whose answer was lost is never repeated, because it
 //! may have been executed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use super::{Result, StoreError};
 
 /// After this time no further server is asked; the last one may still take its time to answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How many servers one request is sent to, one after another, at most.
+/// The most servers to which one request is sent, one after another.
 const HOPS: u32 = 16;
 /// Pause for a slot that is being moved to another server.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -75,13 +75,13 @@ impl fmt::Debug for Routes {
 #[derive(Debug, Default)]
 struct Known {
     map: SlotMap,
-    /// What servers have since said about individual slots.
+    /// Redirections that servers have reported since, for individual slots.
     moved: BTreeMap<u16, Address>,
-    /// Servers that did not answer, or did as those do that were replaced. Only requests to these find out first who the
-    /// masters are now: to find out may take as long as an answer.
+    /// Servers that did not answer, or answered as replaced servers do. Only requests to these first find out who the
+    /// masters are now: that may take as long as an answer.
     doubted: BTreeSet<Address>,
     servers: BTreeMap<Address, Arc<Server>>,
-    /// Those whose settings nobody could look at yet.
+    /// Servers whose settings could not be checked yet.
     unchecked: BTreeMap<Address, Arc<Server>>,
 }
 
@@ -90,13 +90,13 @@ impl Known {
         self.moved.get(&slot).or_else(|| self.map.owner(slot))
     }
 
-    /// Whether it should be asked again who serves a slot.
+    /// Whether to ask again who serves a slot.
     fn is_stale(&self, slot: u16) -> bool {
         self.owner(slot).is_none_or(|owner| self.doubted.contains(owner))
     }
 }
 
-/// What an error leads to.
+/// How to go on after an error.
 enum Next {
     Redirected { to: Address, asking: bool },
     Pause,
@@ -139,7 +139,7 @@ impl Routes {
         self.run_on(group, script, |server, ask| server.ask(ask))
     }
 
-    /// The same, but fails at once where the server has just left others without an answer.
+    /// The same, but fails at once if the server has just left others without an answer.
     pub(super) fn run_unless_silent<T: FromRedisValue>(
         &self,
         group: KeyGroup,
@@ -190,7 +190,7 @@ impl Routes {
                 }
                 Next::Redirected { to, asking }
             }
-            // Some keys of a slot that is being moved are here and others there; nothing was done.
+            // The slot is being moved, and its keys are on both servers; nothing was done.
             ErrorKind::Server(ServerErrorKind::TryAgain) => Next::Pause,
             ErrorKind::Server(
                 ServerErrorKind::ClusterDown
@@ -206,12 +206,12 @@ impl Routes {
         }
     }
 
-    /// A server that did not answer may have been replaced, or one that did has changed.
+    /// Notes that a server may have been replaced: it did not answer, or it answered as a replaced server does.
     fn doubt(&self, server: Address) {
         self.known.lock().doubted.insert(server);
     }
 
-    /// The same of the server that serves a group.
+    /// The same for the server that serves a group.
     pub(super) fn doubt_owner(&self, group: KeyGroup) {
         let known = &mut *self.known.lock();
         if let Some(owner) = known.owner(group.slot()).cloned() {
@@ -219,7 +219,7 @@ impl Routes {
         }
     }
 
-    /// Nothing was heard of the server that serves a group, for which somebody waited so long.
+    /// Notes that nothing arrived from the server that serves a group, after a wait of `waited`.
     pub(super) fn note_unheard(&self, group: KeyGroup, waited: Duration) {
         self.doubt_owner(group);
         let known = self.known.lock();
@@ -231,7 +231,7 @@ impl Routes {
         }
     }
 
-    /// The master for a group, as far as is known.
+    /// The master for a group, as far as known.
     ///
     /// # Errors
     /// If none is known, or it cannot be used.
@@ -254,7 +254,7 @@ impl Routes {
         }
     }
 
-    /// The masters of groups, as far as is known; none of them is connected to.
+    /// The masters of groups, as far as known; connects to none of them.
     pub(super) fn owners(&self, groups: &[KeyGroup], deadline: Instant) -> Vec<Option<Address>> {
         let is_stale = |known: &Known| groups.iter().any(|group| known.is_stale(group.slot()));
         if let Err(error) = self.refresh(is_stale, deadline) {
@@ -290,7 +290,7 @@ impl Routes {
             .collect())
     }
 
-    /// A server that was checked: its settings do not lose keys.
+    /// A server with checked settings: it does not lose keys.
     fn server(&self, address: &Address) -> Result<Arc<Server>> {
         let unchecked = {
             let known = self.known.lock();
@@ -312,8 +312,8 @@ impl Routes {
         Ok(Arc::clone(known.servers.entry(address.clone()).or_insert(server)))
     }
 
-    /// A server that others named, of which no more is known, unless it is one of the seeds: then there is one place that
-    /// knows whether it answers.
+    /// A server that others named and of which no more is known. If it is one of the seeds, that one is used, so that
+    /// there is one record of whether it answers.
     fn unknown(&self, address: &Address) -> Arc<Server> {
         if let Some((_, seed)) = self.seeds.iter().find(|(seed, _)| seed == address) {
             return Arc::clone(seed);
@@ -344,7 +344,7 @@ impl Routes {
         if !is_first && !is_stale {
             return Ok(());
         }
-        // The previous answer may suffice while another thread asks.
+        // While another thread asks, the previous answer may suffice.
         let turn = if is_first { self.turn.try_lock_until(deadline) } else { self.turn.try_lock() };
         match turn {
             None if is_first => Err(StoreError::NoAnswer("no server answers".to_owned())),
@@ -418,14 +418,14 @@ fn invoke<T: FromRedisValue>(
     asking: bool,
 ) -> RedisResult<T> {
     if asking {
-        // It applies only to the next command, which must find the script.
+        // `ASKING` applies only to the next command, which must find the script loaded.
         script.load(connection)?;
         redis::cmd("ASKING").exec(connection)?;
     }
     script.invoke(connection)
 }
 
-/// An error, with the group that it concerns.
+/// Adds the group that an error concerns to its text.
 fn at(group: KeyGroup, error: StoreError) -> StoreError {
     match error {
         StoreError::NoAnswer(what) => StoreError::NoAnswer(format!("{what} ({group})")),

@@ -1,4 +1,4 @@
-//! What the server runs: one script for each request, so that each is atomic and takes one round trip.
+//! The scripts that the server runs, one for each request, so that each is atomic and takes one round trip.
 //!
 //! Each script first checks whether the server is the one that wrote the marker of the epoch: the server's `run_id`
 //! changes with each start, its `master_replid` with each promotion, and the marker itself is lost with the data. If
@@ -28,8 +28,8 @@ end
 local limit = 16777216
 ";
 
-/// The view of this master itself: its configuration's epoch, and whether a majority of the masters heard from it
-/// within the given milliseconds. If so, they had not promoted another in its place before that time.
+/// The view of this master itself: its configuration epoch, and whether a majority of the masters heard from it within
+/// the given milliseconds. If so, they had not promoted another in its place before that time.
 const HEARD: &str = r"
 local function heard(within)
   local masters, fresh, config = 0, 0, '0'
@@ -48,8 +48,8 @@ local cut_off = 'CUTOFF a majority of the masters was not heard by this one for 
   'some seconds: it is cut off, or cluster-node-timeout is longer than 15 s'
 ";
 
-/// The value of a hash's field, or an empty one, unless it is too large. Tables with too many fields are refused
-/// likewise.
+/// The value of a hash's field, or an empty one; refuses a value that is too large. Likewise for tables with too many
+/// fields.
 const BOUNDED: &str = r"
 local function field(key, name)
   if redis.call('HSTRLEN', key, name) > limit then return redis.error_reply('UNSOUND too large') end
@@ -57,9 +57,9 @@ local function field(key, name)
 end
 ";
 
-/// `KEYS[2]` is the members, `KEYS[3]` the leases. The marker notes how both were after their last change: where one of
-/// them is missing, older or something else, by hand or whatever, the server has forgotten it though it was not
-/// restarted. A marker without that note is of an earlier version, or of a store without members.
+/// `KEYS[2]` is the members, `KEYS[3]` the leases. The marker notes the state of both after their last change: if one
+/// of them is missing, older or of another kind, for example because somebody changed it by hand, the server has
+/// forgotten it without a restart. A marker without that note is of an earlier version, or of a store without members.
 const WHOLE: &str = r"
 local function looks_of_members()
   local version = redis.pcall('HGET', KEYS[2], 'v')
@@ -83,7 +83,7 @@ return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 't')}
 ";
 
 /// `KEYS[2]` is the file; the arguments are the expected version, the epoch, the new version and tokens, and after how
-/// many milliseconds they are forgotten, or 0 for never. Returns `1`, or what is stored.
+/// many milliseconds these expire, or 0 for never. Returns `1`, or what is stored.
 const SWAP: &str = r"
 local version = redis.call('HGET', KEYS[2], 'v') or '0'
 if epoch ~= ARGV[3] or version ~= ARGV[2] then
@@ -102,8 +102,8 @@ return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 'm'), now, redis.call('HGETAL
   field(KEYS[1], 'parts')}
 ";
 
-/// Arguments: expected version, epoch, new version, members; what is done to whose lease, and for how long; how long
-/// leases of an earlier epoch may run.
+/// Arguments: expected version, epoch, new version, members; the change of a lease, its session and its duration; how
+/// long leases of an earlier epoch may still run.
 const SWAP_MEMBERS: &str = r"
 local version = redis.call('HGET', KEYS[2], 'v') or '0'
 if epoch ~= ARGV[3] or version ~= ARGV[2] then return 0 end
@@ -129,14 +129,15 @@ redis.call('HSET', KEYS[3], ARGV[3], string.format('%.0f', now + tonumber(ARGV[4
 return 1
 ";
 
-/// A master of a cluster that may have been replaced grants and takes no leases. The argument after all others says how
+/// A master of a cluster that may have been replaced neither grants nor takes leases. The last argument says how
 /// recently it must have heard from a majority of the masters.
 const NOT_CUT_OFF: &str = r"
 local _, is_fresh = heard(tonumber(ARGV[#ARGV]))
 if not is_fresh then return redis.error_reply(cut_off) end
 ";
 
-/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the epochs of the partition and of its master's configuration.
+/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the epoch of the partition and its master's configuration
+/// epoch.
 const PROBE: &str = r"
 local config, is_fresh = heard(tonumber(ARGV[2]))
 if not is_fresh then return redis.error_reply(cut_off) end
@@ -151,7 +152,8 @@ redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
 return 1
 ";
 
-/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire; what is no list goes.
+/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire; a key that is no list
+/// is removed.
 const TELL: &str = r"
 if type(redis.pcall('LREM', KEYS[1], 0, ARGV[1])) == 'table' then redis.call('PEXPIRE', KEYS[1], -1) end
 redis.call('RPUSH', KEYS[1], ARGV[1])
@@ -169,8 +171,9 @@ return 1
 ";
 
 /// `KEYS[1]` and `KEYS[2]` are the sessions with low-priority work, and those whose programs use the origin, with the
-/// times until which that holds; `KEYS[3]` is the leases. Arguments: a session, or nothing to note nothing; whether it is
-/// one of either; for how many milliseconds. Returns their numbers, and that of the leases. Nothing depends on what is forgotten here, so no epoch is compared.
+/// times until which that holds; `KEYS[3]` is the leases. Arguments: a session, or nothing to note nothing; whether it
+/// belongs to either; for how many milliseconds. Returns their numbers, and that of the leases. Nothing depends on what
+/// is forgotten here, so no epoch is compared.
 const USERS: &str = r"
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)

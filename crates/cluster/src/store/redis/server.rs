@@ -13,9 +13,9 @@ use super::{NAME_MAX, Result, StoreError};
 
 /// Limit for connecting, and for each answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// How the system calls a time-out of a connection in the texts of other errors (`EAGAIN`).
+/// How other errors spell the system's time-out of a connection (`EAGAIN`).
 const UNAVAILABLE: &str = "Resource temporarily unavailable";
-/// What is said of a server that is not asked, because it has just left others without an answer.
+/// The error for a server that is not asked, because it has just left others without an answer.
 const LEFT_ALONE: &str = "it has just given no answer";
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
@@ -42,7 +42,7 @@ impl fmt::Debug for Server {
 /// # Errors
 /// If the URL cannot be parsed. The error does not show it, because it may contain a password.
 pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInfo> {
-    // An error means that there already is one.
+    // An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let info: ConnectionInfo = url.into_connection_info().map_err(|_| {
         let what = "this is not a URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
@@ -59,7 +59,7 @@ pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInf
 
 /// Whether an answer, or a connection, did not come in time.
 fn is_late(error: &RedisError) -> bool {
-    // A handshake that does not end says so in its own way.
+    // A TLS handshake that times out reports it in its own way.
     error.is_timeout() || error.to_string().contains(UNAVAILABLE)
 }
 
@@ -111,12 +111,12 @@ impl Server {
         self.connect()
     }
 
-    /// Others who asked were left without an answer.
+    /// Notes that others who asked it got no answer.
     pub(super) fn note_silence(&self) {
         self.silence.note(true);
     }
 
-    /// Sends a request, unless the server has just left others without an answer: then this fails at once.
+    /// Sends a request; fails at once if the server has just left others without an answer.
     pub(super) fn ask_unless_silent<T>(
         &self,
         ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
@@ -145,7 +145,7 @@ impl Server {
         let mut idle = self.idle.lock();
         match &answer {
             Err(error) if !is_answer(error) => {
-                // What comes next over it is unknown, and the others are as old.
+                // What this connection delivers next is unknown, and the other idle ones may be as stale.
                 idle.clear();
             }
             _ if idle.len() < IDLE_MAX => idle.push(connection),
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    /// What to do, where the error does not say so.
+    /// A remedy, where the error does not name one.
     fn hint(&self, error: &RedisError, said: &str, is_late: bool) -> &'static str {
         if said.contains("not valid for name") {
             "; name the host as its certificate does"
@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Where it is, without any secret.
+    /// Its address, without any secret.
     pub(super) fn address(&self) -> &str {
         &self.address
     }

@@ -1,14 +1,14 @@
-//! A server that does not answer, and is left alone for a while: whoever asks it waits until the limit of an answer, and a
-//! thread that does so for the files of one master does nothing meanwhile for those of others.
+//! Leaves a server alone for a while after it did not answer: each request to it would wait for the whole time limit,
+//! and a thread that waits for one master does nothing meanwhile for the files of the others.
 
 use std::time::{Duration, Instant};
 
 use halocline_os::clock::Clock;
 use parking_lot::Mutex;
 
-/// How long a server is left alone after it did not answer; then one request at a time finds out whether it does.
+/// For how long a silent server is left alone; then one request at a time finds out whether it answers.
 const REST: Duration = Duration::from_secs(2);
-/// How long that request may take: longer than the limits of connecting and of an answer.
+/// How long that one request may take: longer than the limits of connecting and of an answer together.
 const TRIED: Duration = Duration::from_secs(8);
 
 /// Until when a server is left alone, if it is.
@@ -21,7 +21,7 @@ impl Silence {
         *self.0.lock() = is_silent.then(|| Clock::MACHINE.instant() + REST);
     }
 
-    /// Whether the server may be asked now: all may if it answered last, and otherwise one after each rest.
+    /// Whether the server may be asked now: by anybody if it answered last, otherwise by one request after each rest.
     pub(super) fn may_ask(&self) -> bool {
         self.may_ask_at(Clock::MACHINE.instant())
     }
@@ -30,7 +30,7 @@ impl Silence {
         let mut until = self.0.lock();
         match *until {
             Some(at) if now < at => false,
-            // Others wait for this one's answer; it may never come, for example where the thread panics.
+            // Others wait for this request's answer; it may never come, for example if the thread panics.
             Some(_) => {
                 *until = Some(now + TRIED);
                 true

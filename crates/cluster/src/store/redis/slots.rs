@@ -5,10 +5,10 @@ use redis::Value;
 
 /// Slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16384;
-/// Partitions of a store on a cluster. Each is in one slot, so that scripts may compare a file's tokens and the partition's epoch
-/// atomically; the slots are distributed evenly, so that up to this many masters have their share.
+/// Partitions of a store on a cluster. Each is in one slot, so that a script can compare a file's tokens and the
+/// partition's epoch atomically; the slots are spread evenly, so that up to this many masters get their share.
 pub(super) const PARTITIONS: usize = 64;
-/// Limit of the ranges of slots in an answer: at worst one for each slot.
+/// Limit of the ranges of slots in an answer: at worst there is one for each slot.
 const RANGES_MAX: usize = SLOTS as usize;
 /// The longest name of a host.
 const HOST_MAX: usize = 255;
@@ -23,8 +23,8 @@ pub(super) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Hash tags of the partitions of an origin: for each partition the first number whose slot is in the partition's share of all slots.
-/// All nodes find the same ones.
+/// Hash tags of the partitions of an origin: for each partition, the first number whose slot is in the partition's
+/// share of all slots. All nodes compute the same tags.
 pub(super) fn tags_of(origin: &str) -> Vec<String> {
     let share = SLOTS / u16::try_from(PARTITIONS).expect("fewer partitions than slots");
     let mut tags = vec![None; PARTITIONS];
@@ -74,7 +74,7 @@ pub(super) struct SlotMap {
 
 impl SlotMap {
     /// Parses an answer to `CLUSTER SLOTS`; `asked` is the address of the server that answered. `None` if it is
-    /// something else.
+    /// anything else.
     pub(super) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         if ranges.len() > RANGES_MAX {

@@ -1,10 +1,12 @@
-//! A socket to a server, on which a wait ends by what the server says or by the time limit, and by nothing else.
+//! A socket to a server. A wait on it ends by what the server sends or by the time limit, and by nothing else.
 //!
-//! A system call on a socket with a time limit fails with `EINTR` when its process was stopped and goes on (`signal(7)`), and when a
-//! handler ran. Neither says anything about the server: its answer is waited for for the rest of the time.
+//! A system call on a socket with a time limit fails with `EINTR` when its process was stopped and continued
+//! (`signal(7)`), and when a signal handler ran. Neither says anything about the server, so the wait continues for the
+//! rest of the time.
 //!
-//! Nor does time in which this process stood still say anything, or all of the machine, as a virtual one does that its host
-//! pauses: the server may have stood still, too. So a wait consists of steps, and a step that took longer counts as one.
+//! The same holds for time in which this process stood still, or the whole machine, such as a virtual machine that its
+//! host pauses: the server may have stood still, too. So a wait consists of steps, and a step that took longer counts
+//! as one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -14,9 +16,9 @@ use std::time::Duration;
 
 use halocline_os::clock::Clock;
 
-/// How many steps a wait consists of.
+/// The number of steps of a wait.
 const STEPS: u32 = 6;
-/// A wait that ends by more than this after its limit was not all waiting.
+/// If a wait ends more than this after its limit, the process stood still for part of it.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// Both, because a read and a write each wait alone.
+    /// Sets both limits, because a read and a write each wait on their own.
     fn set_limit(&self, limit: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
@@ -59,7 +61,7 @@ impl Stream {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
-    /// How long a step of each read and each write waits.
+    /// The duration of one step of a read or write.
     step: Duration,
 }
 
@@ -70,7 +72,7 @@ impl Socket {
         for address in (host, port).to_socket_addrs()? {
             match connect(&address, limit) {
                 Ok(stream) => {
-                    // A request is one write, and nothing follows it before its answer.
+                    // A request is a single write, and nothing follows before its answer.
                     stream.set_nodelay(true)?;
                     return Self::new(Stream::Tcp(stream), limit);
                 }
@@ -104,7 +106,7 @@ impl Socket {
                 done => return done,
             };
             left = match error.kind() {
-                // Signals that never end shall not keep it for ever.
+                // Signals without end must not keep it waiting for ever.
                 ErrorKind::Interrupted => {
                     left.saturating_sub(Clock::MACHINE.elapsed(begun).min(self.step))
                 }
@@ -119,7 +121,8 @@ impl Socket {
     }
 }
 
-/// The library's own wait goes on after a signal, but not beyond the limit: a process that stood still longer tries again.
+/// The library's own wait continues after a signal, but not beyond the limit; if the process stood still for longer,
+/// this tries again.
 fn connect(address: &SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let begun = Clock::MACHINE.instant();
     match TcpStream::connect_timeout(address, limit) {
