@@ -33,7 +33,7 @@ impl FileTokens for Alone {
         Ok(Grant { caches: true, renewed: false, fresh: ByteRange::new(0, 0), ticket: 0 })
     }
 
-    /// Beside what the dead session left, live nodes write: there is nothing to fetch there, nor to write over.
+    /// Live nodes write beside what the dead session left, so nothing may be fetched or overwritten there.
     fn try_begin(&self, _want: Want) -> Option<Grant> {
         None
     }

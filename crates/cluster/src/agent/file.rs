@@ -193,7 +193,7 @@ impl File {
         }
     }
 
-    /// Asserts what the node holds of the file, for a store that may have forgotten it. `false` if the epoch changed again.
+    /// Asserts what the node holds of the file, as the store may have forgotten it. `false` if the epoch changed again.
     pub(super) fn assert(&self, roll: &store::Roll) -> store::Result<bool> {
         let session = self.shared.session;
         let held = self.all().into_iter().map(|(range, mode)| Held { session, mode, range });

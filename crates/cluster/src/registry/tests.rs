@@ -37,8 +37,8 @@ fn sessions_enter_and_leave() {
     assert_eq!(registry.sessions().unwrap(), [Session(u64::MAX)]);
 }
 
-/// Regression: nodes whose clients show the same file with different numbers had tokens of their own each, and
-/// cached the same bytes.
+/// Regression: nodes whose clients show the same file with different numbers each got tokens of their own, and cached
+/// the same bytes.
 #[test]
 fn i11_nodes_that_identify_files_differently_do_not_share_them() {
     let place = tempfile::tempdir().unwrap();
@@ -90,8 +90,8 @@ fn what_others_put_there_is_not_followed() {
     let refused = Registry::open(&dir).unwrap_err().to_string();
     assert!(refused.contains("mode 0700"), "{refused}");
 }
-/// Regression: origins were told apart in the store by the inode number of this directory, which is the same on
-/// file systems that were made alike. One's nodes counted as the other's, and what they had written was lost.
+/// Regression: the store distinguished origins by the inode number of this directory, which is the same on file
+/// systems that were made alike. The nodes of one counted as nodes of the other, and their writes were lost.
 #[test]
 fn origins_have_names_that_no_other_has() {
     let place = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn origins_have_names_that_no_other_has() {
     assert_ne!(names[0], names[1]);
     assert!(names.iter().all(|name| name.len() == 32), "{names:?}: no inode number");
     assert_eq!(open(&dirs[0]).store_name().unwrap(), names[0]);
-    // A copy of an origin, with its list, is another one.
+    // A copy of an origin, with its list, is a different origin.
     fs::copy(dirs[0].join("r/id"), dirs[1].join("r/id")).unwrap();
     let refused = Registry::open(&dirs[1].join("r")).unwrap_err().to_string();
     assert!(refused.contains("is a copy of the list"), "{refused}");
@@ -130,7 +130,7 @@ fn sessions_of_earlier_versions_are_seen_where_these_look_for_them() {
     registry.leave(Session(5)).unwrap();
     let registry = Registry::open(&dir).unwrap();
     registry.check_version().unwrap();
-    // One that begins at the same time is seen by the other.
+    // A session that begins at the same time is seen by the other.
     registry.enter(&entry(6)).unwrap();
     registry.check_views(Session(6)).unwrap();
     fs::write(dir.join(name_of(Session(5))), &old).unwrap();
@@ -138,7 +138,7 @@ fn sessions_of_earlier_versions_are_seen_where_these_look_for_them() {
     assert!(refused.contains("another version"), "{refused}");
 }
 
-/// Regression: a list that was renamed or removed was begun anew, beside nodes that lived.
+/// Regression: when a list was renamed or removed, a new one was begun beside live nodes.
 #[test]
 fn i11_a_list_that_is_gone_is_not_begun_anew() {
     let place = tempfile::tempdir().unwrap();

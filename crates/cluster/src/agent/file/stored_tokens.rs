@@ -88,7 +88,7 @@ impl StoredTokens {
         *self.last.lock() = None;
     }
 
-    /// Asserts that this session holds `held`, for a store that may have forgotten it. `false` if the epoch changed again.
+    /// Asserts that this session holds `held`, as the store may have forgotten it. `false` if the epoch changed again.
     pub(super) fn assert(&self, held: &[Held], roll: &Roll) -> Result<bool> {
         let shared = &self.shared;
         let epoch = roll.partitions[shared.store.partition(self.id)];

@@ -49,7 +49,7 @@ fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
     assert_eq!(listings.find(&at("a"), now), Known::Now(there(0)));
     assert_eq!(listings.find(&at("c"), now), Known::Nothing, "it may be on the next page");
     assert_eq!(listings.find(&at("a"), until), Known::Then(5, there(0)));
-    // Another page of it: all are known now, and what is free.
+    // Another page of the same version: now all names are known, and which ones are free.
     listings.add(
         (D, 5),
         (1, &[(2, Name::from("b"), Entry::Directory(InodeNumber(0)))], true),
@@ -59,12 +59,13 @@ fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
     assert!(matches!(listings.find(&at("a"), now), Known::Now(_)));
     assert_eq!(listings.find(&at("c"), now), Known::Now(There::Nothing));
     assert_eq!(listings.find(&at("c"), until), Known::Then(5, There::Nothing));
-    // One of another version, behind what was not listed of that.
+    // A page of another version, after entries of it that were not listed.
     listings.add((D, 6), (7, &page(&["b"]), true), before, now);
     assert_eq!(listings.find(&at("a"), now), Known::Nothing);
     assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
     assert!(!leased(&listings, 5, until, now));
-    // Without a lease it is kept, if it was right; else it is forgotten, and so is what is unused for long.
+    // Without a lease the listing is kept if it was right, and dropped otherwise; it is also dropped when unused for
+    // long.
     listings.lease((D, 6), Leased::Same, until);
     assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
     listings.lease((D, 6), Leased::No, until);
@@ -88,11 +89,11 @@ fn what_a_change_of_this_node_made_is_known_after_it_and_nothing_meanwhile() {
     }
     assert_eq!(listings.find(&at("b"), now), Known::Now(there(1)));
     assert_eq!(listings.attributes(D, now), None);
-    // Its own lease was refused; the earlier one is good still.
+    // The lease was refused to this change; the earlier one is still valid.
     listings.end_change(&change, &End::Made(&script, followed(5, 6, false), until), now);
     assert_eq!(listings.find(&at("a"), now), Known::Now(There::Nothing));
     assert_eq!(listings.find(&at("c"), now), Known::Now(there(0)));
-    // Of another version than the one that was changed, only what was made is known, if there is a lease.
+    // If another version than the cached one was changed, only the change itself is known, given a lease.
     let script = renamed("c", "d");
     let change = listings.begin_change(D, &script);
     listings.end_change(&change, &End::Made(&script, followed(8, 9, true), until), now);
@@ -125,7 +126,7 @@ fn answers_that_come_in_another_order_than_their_changes_were_made_in_wait_for_e
     end(0);
     assert_eq!(listings.find(&at("e"), now), Known::Now(there(0)));
     assert_eq!(listings.find(&at("d"), now), Known::Now(There::Nothing));
-    // One that follows what nobody here makes does not wait for ever.
+    // A change that follows one that this node never made does not wait for ever.
     let [script, other] = [renamed("e", "f"), renamed("b", "g")];
     let [change, of_other] = [&script, &other].map(|script| listings.begin_change(D, script));
     listings.end_change(&change, &End::Made(&script, followed(10, 11, true), until), now);
@@ -135,8 +136,8 @@ fn answers_that_come_in_another_order_than_their_changes_were_made_in_wait_for_e
     assert_eq!(listings.find(&at("e"), now), Known::Then(11, There::Nothing));
 }
 
-/// Regression: a page that came late made an old version known again, and a lease of that, which came later still, had it
-/// believed: threads of one node read what was before its own change.
+/// Regression: a late page brought an old version back into the cache, and an even later lease of that version made it
+/// trusted: threads of one node read names as they were before the node's own change.
 #[test]
 fn i15_a_late_page_and_a_late_lease_do_not_bring_back_what_a_change_of_this_node_replaced() {
     let (listings, now) = (Listings::default(), Instant::now());
@@ -149,11 +150,11 @@ fn i15_a_late_page_and_a_late_lease_do_not_bring_back_what_a_change_of_this_node
     listings.end_change(&change, &End::Made(&script, followed(5, 6, false), until), now);
     for asked in [before, during] {
         listings.add((D, 5), (0, &page(&["a", "b"]), true), asked, now);
-        // The store gave it before that change, which did not wait for it.
+        // The store granted it before that change, which did not wait for it.
         assert!(!leased(&listings, 5, until, now));
         assert_ne!(listings.find(&at("a"), now), Known::Now(there(0)));
     }
-    // Of the version that is known, all counts.
+    // Everything of the cached version counts.
     listings.add((D, 6), (0, &page(&["c", "b"]), true), before, now);
     listings.lease((D, 6), Leased::Yes, until);
     assert_eq!(listings.find(&at("c"), now), Known::Now(there(0)));
@@ -193,7 +194,7 @@ fn nothing_is_believed_after_a_change_of_several_shards_or_one_that_was_lost() {
     let change = listings.begin_change(D, &script);
     assert_eq!(listings.find(&at("a"), now), Known::Nothing);
     listings.end_change(&change, &End::Unknown, now);
-    // What was asked for before it began, or while it was under way, and pages that came late.
+    // Requests sent before the change began, or while it was in progress, and late pages.
     let read = |asked: Changes| {
         let answer = Answer::Name(Some(Entry::Directory(InodeNumber(0))), 0);
         let lease = Some((5, until));
@@ -213,7 +214,7 @@ fn nothing_is_believed_after_a_change_of_several_shards_or_one_that_was_lost() {
     assert_eq!(read(listings.changes(D)), Known::Now(there(0)));
     listed();
     assert!(leased(&listings, 5, until, now));
-    // One whose answer was lost may come at any time.
+    // A change whose answer was lost may be made at any time.
     let change = listings.begin_change(D, &renamed("a", "b"));
     listings.end_change(&change, &End::Lost, now);
     listed();
@@ -232,12 +233,12 @@ fn what_is_kept_is_bounded() {
         listings.add((InodeNumber(directory), 1), (0, &names(0, 10_000), true), before, now);
     }
     assert_eq!(listings.known.lock().counted().0, NAMES_MAX);
-    // Others take the place of those that nobody uses.
+    // Unused directories make room for others.
     let later = now + IDLE_MAX * 2;
     list(&listings, 2, &["a"], later);
     assert_eq!(listings.known.lock().counted().0, 1);
     assert!(matches!(listings.find(&at("a"), later), Known::Then(2, _)));
-    // What is missing of a large directory is not free.
+    // In a large directory, a name that is not cached need not be free.
     let missing = |known: &Listings, name: &str| known.find(&at(name), later);
     for page in 0..10 {
         let (from, is_last) = (page * 10_000, page == 9);
