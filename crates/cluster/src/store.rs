@@ -149,8 +149,8 @@ pub trait Store: Debug + Send + Sync {
     /// Sends a session a peer message, whose contents only the two sessions interpret. May be lost.
     fn send(&self, session: Session, message: &[u8]);
 
-    /// Waits for peer messages to a session, at most for `wait_limit`; returns those that have come since the last call. May
-    /// miss some.
+    /// Waits for peer messages to a session, at most for `wait_limit`; returns those that have come since the last
+    /// call. May miss some.
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>>;
 
     /// Notes `own` (a session, how it uses the origin, and for how many milliseconds that holds); then returns how many

@@ -1,11 +1,11 @@
 //! A store on a Redis Cluster: files are spread over all masters, each of which may forget independently.
 //!
 //! What must hold (`docs/decisions/0040-a-store-on-a-cluster.md`):
-//! - A file always belongs to the same one of [`PARTITIONS`] partitions. Each partition is in one slot together with a marker of its
-//!   epoch, which is compared in the same script as the file's version.
-//! - The members are in a slot of their own, with the list of the partitions' epochs as far as any node has noticed them,
-//!   and with an epoch that changes whenever the members may have been forgotten or the list changes. So the members'
-//!   epoch stands for one list: a session that asserted in that epoch what it holds did so in the epochs of that list.
+//! - A file always belongs to the same one of [`PARTITIONS`] partitions. Each partition is in one slot together with a
+//!   marker of its epoch, which is compared in the same script as the file's version.
+//! - The members are in a slot of their own, with the list of the partitions' epochs as far as any node has noticed
+//!   them. Their own epoch changes whenever the members may have been forgotten or the list changes. So it stands for
+//!   one list: a session that asserted in it what it holds did so in the epochs of that list.
 //! - An epoch of a partition that a newer master began is never replaced by that of an older master.
 //! - Only a master that most others have just heard from grants or takes leases.
 

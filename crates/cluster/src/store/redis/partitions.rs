@@ -69,8 +69,8 @@ impl Partitions {
         &self.tags[partition].0
     }
 
-    /// Runs a script whose keys have a partition's tag. An error other than that of the script itself may mean that it was
-    /// executed.
+    /// Runs a script whose keys have a partition's tag. An error other than that of the script itself may mean that it
+    /// was executed.
     pub(crate) fn run<T: FromRedisValue>(
         &self,
         partition: usize,

@@ -4,7 +4,7 @@
 //! changes with each start, its `master_replid` with each promotion, and the marker itself is lost with the data. If
 //! not, the server may have forgotten something, and a new epoch begins with the number that the caller supplied.
 //!
-//! On a cluster, the members and each partition have a marker; that of the members also has the list of the partitions' epochs.
+//! On a cluster, the members and each partition have a marker; the members' one also lists the partitions' epochs.
 
 use redis::Script;
 
@@ -144,8 +144,8 @@ if not is_fresh then return redis.error_reply(cut_off) end
 return {epoch, config}
 ";
 
-/// Arguments: the partitions as they were and as they are now; the number of the epoch that begins with them. Returns `1`,
-/// or `0` if others were faster.
+/// Arguments: the partitions as they were and as they are now; the number of the epoch that begins with them. Returns
+/// `1`, or `0` if others were faster.
 const NOTE: &str = r"
 if (redis.call('HGET', KEYS[1], 'parts') or '') ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
@@ -162,7 +162,7 @@ redis.call('PEXPIRE', KEYS[1], 60000)
 return 1
 ";
 
-/// `KEYS[1]` is a session's list of peer messages; the argument is one message. Those that no session reads expire soon.
+/// `KEYS[1]` is a session's list of peer messages; the argument is one message. Unread messages expire soon.
 const SEND: &str = r"
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -256, -1)

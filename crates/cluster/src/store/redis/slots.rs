@@ -1,5 +1,5 @@
-//! The location of keys on a Redis Cluster: hash slots, the tags of the partitions, and the masters of slots as a server
-//! reports them.
+//! The location of keys on a Redis Cluster: hash slots, the tags of the partitions, and the masters of slots as a
+//! server reports them.
 
 use redis::Value;
 
