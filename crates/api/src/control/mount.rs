@@ -331,7 +331,7 @@ mod tests {
     fn the_root_of_a_file_system_is_found_by_its_type_and_device() {
         let table: &[u8] = b"\
 27 1 254:0 / / rw - ext4 /dev/vda rw\n\
-40 27 0:38 / /home/u/\xff rw,nosuid - fuse.sshfs h: rw,user_id=1000\n\
+40 27 0:38 / /srv/u/\xff rw,nosuid - fuse.sshfs h: rw,user_id=1000\n\
 41 27 0:39 /sub /bound rw - fuse.glusterfs glusterfs:v rw\n\
 42 27 0:39 / /mnt/g\\040v rw,relatime shared:1 - fuse.glusterfs glusterfs:v rw\n\
 43 27 0:40 / /mnt/s rw - fuse.sshfs h: rw\n";
