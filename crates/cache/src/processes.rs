@@ -1,8 +1,7 @@
 //! The process behind a request: the kernel names a thread; the cost model needs the process, and the MPI rank if a
 //! hint gave it.
 
-use std::fs;
-
+use halocline_os::process_status::ProcessStatus;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
@@ -65,8 +64,7 @@ fn owner(pid: u32, rank_of: &FxHashMap<u32, u32>) -> u32 {
 }
 
 fn thread_group(tid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    ProcessStatus::of(tid).ok()?.numbers("Tgid").next()
 }
 
 #[cfg(test)]

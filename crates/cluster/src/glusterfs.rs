@@ -3,11 +3,11 @@
 //!
 //! The client lists its translators in `.meta`, a directory below the root of its mount.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use halocline_api::control::mount;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 
@@ -17,8 +17,6 @@ const GRAPH: &str = ".meta/graphs/active";
 const TRANSLATORS_MAX: usize = 1024;
 /// The most bytes of a translator's type.
 const TYPE_BYTES_MAX: u64 = 256;
-/// The most bytes of the list of mounts.
-const MOUNTS_BYTES_MAX: u64 = 64 << 20;
 /// Performance translators that cache nothing: threads for the client's requests.
 const HARMLESS: [&str; 1] = ["performance/io-threads"];
 
@@ -39,17 +37,11 @@ impl Client {
     /// The client that serves a directory.
     ///
     /// # Errors
-    /// If the list of mounts cannot be read.
+    /// If the origin, or the list of mounts, cannot be looked at.
     pub fn of(origin: &Path) -> Result<Self> {
-        let mounts = Path::new("/proc/self/mountinfo");
-        let read = || -> io::Result<Self> {
-            let mut text = String::new();
-            File::open(mounts)?.take(MOUNTS_BYTES_MAX).read_to_string(&mut text)?;
-            let device = fs::metadata(origin)?.dev();
-            let root = root_of(&text, device);
-            Ok(root.map_or(Self::Other, |root| Self::shown_below(&root)))
-        };
-        read().map_err(Error::at(mounts, "find what serves the origin in"))
+        let found = fs::metadata(origin).map_err(Error::at(origin, "see what serves"))?;
+        let root = mount::root_of("fuse.glusterfs", found.dev())?;
+        Ok(root.map_or(Self::Other, |root| Self::shown_below(&root)))
     }
 
     /// The client that `.meta` below this root describes.
@@ -105,28 +97,6 @@ impl Client {
 pub const UNSEEN: &str = "whether the GlusterFS client that serves it has caches of its own cannot be seen here (there is \
                           no .meta below the root of its mount): turn them off as docs/CLUSTER.md has it";
 
-/// The mount point of the `GlusterFS` client with this device number, in the text of `/proc/self/mountinfo`.
-fn root_of(mounts: &str, device: u64) -> Option<PathBuf> {
-    let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    mounts.lines().find_map(|line| {
-        let (mount, source) = line.split_once(" - ")?;
-        let [_, _, found, root, at, ..] = mount.split(' ').collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        // A bind mount of a directory in it does not show `.meta`.
-        let is_it = found == wanted && root == "/" && source.starts_with("fuse.glusterfs ");
-        is_it.then(|| PathBuf::from(unescaped(at)))
-    })
-}
-
-/// A path as the kernel lists it, with blanks and the like as octal numbers.
-fn unescaped(path: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"]
-        .iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(path.to_owned(), |path, (from, to)| path.replace(from, to))
-}
-
 /// A translator's name as `gluster volume set` has it, if it is a cache.
 fn cache_of(kind: &str) -> Option<String> {
     let name = kind.strip_prefix("performance/").filter(|_| !HARMLESS.contains(&kind))?;
@@ -140,15 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_of_a_client_is_found_by_its_device() {
-        let mounts = "27 1 254:0 / / rw - ext4 /dev/vda rw\n\
-                      41 27 0:39 /sub /bound rw - fuse.glusterfs glusterfs:v rw\n\
-                      42 27 0:39 / /mnt/g\\040v rw,relatime shared:1 - fuse.glusterfs glusterfs:v rw\n\
-                      43 27 0:40 / /mnt/s rw - fuse.sshfs h: rw\n";
-        let device = |minor| rustix::fs::makedev(0, minor);
-        assert_eq!(root_of(mounts, device(39)), Some(PathBuf::from("/mnt/g v")));
-        assert_eq!(root_of(mounts, device(40)), None);
-        assert_eq!(root_of("\n - fuse.glusterfs \nx", device(39)), None);
+    fn what_is_no_client_is_told() {
         assert_eq!(Client::of(Path::new("/")).unwrap(), Client::Other);
     }
 

@@ -61,7 +61,7 @@ pub struct Entry {
 
 /// Where a session finds its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Presence {
     /// Where it was, and the session is in it.
     Here,
     /// Where it was, without the session: others ended it.
@@ -188,12 +188,12 @@ impl Registry {
     ///
     /// # Errors
     /// If that cannot be examined.
-    pub fn place_of(&self, session: Session) -> io::Result<Place> {
+    pub fn presence_of(&self, session: Session) -> io::Result<Presence> {
         let name = self.path.file_name().unwrap_or_default();
         let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
         let found = statx(&self.origin, name, how, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
         match found {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Place::Elsewhere),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Presence::Elsewhere),
             found => {
                 let own = match FileIdentity::of(&self.dir) {
                     // Clients of some file systems report a removed directory this way.
@@ -203,18 +203,18 @@ impl Registry {
                             Some(Errno::STALE | Errno::NOENT)
                         ) =>
                     {
-                        return Ok(Place::Elsewhere);
+                        return Ok(Presence::Elsewhere);
                     }
                     own => own?,
                 };
                 if FileIdentity::of_statx(&found?) != own {
-                    return Ok(Place::Elsewhere);
+                    return Ok(Presence::Elsewhere);
                 }
             }
         }
         match statx(&self.dir, name_of(session), how, StatxFlags::BASIC_STATS) {
-            Err(Errno::NOENT) => Ok(Place::Unlisted),
-            found => found.map(|_| Place::Here).map_err(io::Error::from),
+            Err(Errno::NOENT) => Ok(Presence::Unlisted),
+            found => found.map(|_| Presence::Here).map_err(io::Error::from),
         }
     }
 

@@ -37,7 +37,7 @@ use super::{Discard, Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usag
 use halocline_os::error::{Error, Result};
 
 pub use critical::CriticalRanges;
-pub use options::{Access, Clock, Options};
+pub use options::{Access, NowMs, Options};
 
 use blocks::UnmappedBlocks;
 use change::Changes;

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use halocline_model::admit::{CacheSide, POLICIES, Query, Setting, Side};
+use halocline_model::admit::{CacheSide, OriginSide, POLICIES, Query, Setting};
 use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::{ByteRange, Direction};
@@ -16,7 +16,7 @@ const JUDGEMENTS: u64 = 1_000_000;
 
 fn main() {
     let setting = Setting {
-        origin: Side { servers: 8, stripe: 65_536, profile: DeviceProfile::hdd_7200() },
+        origin: OriginSide { servers: 8, stripe: 65_536, profile: DeviceProfile::hdd_7200() },
         cache: CacheSide {
             geometry: CacheGeometry::new(4, 65_536, 2),
             profile: DeviceProfile::ssd_revodrive_x2(),

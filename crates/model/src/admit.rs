@@ -30,7 +30,7 @@ use crate::striping::Striping;
 
 /// The origin: its servers, how files are striped over them, and the cost of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Side {
+pub struct OriginSide {
     /// Number of servers, M.
     pub servers: u32,
     /// Stripe size in bytes.
@@ -39,7 +39,7 @@ pub struct Side {
     pub profile: DeviceProfile,
 }
 
-impl Side {
+impl OriginSide {
     /// How files are striped over the servers.
     pub const fn striping(&self) -> Striping {
         Striping::new(self.servers, self.stripe)
@@ -61,7 +61,7 @@ pub struct CacheSide {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The slow side.
-    pub origin: Side,
+    pub origin: OriginSide,
     /// The fast side.
     pub cache: CacheSide,
 }

@@ -1,7 +1,7 @@
 //! docs/MODEL.md shows what the code computes: its queries are asked again, its table is made
 //! again, and both must be in it word for word.
 
-use halocline_model::admit::{self, CacheSide, Query, Setting, Side};
+use halocline_model::admit::{self, CacheSide, OriginSide, Query, Setting};
 use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::query::answer;
@@ -26,7 +26,7 @@ fn the_queries_of_the_document_answer_what_it_says() {
 /// A row of the table: what `adaptive` says of a write among 16 processes, 8 disks and 4 SSDs.
 fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
     let setting = Setting {
-        origin: Side { servers: 8, stripe: 65_536, profile: DeviceProfile::hdd_7200() },
+        origin: OriginSide { servers: 8, stripe: 65_536, profile: DeviceProfile::hdd_7200() },
         cache: CacheSide {
             geometry: CacheGeometry::new(4, 65_536, 2),
             profile: DeviceProfile::ssd_revodrive_x2(),

@@ -18,6 +18,7 @@
 //!
 //! The machine:
 //! - [`boot_id`] which boot this is; [`bound_process`] processes that end with the one that started them
+//! - [`process_status`] groups, signals and threads of other processes
 //! - [`one_device`] whether two directories are on one device
 //! - [`priority`] of threads that work in the background
 //! - [`root_reserve`] space and memory that the kernel keeps for root
@@ -41,6 +42,7 @@ pub mod one_device;
 pub mod open_files;
 pub mod priority;
 pub mod private;
+pub mod process_status;
 pub mod rename_new;
 pub mod root_reserve;
 pub mod served_program;

@@ -20,7 +20,7 @@ pub(crate) struct Explainer<'a> {
 
 /// Where a file lies, as this node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side<'a> {
+enum Holder<'a> {
     Own,
     /// On the SSD of another node.
     Other(&'a str),
@@ -29,7 +29,7 @@ enum Side<'a> {
 
 /// What the sentences are made of, beside the answer itself.
 struct Seen<'a> {
-    side: Side<'a>,
+    side: Holder<'a>,
     /// Other nodes that have it open.
     open_elsewhere: u64,
     /// What prevents its bytes from being reached here.
@@ -41,9 +41,9 @@ impl Explainer<'_> {
     pub(crate) fn explain(&self, file: FileInfo, found: &Found, place: &Place) -> FileExplanation {
         let (number, of) = (found.node.inode, &found.node.attributes);
         let side = match &place.node {
-            _ if self.executor.is_on(place, SSD) => Side::Own,
-            Some(node) if place.tier == SSD => Side::Other(node),
-            _ => Side::Shared,
+            _ if self.executor.is_on(place, SSD) => Holder::Own,
+            Some(node) if place.tier == SSD => Holder::Other(node),
+            _ => Holder::Shared,
         };
         let data = self.base.places.stat(place, number.0);
         let seen = Seen {
@@ -66,12 +66,12 @@ impl Explainer<'_> {
     }
 
     /// What is known of a file.
-    fn facts(&self, file: FileInfo, found: &Found, side: Side<'_>) -> FileExplanation {
+    fn facts(&self, file: FileInfo, found: &Found, side: Holder<'_>) -> FileExplanation {
         let number = found.node.inode.0;
         let executor = self.executor;
         let history = &executor.history;
         let (opened, stayed) = (history.of(number), history.last_not_moved(number));
-        let rank = if side == Side::Own { self.rank(number) } else { None };
+        let rank = if side == Holder::Own { self.rank(number) } else { None };
         let inode = self.base.table.find(found.node.inode);
         let (handles, is_passed) = inode.map_or((0, false), |node| {
             let handles = node.0.noting.lock().handles as u64;
@@ -114,9 +114,9 @@ impl Explainer<'_> {
 
 fn why(told: &FileExplanation, seen: &Seen<'_>) -> Vec<String> {
     let mut why = match seen.side {
-        Side::Own => why_here(told),
-        Side::Other(node) => why_elsewhere(told, node),
-        Side::Shared => why_below(told),
+        Holder::Own => why_here(told),
+        Holder::Other(node) => why_elsewhere(told, node),
+        Holder::Shared => why_below(told),
     };
     if let Some(error) = &seen.not_reached {
         why.push(format!("its bytes are not reached from this node: {error}"));
@@ -199,16 +199,16 @@ fn why_not_here(told: &FileExplanation) -> Vec<String> {
 
 fn how(told: &FileExplanation, seen: &Seen<'_>) -> Vec<String> {
     match (seen.side, &seen.not_reached) {
-        (Side::Other(node), Some(_)) => vec![format!(
+        (Holder::Other(node), Some(_)) => vec![format!(
             "see that the SSD of {node} is where --peers says, and that {node} is mounted; then it is there again"
         )],
         (_, Some(_)) => vec![
             "unmount all nodes, and have the names compared with the disks: halocline cluster fsck"
                 .to_owned(),
         ],
-        (Side::Own, None) => how_off(told),
-        (Side::Other(_), None) => [how_here(told), how_off(told)].concat(),
-        (Side::Shared, None) => how_here(told),
+        (Holder::Own, None) => how_off(told),
+        (Holder::Other(_), None) => [how_here(told), how_off(told)].concat(),
+        (Holder::Shared, None) => how_here(told),
     }
 }
 

@@ -70,6 +70,21 @@ pub fn mountpoints() -> Result<Vec<PathBuf>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).filter_map(ours).collect())
 }
 
+/// Where a file system of type `kind` on `device` is mounted with its root: a bind mount of a directory in it does not count.
+pub fn root_of(kind: &str, device: u64) -> Result<Option<PathBuf>> {
+    Ok(root_in(&table()?, kind, device))
+}
+
+fn root_in(table: &[u8], kind: &str, device: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let wanted = (u64::from(major), u64::from(minor));
+    let mut lines = table.split(|byte| *byte == b'\n').filter_map(MountLine::parse);
+    let is_it = |line: &MountLine| {
+        line.device == wanted && line.kind == kind.as_bytes() && line.root == Path::new("/")
+    };
+    lines.find(is_it).map(|line| line.point)
+}
+
 /// The mounts at or below `dir`, absolute and without links, in the order of mounting, as seen by this process.
 pub fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let table = fs::read(MOUNTINFO)?;
@@ -309,6 +324,21 @@ mod tests {
         assert_eq!(of("/srv/x"), Some("/srv".into()), "the mount on top counts");
         assert_eq!(of("/srvx"), None);
         assert_eq!(of("/home"), None);
+    }
+
+    /// Any user may mount below a name that is no text; no cluster could be mounted then.
+    #[test]
+    fn the_root_of_a_file_system_is_found_by_its_type_and_device() {
+        let table: &[u8] = b"\
+27 1 254:0 / / rw - ext4 /dev/vda rw\n\
+40 27 0:38 / /srv/u/\xff rw,nosuid - fuse.sshfs h: rw,user_id=1000\n\
+41 27 0:39 /sub /bound rw - fuse.glusterfs glusterfs:v rw\n\
+42 27 0:39 / /mnt/g\\040v rw,relatime shared:1 - fuse.glusterfs glusterfs:v rw\n\
+43 27 0:40 / /mnt/s rw - fuse.sshfs h: rw\n";
+        let root = |minor| root_in(table, "fuse.glusterfs", rustix::fs::makedev(0, minor));
+        assert_eq!(root(39), Some(PathBuf::from("/mnt/g v")));
+        assert_eq!((root(40), root(38)), (None, None));
+        assert_eq!(root_in(b"\n - fuse.glusterfs \nx", "fuse.glusterfs", 39), None);
     }
 
     #[test]

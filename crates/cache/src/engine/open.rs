@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_model::admit::{Setting, Side};
+use halocline_model::admit::{OriginSide, Setting};
 use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 
@@ -75,7 +75,7 @@ impl ExtentEngine {
         let cache = servers::open_cache(cache_dir, config, &mut meters, around)?;
         servers::check_servers(&cache, &dmt, cache_dir)?;
         let setting = Setting {
-            origin: Side {
+            origin: OriginSide {
                 servers: origin.striping().servers(),
                 stripe: origin.striping().stripe(),
                 profile: servers::origin_profile(origin_dir, config),

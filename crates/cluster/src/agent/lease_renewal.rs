@@ -17,7 +17,7 @@ use super::lease::Where;
 use super::peer_queries::PeerQueries;
 use super::{Shared, idle_tokens, yielding};
 use crate::counters::add;
-use crate::registry::Place;
+use crate::registry::Presence;
 use crate::store::{Lease, Result, Roll, StoreError};
 
 /// Number of threads that give up what others want.
@@ -229,8 +229,8 @@ impl Shared {
     /// directory, the next node begins another list, without this session. And whoever ends a session removes it from
     /// the list before the store forgets it, so an ended session may just have regained its lease.
     fn check_list(&self) -> Result<()> {
-        match self.registry.place_of(self.session) {
-            Ok(place) => self.is_listed(place).map(drop),
+        match self.registry.presence_of(self.session) {
+            Ok(presence) => self.is_listed(presence).map(drop),
             // The origin does not answer, so nobody can begin another list there either.
             Err(error) => {
                 tracing::debug!("the list of sessions cannot be looked at: {error}");
@@ -242,14 +242,14 @@ impl Shared {
     /// Whether the list contains this session, given where it was just found; `false` if the session has ended. A file
     /// system of several servers may miss a name for a moment, and an end cannot be undone: a missed session begins
     /// nothing, and a second look some time later decides.
-    fn is_listed(&self, place: Place) -> Result<bool> {
-        match place {
-            Place::Here => {
+    fn is_listed(&self, presence: Presence) -> Result<bool> {
+        match presence {
+            Presence::Here => {
                 self.lease.note_found(Where::List);
                 Ok(true)
             }
-            Place::Unlisted => self.miss(Where::List),
-            Place::Elsewhere => {
+            Presence::Unlisted => self.miss(Where::List),
+            Presence::Elsewhere => {
                 let what = self.registry.what_is_elsewhere();
                 if !self.lease.set_unlisted(true) {
                     tracing::error!("node {} stops: {what}", self.options.node);
@@ -261,10 +261,10 @@ impl Shared {
 
     /// As [`Shared::is_listed`], but the answer must not be put off.
     fn is_found(&self) -> Result<bool> {
-        let place = self.registry.place_of(self.session).map_err(|error| {
+        let presence = self.registry.presence_of(self.session).map_err(|error| {
             StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
         })?;
-        self.is_listed(place)
+        self.is_listed(presence)
     }
 
     /// The session was not found in a place: an error at first, and the end of the session if it is still missing some

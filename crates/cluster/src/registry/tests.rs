@@ -147,11 +147,11 @@ fn i11_a_list_that_is_gone_is_not_begun_anew() {
     let [dir, away] = ["r", "away"].map(|name| origin.join(name));
     let registry = Registry::open(&dir).unwrap();
     registry.enter(&entry(5)).unwrap();
-    let place_of = |session| registry.place_of(Session(session)).unwrap();
-    assert_eq!([5, 6].map(place_of), [Place::Here, Place::Unlisted]);
+    let presence_of = |session| registry.presence_of(Session(session)).unwrap();
+    assert_eq!([5, 6].map(presence_of), [Presence::Here, Presence::Unlisted]);
     Registry::refuse_if_missing(&away).unwrap_err();
     fs::rename(&dir, &away).unwrap();
-    assert_eq!(place_of(5), Place::Elsewhere);
+    assert_eq!(presence_of(5), Presence::Elsewhere);
     let refused = match Registry::open(&dir) {
         Err(refused) => refused.to_string(),
         Ok(_) => return halocline_testkit::skipping::skip("no extended attributes here"),
@@ -162,11 +162,11 @@ fn i11_a_list_that_is_gone_is_not_begun_anew() {
         "one word of a shell: {refused}"
     );
     fs::create_dir(&dir).unwrap();
-    assert_eq!(place_of(5), Place::Elsewhere);
+    assert_eq!(presence_of(5), Presence::Elsewhere);
     let refused = Registry::open(&dir).unwrap_err().to_string();
     assert!(refused.contains("is not the list"), "{refused}");
     fs::remove_dir(&dir).unwrap();
     fs::rename(&away, &dir).unwrap();
-    assert_eq!(place_of(5), Place::Here);
+    assert_eq!(presence_of(5), Presence::Here);
     Registry::open(&dir).unwrap();
 }

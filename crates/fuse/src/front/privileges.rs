@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use halocline_os::error::Result;
+use halocline_os::process_status::ProcessStatus;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, SetAttr, Stat};
 
@@ -107,10 +108,8 @@ fn in_group(caller: Caller, gid: u32) -> bool {
     if caller.gid == gid {
         return true;
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid));
-    let status = status.unwrap_or_default();
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    groups.is_some_and(|groups| groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+    let status = ProcessStatus::of(caller.pid);
+    status.is_ok_and(|status| status.numbers("Groups").any(|group| group == gid))
 }
 
 #[cfg(test)]

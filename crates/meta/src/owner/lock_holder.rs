@@ -3,6 +3,8 @@
 use std::fmt;
 use std::fs;
 
+use halocline_os::process_status::ProcessStatus;
+
 /// Value of `started` where it is unknown.
 const UNKNOWN: &str = "?";
 /// Bit of SIGKILL in a mask of signals (`proc_pid_status(5)`).
@@ -58,8 +60,9 @@ struct Stat {
 impl Stat {
     /// `None` if there is no such process.
     fn of(pid: u32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before this may contain anything.
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The name before this may contain anything, also what is no text.
+        let text = String::from_utf8_lossy(&text);
         let words: Vec<_> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let (state, flags, started) = (words.first()?, words.get(6)?, words.get(19)?);
         let is_exiting = flags.parse::<u64>().ok()? & EXITING != 0;
@@ -70,12 +73,8 @@ impl Stat {
 
 /// Whether a SIGKILL is pending for the process.
 fn is_killed(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let masks = status.lines().filter_map(|line| {
-        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    });
-    masks.into_iter().any(|mask| mask & KILL_BIT != 0)
+    let Ok(status) = ProcessStatus::of(pid) else { return false };
+    (status.signals("SigPnd") | status.signals("ShdPnd")) & KILL_BIT != 0
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLockWriteGuard};
 
-use super::options::Clock;
+use super::options::NowMs;
 use super::registry::FileRegistry;
 use super::replace::Replace;
 use super::sums::Sums;
@@ -30,7 +30,7 @@ pub(super) struct ExtentIndex {
     eviction_queue: Mutex<EvictionQueue>,
     sums: Sums,
     generation: AtomicU64,
-    clock: Clock,
+    clock: NowMs,
 }
 
 impl ExtentIndex {
@@ -40,7 +40,7 @@ impl ExtentIndex {
         files: FileRegistry,
         (space, sums): (Space, Sums),
         eviction_queue: EvictionQueue,
-        (generation, clock): (u64, Clock),
+        (generation, clock): (u64, NowMs),
     ) -> Self {
         let busy = Busy::default();
         for state in files.read().all() {

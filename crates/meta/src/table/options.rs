@@ -8,7 +8,7 @@ use halocline_model::evict::Eviction;
 use crate::write_intent::INTENT_BYTES;
 
 /// The source of the time, in milliseconds since the epoch.
-pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+pub type NowMs = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// How the tables of a cache are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Options {
     /// What the tables are opened for.
     pub access: Access,
     /// The time.
-    pub clock: Clock,
+    pub clock: NowMs,
     /// A directory on other storage, the origin: invalidations are recorded there if the cache's own device accepts no
     /// write. Without one, such a change is refused.
     pub witness: Option<PathBuf>,
@@ -84,6 +84,6 @@ impl fmt::Debug for Options {
 }
 
 /// The system's clock.
-pub(crate) fn system_clock() -> Clock {
+pub(crate) fn system_clock() -> NowMs {
     Box::new(halocline_os::clock::coarse_ms)
 }

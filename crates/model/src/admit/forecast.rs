@@ -4,7 +4,7 @@
 //! q = p*m/servers requests waiting at each server on average, or 1/c of that where a server has c channels.
 //! A request therefore takes q times startup and transfer: transfer contends as startup does. q is at least 1.
 
-use super::{CacheSide, CostTerms, Query, Side};
+use super::{CacheSide, CostTerms, OriginSide, Query};
 use crate::layout::Layout;
 use crate::profile::{ServiceProfile, whole};
 use crate::request::Direction;
@@ -119,7 +119,7 @@ pub(super) struct Forecast {
 
 impl Forecast {
     /// On the origin.
-    pub(super) fn origin(side: &Side, query: &Query) -> Self {
+    pub(super) fn origin(side: &OriginSide, query: &Query) -> Self {
         let shape = side.striping().shape(query.range);
         Self::new(shape, side.servers.into(), side.profile.of(query.direction), query)
     }

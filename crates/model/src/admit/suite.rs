@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{
-    Admission, CacheSide, Explanation, Observation, POLICIES, Query, Setting, Side, Verdict,
+    Admission, CacheSide, Explanation, Observation, OriginSide, POLICIES, Query, Setting, Verdict,
     by_name,
 };
 use crate::layout::{CacheGeometry, Layout};
@@ -16,7 +16,7 @@ const MB: u64 = 1024 * KB;
 /// M disks and N of the papers' SSDs.
 fn setting(origin: u32, cache: u32) -> Setting {
     Setting {
-        origin: Side { servers: origin, stripe: 64 * KB, profile: DeviceProfile::hdd_7200() },
+        origin: OriginSide { servers: origin, stripe: 64 * KB, profile: DeviceProfile::hdd_7200() },
         cache: CacheSide {
             geometry: CacheGeometry::new(cache, 64 * KB, 2),
             profile: DeviceProfile::ssd_revodrive_x2(),

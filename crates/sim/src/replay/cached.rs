@@ -10,7 +10,7 @@ mod flush;
 mod region;
 
 use halocline_model::admit::{
-    self, Admission, CacheSide, Observation, Query, Setting, Side, Verdict,
+    self, Admission, CacheSide, Observation, OriginSide, Query, Setting, Verdict,
 };
 use halocline_model::backpressure::WAIT_MAX;
 use halocline_model::evict;
@@ -144,7 +144,7 @@ impl Cache {
         let count = |side: &[usize]| u32::try_from(side.len()).map_err(|_| "too many servers");
         let geometry = CacheGeometry::new(count(&fast)?, STRIPE, 2);
         let setting = Setting {
-            origin: Side {
+            origin: OriginSide {
                 servers: count(&slow)?,
                 stripe: STRIPE,
                 profile: servers[slow[0]].profile.service(SPAN),

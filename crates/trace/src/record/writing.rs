@@ -244,7 +244,9 @@ impl<W: Write> Writing<W> {
 
 /// The process of a thread; the thread itself if it is gone.
 fn group_of(thread: u32) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let status = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
+    // The name in it may be no text.
+    let status = String::from_utf8_lossy(&status);
     let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
     group.unwrap_or(thread)
 }

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use halocline_os::process_status::ProcessStatus;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::net::UCred;
 use rustix::process::{geteuid, test_kill_process};
@@ -119,21 +120,41 @@ fn parse_acl(value: &[u8]) -> Option<Vec<(u16, u16, u32)>> {
 /// Whether the claiming process is in a group. It lives as long as its claim does: a name that someone keeps for a
 /// process that has ended does not count.
 fn is_member(peer: &UCred, gid: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()))
-    else {
+    let Ok(status) = ProcessStatus::of(peer.pid.as_raw_nonzero().get().unsigned_abs()) else {
         return test_kill_process(peer.pid) != Err(rustix::io::Errno::SRCH);
     };
-    let ids = |name: &str| -> Vec<u32> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.split_whitespace().filter_map(|id| id.parse().ok()).collect()
-    };
-    let is_owner = ids("Uid:").contains(&peer.uid.as_raw());
-    is_owner && ids("Gid:").into_iter().chain(ids("Groups:")).any(|group| group == gid)
+    let is_owner = status.numbers("Uid").any(|uid| uid == peer.uid.as_raw());
+    is_owner && status.numbers("Gid").chain(status.numbers("Groups")).any(|group| group == gid)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, getegid};
+
     use super::*;
+
+    /// A process chooses its name: one that is no text made it a member of every group.
+    #[test]
+    fn no_name_makes_a_process_a_member_of_a_group() {
+        for name in ["plain", "\\377", "Groups:\\t4242"] {
+            let script = format!("printf '{name}' > /proc/$$/comm && echo ready && read -r _");
+            let mut program = Command::new("sh");
+            program.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = program.spawn().unwrap();
+            let mut ready = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+            assert_eq!(ready, "ready\n");
+            let (uid, gid) = (geteuid(), getegid());
+            let peer = UCred { pid: Pid::from_child(&child), uid, gid };
+            assert!(is_member(&peer, gid.as_raw()), "{name}");
+            assert!(!is_member(&peer, 4_242), "{name}");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
 
     #[test]
     fn mode_and_acl_say_who_may_write() {
