@@ -37,7 +37,7 @@ impl Client {
     /// The client that serves a directory.
     ///
     /// # Errors
-    /// If the origin, or the list of mounts, cannot be looked at.
+    /// If the origin, or the list of mounts, cannot be examined.
     pub fn of(origin: &Path) -> Result<Self> {
         let found = fs::metadata(origin).map_err(Error::at(origin, "see what serves"))?;
         let root = mount::root_of("fuse.glusterfs", found.dev())?;

@@ -76,7 +76,7 @@ impl From<StoreError> for NamesError {
 /// A result of the store.
 pub type Result<T> = std::result::Result<T, NamesError>;
 
-/// What a store knows about itself.
+/// The state of a store, as far as the store knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// There are no names of this tier, as far as the store knows. It may have forgotten all.
@@ -175,7 +175,7 @@ pub trait NameStore: Debug + Send + Sync {
     /// All shards, in any order. Those that are added or removed meanwhile may be missing.
     fn shards(&self) -> Result<Vec<InodeNumber>>;
 
-    /// What only a check reads of a shard. `None` if there is no such shard.
+    /// The parts of a shard that only a check reads. `None` if there is no such shard.
     fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>>;
 
     /// Removes a shard, whatever its content. Only for a check, which runs alone.

@@ -18,7 +18,7 @@ const FILES_MAX: usize = 1_000_000;
 /// After this many missing answers the store is not asked any more: each takes some seconds.
 const SILENT_MAX: usize = 4;
 
-/// What a session holds.
+/// The numbers of a session's tokens, by mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Holdings {
     /// Files of which it holds something.
@@ -39,7 +39,7 @@ pub struct SessionTokens {
     /// The session.
     #[serde(flatten)]
     pub node: Node,
-    /// What it holds.
+    /// Its tokens.
     pub tokens: Holdings,
 }
 

@@ -89,7 +89,7 @@ impl Roll {
     }
 }
 
-/// What a change of the members does to a lease, atomically.
+/// The effect of a change of the members on a lease, in the same atomic step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lease {
     /// Nothing.

@@ -172,7 +172,8 @@ pub enum Script {
     Make(Body),
     /// Read a slot that no intent has locked, and the number of settlements.
     Read(Slot),
-    /// List at most so many entries of a directory, in the order in which their names were added, after a given place.
+    /// List at most this many entries of a directory, in the order in which their names were added, after a given
+    /// place.
     List(u64, usize),
     /// Change slots that no intent has locked.
     Alone(Vec<Change>),

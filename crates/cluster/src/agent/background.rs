@@ -36,13 +36,13 @@ pub(super) struct Background {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the engine last said.
+    /// The engine's latest use of the origin.
     now: Use,
-    /// What it said since the last announcement.
+    /// All its uses since the last announcement.
     since: Use,
     /// The last announcement, and its time.
     announced: Option<(Use, Instant)>,
-    /// What the others do, and since when this is known.
+    /// The others' uses, and since when these are known.
     others: Option<(Users, Instant)>,
     /// The number of nodes, as far as known.
     nodes: u64,

@@ -44,7 +44,7 @@ struct State {
     wanted: bool,
     /// Counts messages about the file.
     messages: u64,
-    /// What requests wait for.
+    /// The requests that wait, by direction and range.
     active: Vec<(Direction, ByteRange)>,
     /// The polls of the store, shared by all waiting requests.
     polls: StorePolls,

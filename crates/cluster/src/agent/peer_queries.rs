@@ -114,7 +114,7 @@ impl PeerQueries {
         }
     }
 
-    /// What this node has cached clean of a file, under its tokens, and whether that is everything.
+    /// The clean blocks that this node has cached of a file, under its tokens, and whether these are all.
     fn clean_of(shared: &Shared, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
         let local_cache = shared.local_cache.get().and_then(Weak::upgrade);
         let known = shared.files.lock().get(&file).cloned();

@@ -1,4 +1,4 @@
-//! What a node believes it holds of one file, and the permits in progress for it. Nothing here waits.
+//! The tokens that a node believes it holds of one file, and the permits in progress for it. Nothing here waits.
 
 use std::time::{Duration, Instant};
 

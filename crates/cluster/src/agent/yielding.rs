@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
 
-/// Files of which others want something.
+/// A queue of files that other nodes want.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     files: Mutex<VecDeque<SharedFile>>,

@@ -57,7 +57,7 @@ pub struct Open {
 /// Attributes. Times are in nanoseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// The type of the file.
     pub kind: Kind,
     /// Permission bits, with set-id bits and the sticky bit.
     pub mode: u32,

@@ -9,7 +9,7 @@ use halocline_model::namespace::{Answer, Completion, Entry, InodeNumber, Intent,
 
 use super::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Directories that have a name, and the root.

@@ -233,7 +233,7 @@ fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
     Ok(Some(Location { node, tier, base, path }))
 }
 
-/// An entry as bytes, of which there is at least one.
+/// An entry as bytes, never empty.
 pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
     let inode = entry.inode().0.to_le_bytes();
     match entry {

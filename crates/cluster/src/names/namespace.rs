@@ -29,7 +29,7 @@ pub use updates::Changes;
 /// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// What is there does not allow it.
+    /// The current names do not allow it.
     #[error("{0}")]
     Refused(Errno),
     /// Other changes came between each time; nothing was done.
@@ -73,7 +73,7 @@ pub struct Node {
     pub links: u32,
 }
 
-/// What a rename did.
+/// The effect of a rename.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renamed {
     /// What the old name led to.
@@ -82,7 +82,7 @@ pub struct Renamed {
     pub to: Option<Entry>,
     /// `false` if both names led to one file: then nothing was done.
     pub is_done: bool,
-    /// What lost a name, with the number of names that it has left.
+    /// The file that lost a name, with the number of names that it has left.
     pub replaced: Option<Node>,
 }
 

@@ -27,12 +27,12 @@ pub struct Faults {
     pub lose_message_every: u64,
 }
 
-/// What a restart keeps of the store.
+/// The data that a restart preserves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// Nothing.
     Nothing,
-    /// What [`MemoryStore::save`] saved last.
+    /// The data that [`MemoryStore::save`] saved last.
     Saved,
     /// Everything.
     All,
@@ -64,7 +64,7 @@ struct State {
     sent: u64,
 }
 
-/// What a restart may lose.
+/// The data that a restart may lose.
 #[derive(Debug, Clone, Default)]
 struct Data {
     files: BTreeMap<SharedFile, (u64, Vec<u8>)>,

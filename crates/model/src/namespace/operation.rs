@@ -74,7 +74,7 @@ pub enum Failure {
     Unknown,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Next {
     /// Send this request to a shard, once.

@@ -16,7 +16,7 @@ pub enum Body {
         parent: InodeNumber,
         /// Its attributes.
         attributes: Opaque,
-        /// What is in it.
+        /// Its entries.
         entries: BTreeMap<Name, Entry>,
     },
     /// A file with several names.

@@ -20,7 +20,7 @@ pub enum Ended {
     Unknown,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Send this to a shard.

@@ -16,7 +16,7 @@ use crate::store::{Reading, StoreError, Swap};
 
 /// Lost races after which a request takes a pause.
 const RACES: u32 = 16;
-/// Every so many polls of the store, checks whether the holders in the way are still alive, and reminds them.
+/// At every nth poll of the store: checks whether the holders in the way are still alive, and reminds them.
 const CHECK_EVERY: u32 = 4;
 /// The whole file: desired beyond what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
@@ -230,7 +230,7 @@ enum Asked {
     /// The token is held; no permit if it is being given up right now.
     Granted(Option<Grant>),
     Waits(String),
-    /// What this node holds there must be given up first: cached bytes became contended, or contended ones cacheable.
+    /// This node must first give up what it holds there: cached bytes became contended, or contended ones cacheable.
     GiveFirst(ByteRange),
     Lost(Held),
 }

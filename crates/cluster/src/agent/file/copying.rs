@@ -12,7 +12,7 @@ use super::File;
 /// The most nodes that are asked for one range.
 const ASKED_MAX: usize = 8;
 
-/// What other nodes have cached of a range, where both they and this node hold it shared.
+/// The blocks that other nodes have cached of a range, where both they and this node hold it shared.
 pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
     let shared = &file.shared;
     if !shared.lease.runs() {

@@ -37,7 +37,7 @@ const BLOCK: u64 = 4096;
 pub struct WaitLimit {
     /// The limit.
     pub limit: Duration,
-    /// The pause between two looks at it.
+    /// The pause between two attempts.
     pub pause: Duration,
     /// The clock that measures both.
     pub clock: Clock,

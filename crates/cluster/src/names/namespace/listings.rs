@@ -70,7 +70,7 @@ impl There {
 /// What is cached for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Known {
-    /// What is there now.
+    /// What it leads to now.
     Now(There),
     /// What it led to in this version of the directory; a lease may confirm that the version is still current.
     Then(u64, There),
@@ -132,7 +132,7 @@ impl Default for Listings {
     }
 }
 
-/// What must not be trusted of a directory while a script is in progress.
+/// The parts of a directory that must not be trusted while a script is in progress.
 fn touched(script: &Script) -> UnderWay {
     let name = |change: &Change| match change {
         Change::Name(name, ..) => Some(name.clone()),

@@ -48,7 +48,7 @@ enum Ask {
     Lease(u64),
 }
 
-/// What happens to a name.
+/// A change of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
     /// A file gets this name.
@@ -58,7 +58,7 @@ enum To {
     Removed,
 }
 
-/// What the store answered.
+/// An answer of the store.
 #[derive(Debug, Clone)]
 enum Answered {
     Followed(Followed),

@@ -10,7 +10,7 @@ use super::{
     ATTRIBUTES_MAX, BYTES_MAX, DIRECTORIES_MAX, Followed, IDLE_MAX, LATE_MAX, NAMES_MAX, There,
 };
 
-/// What a script in progress changes of a directory.
+/// The parts of a directory that a script in progress changes.
 #[derive(Debug, Clone)]
 pub(super) enum UnderWay {
     /// These names, and maybe the attributes, which include the time at which names changed.
