@@ -26,7 +26,7 @@ use halocline_os::error::Result;
 pub use halocline_meta::BLOCK;
 pub use halocline_storage::volume::origin::REGISTRY;
 
-/// How long a node that is asked what its cache has is waited for: far longer than a working node takes.
+/// How long to wait for a node that was asked what its cache has: far longer than a working node takes.
 pub const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A file of the origin, identified alike on every node that mounts it.
@@ -64,8 +64,8 @@ pub struct Grant {
     /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Whoever
     /// ends the permit leaves this set only after looking: this node then knows the current state.
     pub renewed: bool,
-    /// The tokens under which bytes may be cached that are new to this node, whole, from the first to the last of those
-    /// that the permit is under: all that counts as known once somebody has looked. Empty if there are none.
+    /// The whole range of the permit's tokens that are new to this node and allow caching, from the first to the last:
+    /// all of it counts as known once somebody has looked. Empty if there are none.
     pub fresh: ByteRange,
     /// Identifies this permit among those of the file; for the agent.
     pub ticket: u64,

@@ -73,7 +73,7 @@ impl Session {
         Ok(())
     }
 
-    /// Drops what is clean: no token covered it since the last session, so other nodes may have changed it (I11).
+    /// Drops clean bytes: no token has covered them since the last session, so other nodes may have changed them (I11).
     fn drop_clean(&self) -> Result<()> {
         for record in self.store.dmt.files() {
             self.mappings.unmap_clean(record.id, WHOLE)?;
@@ -105,7 +105,7 @@ impl Session {
 
     fn close_store(&self) -> Result<()> {
         if self.store.dmt.usable().is_err() {
-            // Not in order, but nothing is lost: what was dirty is on the origin.
+            // Not in order, but nothing is lost: the dirty bytes are on the origin.
             return self.degraded_mode.drain();
         }
         match self.leave_in_order() {
