@@ -16,7 +16,7 @@ use halocline_api::control::{MoveReport, Skipped};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
-/// What a file was before it moved: it is gone from its place, but its blocks and cached pages are freed only when it
+/// A moved file's old copy: it is gone from its place, but its blocks and cached pages are freed only when it
 /// is closed, which takes a third of the time that copying it takes.
 #[derive(Debug)]
 pub(super) struct OldCopy {
