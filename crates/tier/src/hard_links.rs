@@ -341,8 +341,8 @@ impl HardLinks {
         Ok(found)
     }
 
-    /// Makes names of the tree that stand for links to one file hard links of one of those links, or of a new one with
-    /// `target`.
+    /// Takes names of the tree that are separate links to one file, and makes them hard links of one of those links, or
+    /// of a new link with `target`.
     pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
         let Some(((parent, name), first)) = names.first() else { return Ok(()) };
         let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());

@@ -19,8 +19,8 @@
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's
 //!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
 //!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories;
-//!   [counters and history](halocline_api::file_tier) and [`active_moves`] are for people; [`lost_files`] have a name and
-//!   no place; [`leftovers`] are removed when [`wakeups`] says so; [`adopt`] brings what is not a file to the SSD;
+//!   [counters and history](halocline_api::file_tier) and [`active_moves`] are for people; [`lost_files`] have a name
+//!   and no place; [`leftovers`] are removed when [`wakeups`] says so; [`adopt`] brings what is not a file to the SSD;
 //!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are for people.
 //! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
 //!   with what [jobs](halocline_api::jobs) announce; [`eviction_queue`] says which files leave first. [`passthrough`]

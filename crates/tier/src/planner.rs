@@ -150,7 +150,8 @@ impl Planner {
     ) -> Candidates {
         let prepared = &self.eviction_queues[usize::from(announced)];
         let first = || {
-            // This lock is taken first: others want the queues while they hold names, and do not wait for rules.
+            // This lock is taken first: others take the queues' locks while they hold names, and must not wait for
+            // rules.
             let globs = self.globs.read();
             let stays = |file: &Resident| except(file.number) || pins(&globs, file, view);
             prepared.lock().first(bytes, stays, view.residents)
