@@ -84,7 +84,7 @@ impl ExternalChanges {
         self.saved.take(&self.settings.cache_dir.join(CONFLICTS))
     }
 
-    /// Counts what is saved of conflicts as part of the cache (I5), if that changed since it was last counted.
+    /// Counts the bytes saved from conflicts as part of the cache (I5), if they changed since they were last counted.
     pub(crate) fn count_saved(&self) {
         let dir = self.settings.cache_dir.join(CONFLICTS);
         if let Err(error) = self.saved.count(&dir, &self.store.dmt) {

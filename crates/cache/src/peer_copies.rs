@@ -38,17 +38,17 @@ pub(crate) struct Copy {
     pub(crate) blocks: Blocks,
 }
 
-/// What the files of one engine remember together, as [`Copy::weight`] counts it.
+/// How much the files of one engine remember together, in units of [`Copy::weight`].
 #[derive(Debug, Default)]
 pub(crate) struct Remembered(AtomicUsize);
 
 impl Copy {
-    /// What it takes of memory, in units of a block's checksum.
+    /// The memory that it takes, in units of a block's checksum.
     const fn weight(&self) -> usize {
         self.blocks.sums.len() + COPY_WEIGHT
     }
 
-    /// Those of its blocks that are between `from` and `to`, without `to`.
+    /// Its blocks from `from` up to but not including `to`.
     fn cut(&self, from: u64, to: u64) -> Option<Self> {
         let Blocks { file, placement, first, sums } = &self.blocks;
         let (from, to) = (from.max(*first), to.min(*first + sums.len() as u64));
@@ -76,9 +76,9 @@ pub(crate) struct PeerCopies {
 struct Known {
     /// Indexed by the first block; they do not overlap.
     copies: BTreeMap<u64, Copy>,
-    /// What they take together.
+    /// The weight of all of them.
     weight: usize,
-    /// What those of all files take.
+    /// The weight of the copies of all files.
     all: Arc<Remembered>,
     /// When others are to be asked again about a window, indexed by its number.
     asked: BTreeMap<u64, u64>,
@@ -96,7 +96,7 @@ pub(crate) struct Question<'f> {
 }
 
 impl PeerCopies {
-    /// Those of a file, which remembers no more than all files together may.
+    /// The copies of one file, which share the limit of all files together.
     pub(crate) fn among(all: Arc<Remembered>) -> Self {
         let own = Self::default();
         own.known.lock().all = all;

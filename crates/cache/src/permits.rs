@@ -51,7 +51,7 @@ pub(crate) struct Permits {
 #[must_use = "the bytes are others' again when it is dropped"]
 pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
-    /// Where the kernel may have old pages of the file, and they are only dropped while nobody uses them.
+    /// Held if the kernel may have stale pages of the file, which are dropped only while nobody uses them.
     pages: Option<RwLockReadGuard<'f, ()>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,

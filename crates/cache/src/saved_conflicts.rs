@@ -146,7 +146,7 @@ fn bytes_on_disk(path: &Path, dirty: &[Extent]) -> u64 {
     data + BLOCK + (extents + 4 * name + BLOCK).next_multiple_of(BLOCK)
 }
 
-/// Bytes of blocks of all that lies in `dir`.
+/// Bytes of the blocks of everything in `dir`.
 fn allocated_bytes(dir: &PrivateDir) -> Result<u64> {
     let mut bytes = 0;
     for name in dir.names()? {
@@ -163,7 +163,7 @@ fn changed_at(dir: &Path) -> Option<SystemTime> {
     fs::symlink_metadata(dir).and_then(|found| found.modified()).ok()
 }
 
-/// No [`Error::is_full`]: it is neither the origin nor the cache's device that has no room.
+/// Must not satisfy [`Error::is_full`]: neither the origin nor the cache's device is full.
 fn no_room(dir: &PrivateDir, dmt: &ExtentTable, bytes: u64) -> Error {
     let (dir, max) = (dir.path().display(), dmt.saved_max());
     Error::Io(io::Error::other(format!(
