@@ -115,7 +115,7 @@ pub struct PeerCache {
 /// What the caches of other nodes have of a file.
 #[derive(Debug, Clone)]
 pub struct Copies {
-    /// Each of them with what it has.
+    /// Each cache with its copies.
     pub all: Vec<(Arc<PeerCache>, Cached)>,
     /// Whether all nodes that were asked have stated everything; otherwise it is useful to ask again soon.
     pub are_all: bool,
@@ -184,7 +184,7 @@ pub trait FileTokens: Debug + Send + Sync {
     fn try_begin(&self, want: Want) -> Option<Grant>;
 
     /// Whether this node holds all of `range` exclusively and knows its newest bytes, although it is giving it up. For
-    /// the [`LocalCache`], which may write again what it has not changed there, until it returns.
+    /// the [`LocalCache`], which may rewrite unchanged bytes there until it returns.
     fn gives_alone(&self, _range: ByteRange) -> bool {
         false
     }

@@ -109,7 +109,7 @@ impl Flusher {
         REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())
     }
 
-    /// Writes to the origin the dirty extents that begin in `region`. What is added to `all` may be marked clean
+    /// Writes to the origin the dirty extents that begin in `region`. Extents added to `all` may be marked clean
     /// after a sync of the origin.
     pub(crate) fn flush_region(
         &self,
@@ -247,7 +247,7 @@ impl Flusher {
         }
         let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
-        // Only what a barrier has covered can be evicted, and programs may wait for that.
+        // Only extents that a barrier has covered can be evicted, and programs may wait for room.
         if self.pressure.is_short_of_room() || self.backpressure.has_waiters() {
             // A cache that cannot be synced delays room, not the flush; the rebuilder deals with it.
             match self.store.barrier() {

@@ -197,7 +197,7 @@ impl NameChanges {
             self.mappings.unmap_clean(id, WHOLE)
         });
         if let Err(error) = brought {
-            // The name is gone all the same; the cache has the bytes, and the rebuilder tries again.
+            // The name is gone nevertheless; the cache has the bytes, and the rebuilder tries again.
             tracing::warn!("a removed file that is still open cannot be flushed now: {error}");
         }
     }

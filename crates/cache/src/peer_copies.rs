@@ -1,6 +1,6 @@
-//! What other nodes have said that their caches have of one file. Nothing here waits for a node.
+//! Copies of one file's blocks that other nodes reported to have on their caches. Nothing here waits for a node.
 //!
-//! What must hold: what is found was stated by another node under its token, and this node has held the same bytes
+//! What must hold: another node reported each copy under its token, and this node has held the same bytes
 //! shared since before it asked (`docs/decisions/0041-reads-from-other-nodes-caches.md`). So whoever gives up a range,
 //! or is about to change it, drops it here first; what is dropped while a question is in progress is not taken from the
 //! answer.
@@ -187,7 +187,7 @@ impl Question<'_> {
             known.asked.insert(self.number, self.now_ms + due_in);
         }
         if copies.are_all {
-            // What is no longer stated has been evicted.
+            // Copies that are no longer reported have been evicted.
             known.remove(window);
         }
         for (cache, cached) in copies.all {
@@ -229,7 +229,7 @@ impl Known {
         Some(copy)
     }
 
-    /// Whether more may be remembered. What is not comes from the origin.
+    /// Whether more may be remembered. Bytes of copies that are not remembered come from the origin.
     fn has_room(&self) -> bool {
         self.weight < ONE_FILE_MAX && self.all.0.load(Ordering::Relaxed) < ALL_FILES_MAX
     }

@@ -426,7 +426,7 @@ impl Permits {
     }
 }
 
-/// The smallest range that contains both, of which the second may be empty.
+/// The smallest range that contains both; the second may be empty.
 fn hull(one: ByteRange, other: ByteRange) -> ByteRange {
     if other.is_empty() {
         return one;

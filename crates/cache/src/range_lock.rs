@@ -327,7 +327,7 @@ mod tests {
         assert!(lock.state.lock().watched.ends.is_empty());
     }
 
-    /// Against a plain list: ranges of all lengths, also empty ones, of which many are watched at a time.
+    /// Compares watches with a plain list: ranges of all lengths, also empty ones, many watched at the same time.
     #[test]
     fn exactly_the_watches_that_overlap_a_writer_end() {
         let mut random = 1_u64;

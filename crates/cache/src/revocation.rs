@@ -59,7 +59,7 @@ impl Revocation {
                 return Ok(Some(file));
             }
             let Some(id) = self.store.dmt.find(key) else { return Ok(None) };
-            // Other nodes rename files, of which the record does not know.
+            // Other nodes rename files without updating this node's record.
             if let Ok(Some(file)) = self.known.file_by_id(id) {
                 return Ok(Some(file));
             }
@@ -71,7 +71,7 @@ impl Revocation {
         }
     }
 
-    /// Drops what is clean in a range of a file that is not in memory; `false` if it is by now.
+    /// Drops the clean bytes of a range of a file that is not in memory; `false` if the file is in memory by now.
     fn drop_unopened(&self, key: OriginKey, id: FileId, range: ByteRange) -> Result<bool> {
         let _alone = self.store.forgetting.lock();
         // While frozen no file enters the table, so nobody gets locks of this one's bytes.

@@ -82,7 +82,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session, when nothing runs any more.
+    /// Ends the session, once all threads and requests have ended.
     pub(crate) fn leave(&self) -> Result<()> {
         if let Some(coherence) = self.permits.coherence() {
             // Bytes that are still dirty stay reserved for this cache until its next mount, or its recovery.

@@ -73,7 +73,7 @@ impl Background {
         Ok(Self { wakeups, threads: Mutex::new(threads) })
     }
 
-    /// No threads: somebody else does the chores of `components`.
+    /// Without threads: the caller does the chores of `components`.
     pub(super) fn by_others(components: &Components) -> Self {
         Self { wakeups: components.base.wakeups.clone(), threads: Mutex::default() }
     }

@@ -1,6 +1,6 @@
 //! Files with several names (hard links): all names move together, and the data once.
 //!
-//! The SSD's tree has the names, so it has the hard links too: those of the file if it is on the SSD, those of its link
+//! The SSD's tree has the names, so it has the hard links, too: of the file itself if it is on the SSD, of its link
 //! if it is below. The link of such a file has a form of its own ([`super::tier_links`]), because a second name of any
 //! other link is not believed.
 //!

@@ -127,8 +127,8 @@ impl Leftovers {
         synced.and(failed)
     }
 
-    /// The same at the end of a mount, which nothing may prevent: leftovers that cannot be removed now, because a tier
-    /// is read-only or fails, keep their intents, so that the next mount removes them. Reports these.
+    /// The same for a flush, whose failure would keep a mount from ending: leftovers that cannot be removed now,
+    /// because a tier is read-only or fails, keep their intents, so that the next mount removes them. Reports these.
     pub(super) fn finish_what_goes(&self) -> MoveReport {
         let mut report = MoveReport::default();
         let Err(error) = self.finish() else { return report };

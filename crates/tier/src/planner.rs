@@ -242,7 +242,7 @@ impl Planner {
         Some((at as u64, order.len() as u64))
     }
 
-    /// Tells jobs that thread `by` opens or creates a file with these paths, of which there is at least one.
+    /// Tells jobs that thread `by` opens or creates a file with these paths (at least one).
     pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> Followed {
         let opener = self.openers.of_thread(by, self.clock.instant());
         let (passed, ahead) = {

@@ -1,4 +1,4 @@
-//! What is on the tiers when they are mounted or checked: recovery, adoption and accounting.
+//! Reads the tiers when they are mounted or checked: recovery, adoption and accounting.
 //!
 //! What must hold: only data that an intent but no link names is removed, and copies that never got a place; everything
 //! else that does not fit is listed and left alone.

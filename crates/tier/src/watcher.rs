@@ -25,7 +25,7 @@ use halocline_os::error::Result;
 /// - it may wait, which delays the step, and may panic, which the tier treats as the death of that
 ///   thread in the middle of its work: the next mount can use the set, but this tier can only be
 ///   dropped, unless the thread was one of the tier's own.
-/// - it may make only calls of the tier that cannot wait for the thread that makes the step, which may hold locks.
+/// - it calls the tier only where the call cannot wait for the thread that makes the step, which may hold locks.
 ///
 /// The default methods do nothing.
 pub trait Watcher: fmt::Debug + Send + Sync {

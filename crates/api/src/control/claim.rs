@@ -261,7 +261,7 @@ impl Claim {
 
 /// A claim that excludes another.
 enum Other {
-    /// Its process was not asked yet. The directory and the cache that were asked for are those of the other claim.
+    /// Its process was not asked yet; `asked` has the directory and the cache of the claim that it excludes.
     Claimant {
         nonce: u64,
         asked: (PathBuf, PathBuf),

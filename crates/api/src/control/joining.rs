@@ -29,7 +29,7 @@ pub struct Joined {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint(#[serde(with = "wire::path")] pub PathBuf);
 
-/// The processes that use a mount besides its own.
+/// The processes that use a mount, apart from the one that serves it.
 #[derive(Debug, Clone, Default)]
 pub struct Members(Arc<Mutex<State>>);
 
