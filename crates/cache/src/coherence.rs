@@ -193,9 +193,9 @@ pub trait FileTokens: Debug + Send + Sync {
     fn end(&self, grant: Grant);
 
     /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at
-    /// most for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began,
-    /// and lies in ranges that this node has held shared all the time since. So it is the newest until this node has
-    /// given up its token there, which the [`LocalCache`] is told. The caller holds no permit.
+    /// most for [`ANSWER_LIMIT`]. Each returned copy was clean on another node, under its token, after this call began,
+    /// and lies in a range that this node has held shared ever since. So its bytes are the newest until this node gives
+    /// up its token there, of which the [`LocalCache`] is told. The caller holds no permit.
     fn copies(&self, _range: ByteRange) -> Copies {
         Copies::default()
     }
