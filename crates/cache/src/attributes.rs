@@ -85,7 +85,7 @@ impl Attributes {
         Ok(self.shown(stat))
     }
 
-    /// The file whose modification time is to be set, if this node or others may hold another one for it.
+    /// The file whose modification time is to be set, if this node or others may hold back a different one for it.
     fn timed(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
         if !self.permits.are_needed() {
             return self.known.file_of_known(node);

@@ -3,8 +3,8 @@
 //!
 //! A flush writes dense regions in order; a write that goes to the origin meanwhile makes it seek away from them and
 //! back. So while a flush for room runs, a policy with a wait limit lets writes wait for its next region. A wait never
-//! lasts longer than a few times what the origin itself is expected to take (D11), and after waits in vain some writes do
-//! not wait.
+//! lasts longer than a few times what the origin itself is expected to take (D11), and after fruitless waits some
+//! writes do not wait.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Backpressure {
     waiting: AtomicU32,
     /// How many of the next writes go to the origin without waiting.
     backoff_writes: AtomicU32,
-    /// Waits in vain since one got room.
+    /// Fruitless waits since the last one that got room.
     in_vain: AtomicU32,
 }
 

@@ -16,7 +16,7 @@ const SECTOR: u64 = 512;
 /// Dirty extents compared with the origin for one `stat`; the bytes of any others count as missing there.
 const COMPARED_MAX: usize = 64;
 
-/// Blocks of 512 bytes of a file with `size` bytes of which the origin holds `below` blocks: those, and the blocks of
+/// Blocks of 512 bytes of a file with `size` bytes: the `below` blocks that the origin holds, and the blocks of
 /// dirty bytes that lie in the origin's holes. The origin is asked about holes only if it has some and there are dirty
 /// bytes.
 pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u64) -> u64 {

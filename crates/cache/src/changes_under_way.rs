@@ -26,12 +26,12 @@ impl ChangesUnderWay {
     /// A change begins.
     pub(crate) fn begin(&self, lease: &Lease) {
         self.count.fetch_add(1, Ordering::SeqCst);
-        // Seldom, because it stays noted for a while.
+        // Rarely taken: `noted` stays set for a while.
         if !self.noted.load(Ordering::SeqCst) {
             let _stopped = self.stopped.lock();
             if !self.noted.load(Ordering::SeqCst) {
                 lease.note_exit();
-                // Not earlier: others that begin rely on it without the lock.
+                // Only now: other changes that begin rely on it without the lock.
                 self.noted.store(true, Ordering::SeqCst);
                 self.begun.notify_one();
             }

@@ -26,7 +26,7 @@ use halocline_os::error::Result;
 pub use halocline_meta::BLOCK;
 pub use halocline_storage::volume::origin::REGISTRY;
 
-/// How long a node that is asked what its cache has is waited for: far longer than a working node takes.
+/// How long to wait for a node that was asked what its cache has: far longer than a working node takes.
 pub const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A file of the origin, identified alike on every node that mounts it.
@@ -64,8 +64,8 @@ pub struct Grant {
     /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Whoever
     /// ends the permit leaves this set only after looking: this node then knows the current state.
     pub renewed: bool,
-    /// The tokens under which bytes may be cached that are new to this node, whole, from the first to the last of those
-    /// that the permit is under: all that counts as known once somebody has looked. Empty if there are none.
+    /// The whole range of the permit's tokens that are new to this node and allow caching, from the first to the last:
+    /// all of it counts as known once somebody has looked. Empty if there are none.
     pub fresh: ByteRange,
     /// Identifies this permit among those of the file; for the agent.
     pub ticket: u64,
@@ -115,7 +115,7 @@ pub struct PeerCache {
 /// What the caches of other nodes have of a file.
 #[derive(Debug, Clone)]
 pub struct Copies {
-    /// Each of them with what it has.
+    /// Each cache with its copies.
     pub all: Vec<(Arc<PeerCache>, Cached)>,
     /// Whether all nodes that were asked have stated everything; otherwise it is useful to ask again soon.
     pub are_all: bool,
@@ -184,7 +184,7 @@ pub trait FileTokens: Debug + Send + Sync {
     fn try_begin(&self, want: Want) -> Option<Grant>;
 
     /// Whether this node holds all of `range` exclusively and knows its newest bytes, although it is giving it up. For
-    /// the [`LocalCache`], which may write again what it has not changed there, until it returns.
+    /// the [`LocalCache`], which may rewrite unchanged bytes there until it returns.
     fn gives_alone(&self, _range: ByteRange) -> bool {
         false
     }
@@ -193,9 +193,9 @@ pub trait FileTokens: Debug + Send + Sync {
     fn end(&self, grant: Grant);
 
     /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at
-    /// most for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began,
-    /// and lies in ranges that this node has held shared all the time since. So it is the newest until this node has
-    /// given up its token there, which the [`LocalCache`] is told. The caller holds no permit.
+    /// most for [`ANSWER_LIMIT`]. Each returned copy was clean on another node, under its token, after this call began,
+    /// and lies in a range that this node has held shared ever since. So its bytes are the newest until this node gives
+    /// up its token there, of which the [`LocalCache`] is told. The caller holds no permit.
     fn copies(&self, _range: ByteRange) -> Copies {
         Copies::default()
     }

@@ -134,7 +134,7 @@ pub(crate) struct Components {
     pub(crate) kernel_pages: Arc<KernelPages>,
     /// The caches of other nodes.
     pub(crate) peers: Arc<Peers>,
-    /// What tells our own changes of the origin from those of others (I9).
+    /// Distinguishes our own changes of the origin from those of others (I9).
     pub(crate) own: Arc<OwnChanges>,
     pub(crate) repair: Arc<Repair>,
     pub(crate) external: Arc<ExternalChanges>,

@@ -26,11 +26,11 @@ pub(crate) struct Decorated<'a> {
     pub(crate) index: usize,
     pub(crate) config: &'a Config,
     pub(crate) clock: &'a Clock,
-    /// The queue that an emulated device has in common with other mounts.
+    /// The queue that an emulated device shares with other mounts.
     pub(crate) queue: Option<CommonQueue>,
     /// What a test puts around the device.
     pub(crate) injected: Decorate<'a>,
-    /// Of a side of this mount.
+    /// The meter of a server of this mount's origin or cache.
     pub(crate) meter: Option<&'a Arc<Meter>>,
 }
 

@@ -241,7 +241,7 @@ impl DegradedMode {
     }
 }
 
-/// The error where dirty bytes of a file are to be brought to the origin that is not found there.
+/// The error for a file with dirty bytes that are to be flushed, if the origin no longer has the file.
 fn missing_dirty(record: &FileRecord) -> Error {
     Error::invalid(
         format!("{} is not there any more and has dirty bytes", record.path.display()),

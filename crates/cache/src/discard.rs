@@ -34,8 +34,8 @@ impl Discards {
     }
 
     /// Forgets files that no longer have anything on the cache and are not open, and removes their empty objects: both
-    /// would otherwise stay as long as the origin has the file. A file of which programs want something stays, even if
-    /// `fetcher` has not recorded that yet.
+    /// would otherwise stay as long as the origin has the file. A file with ranges that programs want stays, even if
+    /// `fetcher` has not recorded them yet.
     pub(crate) fn forget_empty(&self, fetcher: &Fetcher) -> Result<()> {
         for id in self.store.take_emptied() {
             {
@@ -43,7 +43,7 @@ impl Discards {
                 // So that the file is not opened, and its number found, meanwhile.
                 let frozen = self.files.freeze();
                 if frozen.by_id(id).is_none() {
-                    // Its readers have closed it, so everything that was wanted of it is queued there.
+                    // Its readers have closed it, so all of its wanted ranges are queued there.
                     fetcher.note_wants();
                     if self.store.dmt.is_empty(id) {
                         self.store.dmt.forget(id)?;

@@ -84,7 +84,7 @@ impl ExternalChanges {
         self.saved.take(&self.settings.cache_dir.join(CONFLICTS))
     }
 
-    /// Counts what is saved of conflicts as part of the cache (I5), if that changed since it was last counted.
+    /// Counts the bytes saved from conflicts as part of the cache (I5), if they changed since they were last counted.
     pub(crate) fn count_saved(&self) {
         let dir = self.settings.cache_dir.join(CONFLICTS);
         if let Err(error) = self.saved.count(&dir, &self.store.dmt) {
@@ -100,7 +100,7 @@ impl ExternalChanges {
             let sick = self.store.dmt.usable().is_err();
             let evidence = if sick { Evidence::Behind(i64::MAX) } else { self.own.evidence() };
             match evidence.judge(record.stamp, found) {
-                // What is dirty is under an exclusive token, so no other node has made the file shorter: the origin
+                // Dirty bytes are under an exclusive token, so no other node has made the file shorter: the origin
                 // has lost its end.
                 _ if self.shared => {
                     let was_longer =
@@ -212,7 +212,7 @@ impl ExternalChanges {
             let reason = "the origin's file was changed behind the mount";
             if let Err(error) = self.save(id, &path, &dirty, reason) {
                 if self.saved.is_refused(id) {
-                    // There is nothing to flush with it, and others need one.
+                    // This file cannot be flushed, and others need a handle.
                     *file.flush_handle.lock() = None;
                 }
                 return Err(error);

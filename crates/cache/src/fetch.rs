@@ -186,9 +186,9 @@ impl Fetcher {
         Ok(Fetched::Bytes(brought))
     }
 
-    /// Puts the missing bytes of a range on the cache: all of them or none. They come from `given`, which has the bytes
-    /// of the whole range, or else from the origin. Returns how many bytes were brought and how many were evicted for
-    /// them, or `None` if there is no room. The caller holds the range exclusively.
+    /// Puts the missing bytes of a range on the cache: all of them or none. They come from `given`, which then has the
+    /// bytes of the whole range, or from the origin. Returns how many bytes were put there and how many were evicted
+    /// for them, or `None` if there is no room. The caller holds the range exclusively.
     pub(crate) fn put(
         &self,
         file: &CachedFile,

@@ -45,8 +45,8 @@ const QUEUE_BYTES_MAX: usize = 32 << 20;
 const MISSED_MIN: u64 = 1 << 12;
 const MISSED_MAX: u64 = 1 << 21;
 
-/// One cache's worth of reads is this many ticks of the clock that says when a range was missed, which turns round after
-/// 64 of them. What was missed longer ago than that seems to have been missed later.
+/// Ticks for each cache's worth of reads, of the clock that dates missed ranges. It wraps around after 64 caches'
+/// worth: a range that was missed longer ago seems to have been missed more recently.
 const TICKS: u64 = 1 << 10;
 
 /// Ranges that reads missed before: one fingerprint per slot, with the time, and a newer one replaces an older one. A
@@ -83,7 +83,7 @@ impl MissedRanges {
         let noted = u32::from(fingerprint) << 16 | u32::from(time);
         let [a, b, c, d] = self.places[at].swap(noted, Ordering::Relaxed).to_be_bytes();
         let before = u16::from_be_bytes([c, d]);
-        // Rounded up: a range that was missed in this tick was not missed at once.
+        // Rounded up: a range that was already missed in this tick was not missed at the same moment.
         let ticks = u64::from(time.wrapping_sub(before)) + 1;
         (u16::from_be_bytes([a, b]) == fingerprint).then(|| ticks * self.tick)
     }

@@ -54,20 +54,20 @@ pub(crate) struct Flushed {
     syncs_failed: u64,
 }
 
-/// How a flush deals with requests that hold bytes it is to flush.
+/// How a flush deals with requests that hold the bytes to be flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenBusy {
     /// It leaves what they hold to a later flush, and holds up no writer to the cache.
     PassOver,
-    /// It waits for them and then holds the region alone, so it ends however busy a file is. Writers to the region
-    /// wait meanwhile.
+    /// It waits for them and then holds the region exclusively, so it ends however busy a file is. Writers to the
+    /// region wait meanwhile.
     Wait,
 }
 
 /// How a flush deals with programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Manners {
-    /// Requests in its way.
+    /// How it treats requests that hold bytes.
     pub(crate) when_busy: WhenBusy,
     /// Who waits for it.
     pub(crate) waits: Waits,
@@ -109,7 +109,7 @@ impl Flusher {
         REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())
     }
 
-    /// Writes to the origin the dirty extents that begin in `region`. What is added to `all` may be marked clean
+    /// Writes to the origin the dirty extents that begin in `region`. Extents added to `all` may be marked clean
     /// after a sync of the origin.
     pub(crate) fn flush_region(
         &self,
@@ -162,7 +162,7 @@ impl Flusher {
                 // The sweep resolves it.
                 return Ok(None);
             }
-            // What lies between is written again as it was read: only where no other node can write meanwhile (I11).
+            // Gaps are written again as they were read: only where no other node can write meanwhile (I11).
             let given =
                 matches!(waits, Waits::Node(given) if self.owns_gaps(file, &snapshot, given));
             let unshared = if given { None } else { self.permits.try_to_rewrite(file, span) };
@@ -195,7 +195,7 @@ impl Flusher {
         Ok(rest)
     }
 
-    /// Whether what lies between the dirty runs is this node's alone until it has given up the range `given`.
+    /// Whether this node alone holds the gaps between the dirty runs until it has given up the range `given`.
     fn owns_gaps(&self, file: &CachedFile, snapshot: &Snapshot, given: ByteRange) -> bool {
         let runs = snapshot.runs().runs;
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return false };
@@ -247,7 +247,7 @@ impl Flusher {
         }
         let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
-        // Only what a barrier has covered can be evicted, and programs may wait for that.
+        // Only extents that a barrier has covered can be evicted, and programs may wait for room.
         if self.pressure.is_short_of_room() || self.backpressure.has_waiters() {
             // A cache that cannot be synced delays room, not the flush; the rebuilder deals with it.
             match self.store.barrier() {

@@ -1,6 +1,6 @@
-//! Pages that the kernel keeps of files although the reads of programs bypass it: it reads them for `sendfile`, `splice`
-//! and private mappings. Where other nodes use the origin, they are dropped with whatever else a node has of a range that
-//! it gives up (I11).
+//! Pages in the kernel's cache of files whose reads bypass that cache: the kernel reads them for `sendfile`, `splice`
+//! and private mappings. If other nodes use the origin, a node that gives up a range drops these pages together with
+//! everything else that it has of the range (I11).
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use halocline_vfs::engine::DropPages;
 
 use crate::extent::file::CachedFile;
 
-/// Has the front end drop them, if there is one.
+/// Makes the front end, if there is one, drop such pages.
 #[derive(Default)]
 pub(crate) struct KernelPages(OnceLock<Box<dyn DropPages>>);
 
@@ -21,12 +21,13 @@ impl fmt::Debug for KernelPages {
 }
 
 impl KernelPages {
-    /// A front end serves the engine. Only the first one counts.
+    /// Registers the front end that serves the engine. Only the first one counts.
     pub(crate) fn are_dropped_by(&self, front: Box<dyn DropPages>) {
         let _ = self.0.set(front);
     }
 
-    /// Drops those of a range that is given up, in which no request is in progress. Waits for that, at most for a moment.
+    /// Drops the pages of a range that is given up, in which no request is in progress. Waits for that at most a
+    /// moment.
     pub(crate) fn drop_range(&self, file: &CachedFile, range: ByteRange) {
         if let Some(front) = self.0.get() {
             let key = file.node.read().key();

@@ -164,8 +164,8 @@ impl KnownFiles {
         }
     }
 
-    /// Whether the file may become dirty: it can be flushed, and so can all dirty files. Then it has a descriptor, by
-    /// which it is found under whatever name others give it.
+    /// Whether the file may become dirty: it can be flushed, and so can all dirty files. It then has a descriptor that
+    /// leads to it whatever name others give it.
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
         let refused = self.flush_handles.are_all_kept() && file.flush_handle.lock().is_none();
         !refused && self.flush_handle_of(file).is_ok()
@@ -190,13 +190,13 @@ impl KnownFiles {
         Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
     }
 
-    /// Syncs what is on the origin of a file, whatever wrote it.
+    /// Syncs the origin's bytes of a file, whoever wrote them.
     ///
     /// # Errors
-    /// If it could not be synced; none if the file is gone, for everybody.
+    /// If they could not be synced; none if the file is gone for everybody.
     pub(crate) fn sync(&self, file: &CachedFile) -> Result<()> {
         let open = || -> Result<_> {
-            // Not by a descriptor for flushing, which would be kept: files that are given up are often closed.
+            // Opens no new descriptor for flushing, which would be kept: files that are given up are often closed.
             self.reader_of(file).or_else(|_| {
                 let node = file.node.read().clone();
                 Ok(Arc::new(self.origin.open(&node, libc::O_WRONLY)?))
@@ -206,7 +206,7 @@ impl KnownFiles {
             Ok(origin) => Ok(origin.sync(true)?),
             Err(error) => match error.errno() {
                 libc::ENOENT | libc::ESTALE => Ok(()),
-                // Its mode was changed since programs opened it, and what they wrote must be synced, too. Other nodes
+                // Its mode was changed after programs opened it, and their writes must be synced, too: other nodes
                 // wait for this.
                 libc::EACCES | libc::EPERM => self.origin.sync_everything(),
                 _ => Err(error),

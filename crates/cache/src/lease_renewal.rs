@@ -2,8 +2,8 @@
 //! note the end of a process that is killed meanwhile (I9).
 //!
 //! Each change extends the lease before it begins and after it ends. A write to a slow disk, or a thread that waits on
-//! a busy machine, may take longer than that: after a kill in such a moment, our own bytes would be taken for those of
-//! others.
+//! a busy machine, may take longer than the lease: after a kill at such a moment, our own bytes would be taken for
+//! those of others.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};

@@ -18,7 +18,7 @@
 //! What keeps promises:
 //! - [`own_changes`] and [`external_changes`] tell our changes of origin files from those of others (I9), by a lease
 //!   that [`lease_renewal`] renews during [`changes_under_way`]; [`path_lookup`] says whether a file is gone.
-//! - [`damage`] is found by checksums and dealt with by [`repair`]; [`degraded_mode`] goes on without a store of
+//! - [`damage`] is found by checksums and dealt with by [`repair`]; [`degraded_mode`] continues without a store of
 //!   records, [`defects`] after a panic; [`hang_detection`] says whether both sides answer, [`origin_space`] whether
 //!   what is admitted can be flushed.
 //! - [`session`] takes over what the last session left and marks a clean end; [`recover`] finds its dirty files;

@@ -98,7 +98,7 @@ impl Lifecycle {
         // Transfers of its bytes finish first (I2).
         let _range = file.range.exclusive(WHOLE);
         // The last close and the removal of the last name may race here, and the file may have been opened just
-        // before its name was removed: that handle's close comes here again.
+        // before its name was removed: closing that handle calls this again.
         if file.is_open() {
             return Ok(());
         }

@@ -26,7 +26,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{Namespace, Node, Removed};
 use halocline_vfs::{Make, Maker, Stat};
 
-/// How often a name is looked up that other nodes give to other files meanwhile.
+/// How often to look a name up again because other nodes gave it to another file meanwhile.
 const NAME_TRIES: u32 = 8;
 
 /// Changes names.
@@ -152,11 +152,11 @@ impl NameChanges {
         }
     }
 
-    /// Removes a name, by `remove`, of a file that other nodes may have cached, after they have flushed their dirty bytes
-    /// of it. The permit is held until the name is gone: a node that gets the file's tokens after that finds that it has
-    /// no name ([`Permits`]), so that none keeps dirty bytes of a file that nobody can find again.
+    /// Removes, by `remove`, a name of a file that other nodes may have cached, after they have flushed their dirty
+    /// bytes of it. The permit is held until the name is gone: a node that gets the file's tokens later finds that the
+    /// file has no name ([`Permits`]), so that no node keeps dirty bytes of a file that nobody can find again.
     ///
-    /// Others may give the name to another file while this node waits for the permit: then that one's is taken.
+    /// Others may give the name to another file while this node waits for the permit: then it takes that file's permit.
     fn without_others(
         &self,
         parent: &Node,
@@ -173,7 +173,7 @@ impl NameChanges {
             };
             match self.namespace.lookup(parent, name) {
                 Ok((_, stat)) if is_regular(&stat) && origin_key(&stat) != file.key => {}
-                // What else it leads to, or that it leads nowhere, the removal itself finds.
+                // If it leads to something else or nowhere, the removal itself finds that out.
                 _ => return remove(),
             }
         }
@@ -184,8 +184,8 @@ impl NameChanges {
         )(busy))
     }
 
-    /// A file without names that a program has open, where other nodes use the origin, too: its dirty bytes go to the
-    /// origin, and nothing more is cached. After a kill its record would lead to whatever file has the inode number by
+    /// Flushes a file without names that a program has open, and drops its clean bytes, if other nodes use the origin,
+    /// too. After a kill its record would lead to whatever file has the inode number by
     /// then: with other nodes, tokens and not stamps say what may be flushed (I11).
     fn flush_unlinked(&self, file: &Arc<CachedFile>) {
         if !self.permits.are_needed() {
@@ -197,14 +197,14 @@ impl NameChanges {
             self.mappings.unmap_clean(id, WHOLE)
         });
         if let Err(error) = brought {
-            // The name is gone all the same; the cache has the bytes, and the rebuilder tries again.
+            // The name is gone nevertheless; the cache has the bytes, and the rebuilder tries again.
             tracing::warn!("a removed file that is still open cannot be flushed now: {error}");
         }
     }
 
-    /// Before a name of a file is removed. If it has others: the records know the file by one name, so its dirty bytes are
-    /// flushed and caching starts anew. If it is the last one, programs of other nodes may have the file open, and read
-    /// what this node wrote (I11): it is flushed, too.
+    /// Called before a name of a file is removed. If the file has other names, its dirty bytes are flushed and caching
+    /// starts anew, because the records know it by one name. If it was the last one, programs of other nodes may have
+    /// the file open, and must read what this node wrote (I11): so it is flushed, too.
     fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let Ok((node, stat)) = self.namespace.lookup(parent, name) else {
             return Ok(());

@@ -35,9 +35,9 @@ pub(crate) struct OriginAccess {
     used_ms: AtomicU64,
     /// Requests of programs in progress.
     busy: AtomicU64,
-    /// The worst of what the file systems' clients of a striped origin's servers do.
+    /// How the file-system clients of a striped origin's servers treat pages: the worst of them.
     servers_pages: ClientPages,
-    /// What those of its files do, by device: others may be mounted below its root.
+    /// How the clients of its files treat pages, by device: other file systems may be mounted below its root.
     pages: RwLock<FxHashMap<u64, ClientPages>>,
 }
 
@@ -72,7 +72,7 @@ impl OriginAccess {
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
-    /// Syncs all that the file systems of the origin have: for a file that this user may not open.
+    /// Syncs the origin's entire file systems: for a file that this user may not open.
     pub(crate) fn sync_everything(&self) -> Result<()> {
         for server in self.data.servers() {
             server.directory().sync_all()?;
@@ -80,7 +80,7 @@ impl OriginAccess {
         Ok(())
     }
 
-    /// What the clients of the file systems that a file's bytes are on do with pages; the worst, where that is unknown.
+    /// How the clients of the file systems with a file's bytes treat pages; the worst case if that is unknown.
     pub(crate) fn pages_of(&self, node: &Node) -> ClientPages {
         let (device, _) = node.key();
         let known = self.pages.read().get(&device).copied();
@@ -100,13 +100,13 @@ impl OriginAccess {
         own.max(self.servers_pages)
     }
 
-    /// Whether a client keeps what others may change, or what they have not seen yet.
+    /// Whether a client keeps pages that others may have changed, or writes that others do not see yet.
     pub(crate) fn keeps_pages(&self, node: &Node) -> bool {
         self.pages_of(node) > ClientPages::Coherent
     }
 
-    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones: by a file that is open already
-    /// where this user may not open it any more.
+    /// Drops the kernel's pages of a file that may be stale after writes by others. Uses the already `open` file if
+    /// this user may no longer open it.
     pub(crate) fn forget_pages(
         &self,
         node: &Node,
@@ -171,7 +171,7 @@ impl OriginAccess {
     }
 }
 
-/// What the clients of the file systems do that a striped origin's servers lie on.
+/// How the clients of the file systems with a striped origin's servers treat pages.
 fn pages_of_servers(data: &Origin) -> ClientPages {
     if !data.is_striped() {
         return ClientPages::Coherent;

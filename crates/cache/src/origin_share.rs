@@ -1,7 +1,7 @@
-//! What low-priority work may use of the origin, which programs and other nodes use, too.
+//! How much of the origin low-priority work may use, because programs and other nodes use it, too.
 //!
-//! For flushes that nobody waits for, and for fetches. What must be on the origin before somebody can go on (bytes that
-//! another node wants, room for programs, a flush that was asked for) asks nothing here.
+//! This limits fetches, and flushes that nobody waits for. It does not limit flushes that somebody waits for: of bytes
+//! that another node wants, for room for programs, or on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,12 +42,12 @@ impl OriginShare {
         self.origin.is_idle() && !self.now().others_serve
     }
 
-    /// How long one of `workers` rests after having `worked` so long.
+    /// How long one of `workers` rests after it `worked` for this long.
     pub(crate) fn rest(&self, worked: Duration, workers: u32) -> Duration {
         self.now().rest(worked, workers, !self.origin.is_idle())
     }
 
-    /// After how long work that gets one part in `of_time` of the origin's time goes on.
+    /// How long work that gets one part in `of_time` of the origin's time pauses after it `worked` for this long.
     pub(crate) fn pause(&self, worked: Duration, of_time: u32) -> Duration {
         self.now().pause(worked, of_time)
     }

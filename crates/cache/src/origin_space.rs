@@ -74,7 +74,7 @@ pub(crate) struct OriginSpace {
     /// The same for writes that go to the origin, which may use the reserve.
     #[builder(skip)]
     last: AtomicU64,
-    /// New blocks that dirty bytes need on the origin, at most.
+    /// The most new blocks that dirty bytes need on the origin.
     #[builder(skip)]
     promised: AtomicU64,
     /// Whether the origin has less free space than what is promised plus the reserve.
@@ -259,7 +259,7 @@ impl OriginSpace {
         let near = promised.saturating_add(reserve).saturating_add(NEAR_BYTES);
         if available < near && promised > 0 {
             promised = promised.min(self.new_bytes_of_dirty().unwrap_or(u64::MAX));
-            // Read last: what a flush took meanwhile is missing in both, or in neither.
+            // Read last, so that space that a flush took meanwhile is missing in both, or in neither.
             available = available.min(self.free_on_origin().0);
         }
         if last_check.refusal.as_ref().is_some_and(|refusal| {

@@ -81,8 +81,8 @@ impl Drop for Changing<'_> {
 }
 
 impl OwnChanges {
-    /// As [`Self::changing`], before we change bytes or the size, after all that the change waits for: without a lease
-    /// other nodes may have taken the bytes meanwhile (I12).
+    /// As [`Self::changing`], for a change of bytes or of the size. Must be called after everything that the change
+    /// waits for: without a lease other nodes may have taken the bytes meanwhile (I12).
     pub(crate) fn changing_bytes<'a>(
         &'a self,
         file: &'a CachedFile,

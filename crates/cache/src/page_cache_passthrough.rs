@@ -143,7 +143,7 @@ impl PageCachePassthrough {
         if !end_read_below(file, Some(origin)) {
             self.mapped.lock().push_back(Arc::downgrade(file));
         }
-        // A file that was mapped when it was closed may be free by now.
+        // A file that was mapped when it was closed may be unmapped by now.
         let other = self.mapped.lock().pop_front().and_then(|file| file.upgrade());
         let Some(other) = other.filter(|other| !Arc::ptr_eq(other, file)) else { return };
         let node = other.node.read().clone();

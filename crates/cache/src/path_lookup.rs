@@ -1,6 +1,6 @@
 //! Whether a file of the origin is gone, or only cannot be examined now.
 //!
-//! Dirty bytes of a file that is gone have nowhere to go; those of one that cannot be examined do, and wait. What
+//! Dirty bytes of a file that is gone have nowhere to go; those of a file that cannot be examined wait. What
 //! must hold: a file is gone only if
 //! - each directory on its path was examined, and one of them answered that the name does not exist, or belongs to
 //!   another file;

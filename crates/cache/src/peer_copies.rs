@@ -1,6 +1,6 @@
-//! What other nodes have said that their caches have of one file. Nothing here waits for a node.
+//! Copies of one file's blocks that other nodes reported to have on their caches. Nothing here waits for a node.
 //!
-//! What must hold: what is found was stated by another node under its token, and this node has held the same bytes
+//! What must hold: another node reported each copy under its token, and this node has held the same bytes
 //! shared since before it asked (`docs/decisions/0041-reads-from-other-nodes-caches.md`). So whoever gives up a range,
 //! or is about to change it, drops it here first; what is dropped while a question is in progress is not taken from the
 //! answer.
@@ -38,17 +38,17 @@ pub(crate) struct Copy {
     pub(crate) blocks: Blocks,
 }
 
-/// What the files of one engine remember together, as [`Copy::weight`] counts it.
+/// How much the files of one engine remember together, in units of [`Copy::weight`].
 #[derive(Debug, Default)]
 pub(crate) struct Remembered(AtomicUsize);
 
 impl Copy {
-    /// What it takes of memory, in units of a block's checksum.
+    /// The memory that it takes, in units of a block's checksum.
     const fn weight(&self) -> usize {
         self.blocks.sums.len() + COPY_WEIGHT
     }
 
-    /// Those of its blocks that are between `from` and `to`, without `to`.
+    /// Its blocks from `from` up to but not including `to`.
     fn cut(&self, from: u64, to: u64) -> Option<Self> {
         let Blocks { file, placement, first, sums } = &self.blocks;
         let (from, to) = (from.max(*first), to.min(*first + sums.len() as u64));
@@ -76,9 +76,9 @@ pub(crate) struct PeerCopies {
 struct Known {
     /// Indexed by the first block; they do not overlap.
     copies: BTreeMap<u64, Copy>,
-    /// What they take together.
+    /// The weight of all of them.
     weight: usize,
-    /// What those of all files take.
+    /// The weight of the copies of all files.
     all: Arc<Remembered>,
     /// When others are to be asked again about a window, indexed by its number.
     asked: BTreeMap<u64, u64>,
@@ -96,7 +96,7 @@ pub(crate) struct Question<'f> {
 }
 
 impl PeerCopies {
-    /// Those of a file, which remembers no more than all files together may.
+    /// The copies of one file, which share the limit of all files together.
     pub(crate) fn among(all: Arc<Remembered>) -> Self {
         let own = Self::default();
         own.known.lock().all = all;
@@ -187,7 +187,7 @@ impl Question<'_> {
             known.asked.insert(self.number, self.now_ms + due_in);
         }
         if copies.are_all {
-            // What is no longer stated has been evicted.
+            // Copies that are no longer reported have been evicted.
             known.remove(window);
         }
         for (cache, cached) in copies.all {
@@ -229,7 +229,7 @@ impl Known {
         Some(copy)
     }
 
-    /// Whether more may be remembered. What is not comes from the origin.
+    /// Whether more may be remembered. Bytes of copies that are not remembered come from the origin.
     fn has_room(&self) -> bool {
         self.weight < ONE_FILE_MAX && self.all.0.load(Ordering::Relaxed) < ALL_FILES_MAX
     }

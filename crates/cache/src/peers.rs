@@ -187,7 +187,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// Adds what was read from other nodes' caches to `tokens`.
+    /// Adds the counts of reads from other nodes' caches to `tokens`.
     pub(crate) fn counts(&self, tokens: TokenCounts) -> TokenCounts {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         TokenCounts {

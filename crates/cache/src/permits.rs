@@ -9,10 +9,10 @@
 //!
 //! A write past the end makes the file longer, but its result does not depend on where the file ended: a permit over
 //! its own bytes is enough if the file can only become longer by it, so that it undoes nothing that others do behind it
-//! at the same time. Writing on the origin does that. Setting the size there does not, and is left to a node that
-//! holds everything from the write on. Whoever relies on the size holds everything from there on, so such a write
-//! takes that away first, as any other write does. (Else the nodes that begin parts of one file would take its end from
-//! each other again and again.)
+//! at the same time. Writing on the origin does that. Setting the size there does not, and is left to a node that holds
+//! everything from the write on. Whoever relies on the size holds everything from there on, so such a write takes that
+//! away first, as any other write does. (Otherwise nodes that begin parts of one file would take its end from each
+//! other again and again.)
 
 mod pages;
 
@@ -51,7 +51,7 @@ pub(crate) struct Permits {
 #[must_use = "the bytes are others' again when it is dropped"]
 pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
-    /// Where the kernel may have old pages of the file, and they are only dropped while nobody uses them.
+    /// Held if the kernel may have stale pages of the file, which are dropped only while nobody uses them.
     pages: Option<RwLockReadGuard<'f, ()>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,
@@ -90,13 +90,13 @@ impl Permits {
         self.coherence.is_some()
     }
 
-    /// Whether a write that went past the cache is seen by other nodes only once it was synced.
+    /// Whether other nodes see a write that bypassed the cache only once it is synced.
     pub(crate) fn needs_sync(&self, file: &CachedFile, held: &HeldPermit<'_>) -> bool {
         self.are_needed() && !held.caches && self.origin.keeps_pages(&file.node.read())
     }
 
-    /// Makes the origin's file end at `end`, with the last byte of `data`. Where a client may remember too small a size, the
-    /// file is not given one, which would cut off what lies behind it.
+    /// Makes the origin's file end at `end`, with the last byte of `data`. A client may remember too small a size. Then
+    /// the last byte is written instead: setting the size would cut off the bytes behind it.
     pub(crate) fn grow(&self, handle: &OpenFile, end: u64, data: &[u8]) -> io::Result<()> {
         if self.are_needed() && self.origin.keeps_pages(&handle.file.node.read()) {
             return handle.origin.write_at(end - 1, &data[data.len() - 1..]);
@@ -125,8 +125,8 @@ impl Permits {
         Ok(Some(&**file.tokens.get_or_init(|| tokens)))
     }
 
-    /// To read `range`; a read past the end returns nothing there. What the kernel keeps as pages needs a token that is
-    /// taken away before others change it, also where all use the origin directly.
+    /// To read `range`; a read past the end returns nothing there. Bytes that the kernel keeps as pages need a token
+    /// that is revoked before others change them, even where all nodes use the origin directly.
     pub(crate) fn to_read<'f>(
         &self,
         handle: &'f OpenFile,
@@ -164,7 +164,7 @@ impl Permits {
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
-            // For the other permit pages may have to be dropped, which nobody may use then, this thread included.
+            // The next permit may drop pages, and nobody, not even this thread, may use pages meanwhile.
             held.pages = None;
             let Some(rest) = self.at_once(tokens, handle, alone(range.start, range))? else {
                 return Ok(HeldPermit { pages: self.use_pages(file), ..held });
@@ -202,8 +202,8 @@ impl Permits {
         self.alone_from(tokens, file, size, NOTHING)
     }
 
-    /// To set the modification time. Nodes that wrote to the file hold back the time of that, and set it on the origin when
-    /// they give up their bytes: so all of them do that first.
+    /// To set the modification time. Nodes that wrote to the file hold back the time of their writes, and set it on the
+    /// origin when they give up their bytes: so this makes all of them give up their bytes first.
     pub(crate) fn to_set_time<'f>(&self, file: &'f CachedFile) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.alone_from(tokens, file, 0, NOTHING)
@@ -237,8 +237,8 @@ impl Permits {
         self.tokens(file).is_ok_and(|tokens| tokens.is_some_and(|held| held.gives_alone(range)))
     }
 
-    /// A permit for background work, if it is there to have and may be cached. If this node got the token only now, others
-    /// may have changed what it knows, and its client of a network file system may still have old pages.
+    /// A permit for background work, if it is available at once and allows caching. If this node got the token only
+    /// now, others may have changed what it knows, and its client of a network file system may still have stale pages.
     fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(HeldPermit::ALONE) };
         let permit = Permit::try_take(tokens, want)?;
@@ -313,7 +313,7 @@ impl Permits {
         want: Want,
     ) -> Result<HeldPermit<'f>> {
         let grant = permit.grant();
-        // All of the new tokens counts as known afterwards, not only what is wanted now.
+        // The whole range of the new tokens counts as known afterwards, not only what is wanted now.
         let unknown = hull(want.range, grant.fresh);
         // Other nodes' copies of what this node is about to change become stale.
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
@@ -323,13 +323,13 @@ impl Permits {
         if grant.renewed || !grant.caches {
             self.refresh_size(file)?;
             self.drop_clean(file, unknown)?;
-            // Pages outside are of tokens that this node has had all the time, or that it must get before it reads them.
+            // Pages elsewhere belong to tokens that this node has held all along, or must get before it reads them.
             let mut is_sure = true;
             if let Some(guard) = pages {
                 let (guard, forgotten) = self.forget_pages(file, open, unknown, guard)?;
                 (pages, is_sure) = (Some(guard), forgotten == Forgotten::All);
             }
-            // Whoever comes next under this token looks again: it may be able to drop them, and to read them.
+            // Otherwise the next request under this token looks again: it may be able to drop the pages.
             if is_sure {
                 permit.looked();
             }
@@ -338,8 +338,8 @@ impl Permits {
         Ok(HeldPermit { _permit: Some(permit), pages, caches, alone_from: None })
     }
 
-    /// Refuses to change a file below the origin whose client would write whole pages, as that of the origin itself is
-    /// refused at mount: bytes that other nodes write beside would be undone.
+    /// Refuses to change a file below the origin whose client would write whole pages, which would undo what other
+    /// nodes write beside. (If the origin itself has such a client, it is refused at mount.)
     fn check_writable(&self, file: &CachedFile) -> Result<()> {
         if self.origin.pages_of(&file.node.read()) < ClientPages::WrittenWhole {
             return Ok(());
@@ -364,10 +364,10 @@ impl Permits {
         Ok(range.end <= file.size())
     }
 
-    /// Called before the file is made longer under `held`, to bring its remembered size up to date. If that is not exact,
-    /// bytes by which another node has made the file longer would be cut off. The tokens ensure that it is, but for
-    /// what others may write before the bytes held alone; a defect in them must not cost another node its bytes (I11).
-    /// The caller holds `growth`.
+    /// Called before the file is made longer under `held`, to bring its remembered size up to date. If that is not
+    /// exact, bytes by which another node has made the file longer would be cut off. The tokens ensure that it is
+    /// exact, except for what others may write before the bytes held alone; a defect in them must not cost another node
+    /// its bytes (I11). The caller holds `growth`.
     pub(crate) fn check_size(&self, file: &CachedFile, held: &HeldPermit<'_>) -> Result<()> {
         if !self.are_needed() {
             return Ok(());
@@ -383,7 +383,7 @@ impl Permits {
             file.key.inode,
             file.size()
         );
-        // What was longer a moment ago was not shortened by a node of this cluster.
+        // No node of this cluster can have shortened it since.
         if size < file.size() {
             return Err(Error::invalid(what, "use no program that changes files past the mounts"));
         }
@@ -426,7 +426,7 @@ impl Permits {
     }
 }
 
-/// The smallest range that contains both, of which the second may be empty.
+/// The smallest range that contains both; the second may be empty.
 fn hull(one: ByteRange, other: ByteRange) -> ByteRange {
     if other.is_empty() {
         return one;

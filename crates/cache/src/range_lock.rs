@@ -4,8 +4,8 @@
 //! not overlap never wait for each other. Overlapping waiters are served in order of arrival, so a
 //! stream of readers cannot starve a writer.
 //!
-//! Only a handful of requests use one file at a time, so a short list under one mutex beats a tree. Watches are as many
-//! as there are fills that wait: they are in a tree.
+//! Only a handful of requests use one file at a time, so a short list under one mutex beats a tree. There is a watch
+//! for each waiting fill, which can be many: watches are in a tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ struct Entry {
     ticket: u64,
 }
 
-/// Ranges that are watched, by where they start. Fills that wait can be thousands, so none is looked for among all.
+/// Watched ranges, by start. Thousands of fills may wait, so a lookup must not examine all of them.
 #[derive(Debug, Default)]
 struct Watched {
     /// Where each ends, by its start and the ticket of its watch.
     ends: BTreeMap<(u64, u64), u64>,
-    /// None is longer: what overlaps a range starts at most this far before it.
+    /// No watched range is longer, so one that overlaps a given range starts at most this far before it.
     longest: u64,
 }
 
@@ -327,7 +327,7 @@ mod tests {
         assert!(lock.state.lock().watched.ends.is_empty());
     }
 
-    /// Against a plain list: ranges of all lengths, also empty ones, of which many are watched at a time.
+    /// Compares watches with a plain list: ranges of all lengths, also empty ones, many watched at the same time.
     #[test]
     fn exactly_the_watches_that_overlap_a_writer_end() {
         let mut random = 1_u64;

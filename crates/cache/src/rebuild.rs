@@ -144,7 +144,7 @@ struct Pace {
     barrier: Instant,
     /// Earliest time of the next fetch from a busy origin.
     fetch: Instant,
-    /// Earliest time of the next fetch from an idle origin, which other nodes have work for, too.
+    /// Earliest time of the next fetch from an idle origin, because other nodes have work for it, too.
     fetch_idle: Instant,
 }
 
@@ -227,7 +227,7 @@ impl Rounds {
         let reason = self.reason_to_flush();
         let may_flush = reason.is_some_and(|reason| reason != Reason::Room) || self.would_flush();
         self.share.note(may_flush || !self.store.dmt.critical().wanted(1).is_empty());
-        // What other nodes do is looked up when there is work, so this may have to wait for that.
+        // Other nodes' use of the origin is looked up only when there is work, so this may have to wait for that.
         let reason = reason.filter(|one| *one != Reason::Idle || self.may_use_idle_origin());
         if let Some(reason) = reason {
             signal.set(Doing::Flushing);
@@ -289,12 +289,12 @@ impl Rounds {
         (self.is_in_window() && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
 
-    /// Whether a flush of a file would be in vain until somebody does something about it.
+    /// Whether flushing a file is pointless until somebody does something about it.
     fn is_stuck(&self, id: FileId) -> bool {
         self.external.is_refused(id) || self.repair.is_stuck(id)
     }
 
-    /// Whether a flush disturbs no program: the origin is idle, and the cache is idle, too, or fills up.
+    /// Whether a flush disturbs no program: the origin is idle, and the cache is idle or filling up.
     fn may_use_idle_origin(&self) -> bool {
         self.share.is_idle() && self.is_rested()
     }

@@ -37,7 +37,7 @@ const SYNCS_AT_ONCE: usize = 16;
 /// After this time no further one is: half of what the end of a mount that leaves dirty data may take.
 const SYNC_LIMIT: Duration = Duration::from_mins(1);
 
-/// Walks of one search where other nodes change names.
+/// How often one search walks the tree if other nodes change names.
 const WALKS: u32 = 4;
 /// Longer than a tick of a file system's clock.
 const TICK: Duration = Duration::from_millis(20);
@@ -170,9 +170,9 @@ impl Recoverer {
         }
     }
 
-    /// As [`Self::search`]. Where other nodes change names, a file can escape a walk: it moves to where that has been
-    /// already. So none counts as gone unless two walks in a row found the same directories, unchanged in between: when
-    /// the first ended, the file was in none of them.
+    /// As [`Self::search`]. If other nodes change names, a file can escape a walk by moving to a directory that the
+    /// walk has already read. So no file counts as gone unless two walks in a row found the same directories, unchanged
+    /// in between: then the file was in none of them when the first walk ended.
     fn search_settled(
         &self,
         mut missing: Vec<FileRecord>,
@@ -213,7 +213,7 @@ impl Recoverer {
             });
             let entries = match read {
                 Ok(entries) => entries,
-                // It was removed, and its contents with it or before.
+                // It was removed, and its contents before it or with it.
                 Err(error) if says_not_there(&error) => continue,
                 Err(error) => {
                     let path = self.namespace.path_of(&dir);
@@ -297,9 +297,9 @@ impl Recoverer {
         }
     }
 
-    /// After that: makes the origin's state just recorded durable; returns whether all of it is. If not, a file that
-    /// is older at the next mount may be due to loss by the origin's disk. Several files at once, because their syncs
-    /// are one commit of the origin's journal, and for [`SYNC_LIMIT`]: who leaves dirty data waits for the end.
+    /// Then makes the origin's state just recorded durable; returns whether all of it is. If not, a file that is older
+    /// at the next mount may be due to loss by the origin's disk. Syncs several files at once, because their syncs are
+    /// one commit of the origin's journal, for at most [`SYNC_LIMIT`]: the user who leaves dirty data waits for this.
     pub(crate) fn sync_dirty_files(&self) -> bool {
         let left = self.store.dmt.dirty_files();
         let threads = left.len().clamp(1, SYNCS_AT_ONCE);
@@ -357,7 +357,7 @@ impl Recoverer {
     }
 }
 
-/// Of a directory and the time of its last change.
+/// A hash of a directory's identity and the time of its last change.
 fn fingerprint(stat: &Stat) -> u64 {
     let mut hasher = FxHasher::default();
     (stat.key(), stat.raw.st_ctime, stat.raw.st_ctime_nsec).hash(&mut hasher);

@@ -98,8 +98,8 @@ pub(super) fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRa
     })
 }
 
-/// What of `span` is not in `served`, as one range, which may be empty: from the first such byte to the last. `served`
-/// are parts of it, in order.
+/// The part of `span` that is not in `served`, as one range from the first such byte to the last, or an empty one.
+/// `served` are parts of `span`, in order.
 pub(super) fn rest_of(span: ByteRange, served: &[ByteRange]) -> ByteRange {
     let first = served.first().filter(|first| first.start == span.start);
     let start = first.map_or(span.start, |first| first.end);

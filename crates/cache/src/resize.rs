@@ -67,13 +67,13 @@ impl Resizer {
     }
 
     /// After a failed write that extended the file: restores its size, so that it does not end in zeros that nobody
-    /// wrote. Only what this node has alone, from `alone_from` on, is cut off: other nodes may have written before that
-    /// since the file became longer. The caller holds `growth` and the written range.
+    /// wrote. Cuts off only what this node holds alone, from `alone_from` on: other nodes may have written to the bytes
+    /// before that since the file became longer. The caller holds `growth` and the written range.
     pub(crate) fn undo_growth(&self, handle: &OpenFile, alone_from: u64) {
         let file = &handle.file;
         let before = file.size();
         if before < alone_from {
-            // Where it ends now is looked up before it is cut: others may not have made it this long.
+            // Its end is looked up before it is cut: without writes by others it may end before `alone_from`.
             match handle.origin.node().metadata() {
                 Ok(found) if found.len() > alone_from => file.set_size(alone_from),
                 Ok(found) => return file.set_size(found.len()),

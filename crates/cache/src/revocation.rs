@@ -22,7 +22,7 @@ use halocline_meta::{FileId, OriginKey};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
-/// A search for files under other names is not repeated sooner.
+/// Shortest time between two searches for files under other names.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The engine as seen by the agent of its node.
@@ -37,14 +37,14 @@ pub(crate) struct Revocation {
     recoverer: Arc<Recoverer>,
     kernel_pages: Arc<KernelPages>,
     clock: Clock,
-    /// Held during a search for files under other names; when the last one ended, and how long it took.
+    /// When the last search for files under other names ended, and how long it took. Locked during a search.
     #[builder(skip)]
     searched: Mutex<Option<(Instant, Duration)>>,
 }
 
 impl Revocation {
-    /// The file, if something of it is to be given up through its descriptors. Clean bytes of one that is not in memory
-    /// and cannot be reached by its name are dropped here.
+    /// The file, if something of it is to be given up through its descriptors. If it is not in memory and cannot be
+    /// reached by its name, its clean bytes are dropped here.
     ///
     /// # Errors
     /// If it has dirty bytes in `range` and is not found.
@@ -59,7 +59,7 @@ impl Revocation {
                 return Ok(Some(file));
             }
             let Some(id) = self.store.dmt.find(key) else { return Ok(None) };
-            // Other nodes rename files, of which the record does not know.
+            // Other nodes rename files without updating this node's record.
             if let Ok(Some(file)) = self.known.file_by_id(id) {
                 return Ok(Some(file));
             }
@@ -71,7 +71,7 @@ impl Revocation {
         }
     }
 
-    /// Drops what is clean in a range of a file that is not in memory; `false` if it is by now.
+    /// Drops the clean bytes of a range of a file that is not in memory; `false` if the file is in memory by now.
     fn drop_unopened(&self, key: OriginKey, id: FileId, range: ByteRange) -> Result<bool> {
         let _alone = self.store.forgetting.lock();
         // While frozen no file enters the table, so nobody gets locks of this one's bytes.
@@ -132,11 +132,11 @@ impl Revocation {
         let file = loop {
             let Some(file) = self.reached(key, range, keeps_clean)? else { return Ok(()) };
             let Some(id) = file.id().filter(|id| self.is_dirty(*id, range)) else { break file };
-            // What is dirty is nowhere else, whatever happened to the file's names.
+            // Dirty bytes are nowhere else, whatever happened to the file's names.
             let mut flushed = self.sweeper.flush_given(&file, range)?;
             if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
-                // Programs write to extents that reach out of the range, whose bytes become clean together. So what is in
-                // it is flushed by itself.
+                // Programs write to extents that reach beyond the range. The bytes of an extent become clean together,
+                // so the part in the range is cut off and flushed by itself.
                 self.mappings.advisory(self.store.dmt.cut_dirty(id, range).map(drop))?;
                 flushed = self.sweeper.flush_given(&file, range)?;
             }
@@ -178,8 +178,8 @@ impl Revocation {
 impl LocalCache for Revocation {
     fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
         self.bring_to_origin(key_of(shared), range, keeps_clean)?;
-        // Also what was cleaned before. A store that refuses changes has said by other means what it is not to be
-        // believed about.
+        // Including earlier flushes. If the store refuses changes, it is recorded elsewhere which of its records are
+        // not to be trusted.
         self.mappings.advisory(self.store.dmt.persist_cleaned())
     }
 

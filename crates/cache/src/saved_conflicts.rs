@@ -1,8 +1,8 @@
-//! What is saved of conflicts: within the cache's size (I5), and told once.
+//! Bytes saved from conflicts: they count towards the cache's size (I5), and each conflict is reported once.
 //!
-//! The bytes lie on the cache's device until somebody looks at them, and anybody who may change the origin
-//! makes more. So they are counted before they are saved, the limit of the cache is less by them, and from a
-//! part of it on nothing more is saved: what is dirty then stays where it is.
+//! Saved bytes stay on the cache's device until somebody looks at them, and anybody who may change the origin
+//! can cause more. So they are counted before they are saved, and reduce the limit of the cache. Beyond a
+//! share of that limit nothing more is saved: dirty bytes then stay where they are.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,13 +18,13 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use parking_lot::Mutex;
 
-/// Conflicts that a command is told of one by one; of others it is told how many there are.
+/// Conflicts that are reported to a command one by one; of others only the number is reported.
 const UNTOLD_MAX: usize = 1000;
 
-/// What one extent takes in a conflict's description, at most, as dirty and as damaged.
+/// The most bytes that one extent takes in a conflict's description, listed as dirty and as damaged.
 const DESCRIPTION_BYTES_MAX: u64 = 160;
 
-/// What is saved of conflicts.
+/// The account of the bytes saved from conflicts.
 #[derive(Debug, Default)]
 pub(crate) struct SavedConflicts {
     /// When their directory changed, as of our last save or count. Held while one is saved.
@@ -34,17 +34,17 @@ pub(crate) struct SavedConflicts {
     untold: Mutex<Untold>,
 }
 
-/// Conflicts that no command was told of yet.
+/// Conflicts that were not reported to a command yet.
 #[derive(Debug, Default)]
 struct Untold {
     listed: Vec<Skipped>,
-    /// How many there are besides.
+    /// The number of further ones.
     more: u64,
 }
 
 impl SavedConflicts {
-    /// Counts what earlier sessions saved in `dir`, and again what somebody changed there since: what was refused may
-    /// fit now.
+    /// Counts what earlier sessions saved in `dir`, and again after somebody changed something there: conflicts that
+    /// were refused may fit now.
     pub(crate) fn count(&self, dir: &Path, dmt: &ExtentTable) -> Result<()> {
         self.count_changed(&mut self.seen.lock(), dir, dmt)
     }
@@ -69,8 +69,8 @@ impl SavedConflicts {
         Ok(())
     }
 
-    /// Lets `save` save the `dirty` extents of file `id` in `dir` if there is room for that. Otherwise `refuse` is to
-    /// record durably that this file is a conflict: where it cannot, they are saved all the same, because the next
+    /// Lets `save` save the `dirty` extents of file `id` in `dir` if there is room for that. Otherwise `refuse` must
+    /// record durably that this file is a conflict. If it cannot, the extents are saved nevertheless, because the next
     /// session could take the change for ours and overwrite it (I9).
     pub(crate) fn within_room<T>(
         &self,
@@ -100,12 +100,12 @@ impl SavedConflicts {
         saved
     }
 
-    /// Whether the conflict of a file did not fit, so that a flush of it would be in vain.
+    /// Whether the conflict of a file did not fit, so that flushing the file is pointless.
     pub(crate) fn is_refused(&self, id: FileId) -> bool {
         self.refused.lock().contains(&id)
     }
 
-    /// The sum over all such files of what `bytes_of` says; those of which it says nothing are forgotten.
+    /// The sum of `bytes_of` over all such files; files for which it returns `None` are forgotten.
     pub(crate) fn refused_bytes(&self, bytes_of: impl Fn(FileId) -> Option<u64>) -> u64 {
         let mut sum = 0;
         self.refused.lock().retain(|id| {
@@ -116,7 +116,7 @@ impl SavedConflicts {
         sum
     }
 
-    /// One was saved.
+    /// Notes a saved conflict.
     pub(crate) fn note(&self, conflict: Skipped) {
         let mut untold = self.untold.lock();
         if untold.listed.len() < UNTOLD_MAX {
@@ -126,7 +126,7 @@ impl SavedConflicts {
         }
     }
 
-    /// Those that no command was told of yet, for one that tells of them; `dir` is where they are saved.
+    /// The conflicts not reported yet, for a command that reports them; they are saved in `dir`.
     pub(crate) fn take(&self, dir: &Path) -> Vec<Skipped> {
         let Untold { mut listed, more } = std::mem::take(&mut *self.untold.lock());
         if more > 0 {
@@ -137,8 +137,8 @@ impl SavedConflicts {
     }
 }
 
-/// What saving `dirty` of the file at `path` takes on disk, at most: the bytes, where the file system finds
-/// them, and their description.
+/// The most bytes on disk that saving `dirty` of the file at `path` takes: the bytes themselves, the file system's
+/// map of them, and their description.
 fn bytes_on_disk(path: &Path, dirty: &[Extent]) -> u64 {
     let data: u64 = dirty.iter().map(|extent| extent.range.widen_to(BLOCK).len()).sum();
     let extents = dirty.len() as u64 * DESCRIPTION_BYTES_MAX;
@@ -146,7 +146,7 @@ fn bytes_on_disk(path: &Path, dirty: &[Extent]) -> u64 {
     data + BLOCK + (extents + 4 * name + BLOCK).next_multiple_of(BLOCK)
 }
 
-/// Bytes of blocks of all that lies in `dir`.
+/// Bytes of the blocks of everything in `dir`.
 fn allocated_bytes(dir: &PrivateDir) -> Result<u64> {
     let mut bytes = 0;
     for name in dir.names()? {
@@ -163,7 +163,7 @@ fn changed_at(dir: &Path) -> Option<SystemTime> {
     fs::symlink_metadata(dir).and_then(|found| found.modified()).ok()
 }
 
-/// No [`Error::is_full`]: it is neither the origin nor the cache's device that has no room.
+/// Must not satisfy [`Error::is_full`]: neither the origin nor the cache's device is full.
 fn no_room(dir: &PrivateDir, dmt: &ExtentTable, bytes: u64) -> Error {
     let (dir, max) = (dir.path().display(), dmt.saved_max());
     Error::Io(io::Error::other(format!(

@@ -73,7 +73,7 @@ impl Session {
         Ok(())
     }
 
-    /// Drops what is clean: no token covered it since the last session, so other nodes may have changed it (I11).
+    /// Drops clean bytes: no token has covered them since the last session, so other nodes may have changed them (I11).
     fn drop_clean(&self) -> Result<()> {
         for record in self.store.dmt.files() {
             self.mappings.unmap_clean(record.id, WHOLE)?;
@@ -82,7 +82,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session, when nothing runs any more.
+    /// Ends the session, once all threads and requests have ended.
     pub(crate) fn leave(&self) -> Result<()> {
         if let Some(coherence) = self.permits.coherence() {
             // Bytes that are still dirty stay reserved for this cache until its next mount, or its recovery.
@@ -105,7 +105,7 @@ impl Session {
 
     fn close_store(&self) -> Result<()> {
         if self.store.dmt.usable().is_err() {
-            // Not in order, but nothing is lost: what was dirty is on the origin.
+            // Not in order, but nothing is lost: the dirty bytes are on the origin.
             return self.degraded_mode.drain();
         }
         match self.leave_in_order() {

@@ -33,13 +33,13 @@ use halocline_os::private;
 use crate::print::tell;
 use crate::text;
 
-/// How often it is checked whether a lease is over.
+/// How often to check whether a lease has expired.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// The environment variable with the store's password, which never stands in a command line.
+/// The environment variable with the store's password, which is never part of a command line.
 pub(crate) const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
 /// The environment variable that names a file with the password.
 const PASSWORD_FILE: &str = "HALOCLINE_CLUSTER_PASSWORD_FILE";
-/// What to do about one that cannot be used.
+/// What to do about a password file that cannot be used.
 const REMEDY_OF_FILE: &str = "name a file of yours with the password, of mode 0600";
 /// The most bytes that this file may have.
 const PASSWORD_BYTES_MAX: u64 = 4096;
@@ -89,7 +89,7 @@ impl ClusterArgs {
         self.node.as_deref()
     }
 
-    /// Where other nodes' directories on SSDs are, if that is given.
+    /// Where this node reaches other nodes' cache directories or SSDs, if that is given.
     pub(crate) fn peers(&self) -> Option<&str> {
         self.peers.as_deref()
     }
@@ -104,8 +104,8 @@ impl ClusterArgs {
     /// Begins this node's session, if it takes part in a cluster.
     ///
     /// # Errors
-    /// If the store cannot be reached or the origin cannot be written; if the cache has bytes that belong to no session
-    /// any more; or if this mount is to be alone and others are there.
+    /// If the store cannot be reached or the origin cannot be written; if the cache has dirty bytes that no longer
+    /// belong to a session; or if this mount has no `--cluster` and other nodes use the origin.
     pub(crate) fn join(
         &self,
         (origin, cache): (&Path, &Path),
@@ -152,7 +152,7 @@ pub(crate) fn begin(
     inner_origins::note_above(origin);
     let cache_id = settle((&*store, &registry), (origin, cache), config)?;
     let (store, registry) = if registry.is_of_earlier_version() {
-        // The last session of an earlier version may have been this cache's.
+        // The last session of an earlier version may have belonged to this cache.
         open(origin, (url, password))?
     } else {
         (store, registry)
@@ -163,8 +163,8 @@ pub(crate) fn begin(
     Agent::begin(options, store, registry)
 }
 
-/// Refuses a name that a living node has: people end nodes by their names, and must not mean two. The sessions that this
-/// cache had are ended by now.
+/// Refuses a name that a living node has: people end nodes by name, so a name must be unambiguous. The earlier sessions
+/// of this cache have been ended by now.
 fn refuse_taken_name(of: (&dyn Store, &Registry), name: &str) -> Result<()> {
     let all = sessions::nodes(of.0, of.1)?;
     for node in all.iter().filter(|node| node.node.as_deref() == Some(name)) {
@@ -179,26 +179,26 @@ fn refuse_taken_name(of: (&dyn Store, &Registry), name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A mount outside the cluster would read stale bytes, and what it writes would be lost.
+/// Refuses a mount outside the cluster: it would read stale bytes, and its writes would be lost.
 fn refuse_beside_others(origin: &Path) -> Result<()> {
     let path = origin.join(REGISTRY);
     let found = match std::fs::symlink_metadata(&path) {
         Ok(found) => found,
-        // A user who cannot look there cannot have created it, nor could the nodes' user have been asked.
+        // A user who cannot look there cannot have created the list, and could not ask the nodes' user either.
         Err(error)
             if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
                 .contains(&error.kind()) =>
         {
             return refuse_where_the_list_is_missing(origin);
         }
-        // A failure to answer now says nothing about who is there.
+        // If the directory does not answer now, nodes may be there nevertheless.
         Err(error) => {
             return Err(Error::at(&path, "see whether other nodes cache the origin")(error));
         }
     };
     let is_own = found.uid() == rustix::process::geteuid().as_raw();
     if !found.is_dir() || !is_own {
-        // Somebody else created it, for nobody here.
+        // Another user created it: it lists no nodes of this user.
         return Ok(());
     }
     let sessions = Registry::open_existing(&path)?.sessions()?;
@@ -213,11 +213,11 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
     ))
 }
 
-/// The list of nodes that live may have been renamed or removed.
+/// Refuses the origin if the list of its living nodes was renamed or removed.
 fn refuse_where_the_list_is_missing(origin: &Path) -> Result<()> {
     if std::fs::metadata(origin).is_ok_and(|found| found.is_dir()) && File::open(origin).is_ok() {
         match Registry::refuse_if_missing(&origin.join(REGISTRY)) {
-            // More attributes than can be listed: what becomes of marks of caches then is decided elsewhere.
+            // More attributes than can be listed: the check of the caches' marks deals with this case.
             Err(error) if error.errno() == libc::E2BIG => Ok(()),
             done => done,
         }
@@ -226,8 +226,8 @@ fn refuse_where_the_list_is_missing(origin: &Path) -> Result<()> {
     }
 }
 
-/// Brings to the origin what earlier sessions on the same cache left behind, and ends them: these are sessions of
-/// processes that were killed. Returns which cache it is.
+/// Brings the dirty bytes of earlier sessions on the same cache to the origin, and ends these sessions, whose processes
+/// were killed. Returns the cache's id.
 fn settle(
     (store, registry): (&dyn Store, &Registry),
     (origin, cache): (&Path, &Path),
@@ -256,11 +256,11 @@ fn settle(
     }
     let boot = boot_id()?;
     let here = File::open(cache).and_then(FileIdentity::of).map_err(Error::at(cache, "look at"))?;
-    // The process of such a session had held the lock that was just taken. Two containers of one machine may have
-    // different directories under one path, one of them a copy: it is the directory that counts.
+    // The process of such a session held the lock that was just taken, so it has ended. Two containers on one machine
+    // may have different directories at one path, one of them a copy: so directories are compared, not paths.
     let ended_here =
         |node: &Node| node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here);
-    // A copy of a live node's cache has stale bytes, and no right to write them. This is found out before anything is
+    // A copy of a living node's cache has stale bytes, and must not write them. This is checked before anything is
     // written.
     for node in earlier.iter().filter(|node| !ended_here(node)) {
         if lives((store, registry), node)? {
@@ -278,12 +278,12 @@ fn settle(
             sessions::end(store, registry, node.session)?;
         }
     }
-    // It may have been elsewhere when it made its mark.
+    // The cache may have been at another path when it made its mark.
     origin_mark::clear(origin, &cache_id);
     Ok(cache_id)
 }
 
-/// Whether a session lives: waits until its lease is over, or is renewed.
+/// Whether a session lives: waits until its lease has expired or is renewed.
 fn lives((store, registry): (&dyn Store, &Registry), node: &Node) -> Result<bool> {
     let mut left_ms = node.lease_ms;
     while left_ms > 0 {
@@ -299,8 +299,8 @@ fn lives((store, registry): (&dyn Store, &Registry), node: &Node) -> Result<bool
     Ok(false)
 }
 
-/// The cache of a process that has ended, opened to bring to the origin what it left behind. No other process can have
-/// given any of that away, so none is asked.
+/// The cache of a process that has ended, opened to bring its dirty bytes to the origin. Only that process could have
+/// given up their tokens, so no other node is asked.
 #[derive(Debug)]
 pub(crate) struct AbandonedCache {
     engine: ExtentEngine,
@@ -308,7 +308,7 @@ pub(crate) struct AbandonedCache {
 }
 
 impl AbandonedCache {
-    /// Takes over the cache, as an engine that no program uses does.
+    /// Takes over the cache with an engine that no program uses.
     pub(crate) fn open(origin: &Path, cache: &Path, config: &Config) -> Result<Self> {
         let alone: Arc<dyn Coherence> = Arc::new(Alone);
         let config = Config { rebuild: false, fill: false, ..config.clone() };
@@ -319,7 +319,7 @@ impl AbandonedCache {
         Ok(Self { engine, cache: cache.to_owned() })
     }
 
-    /// Which cache it is, whatever its directory is called.
+    /// The cache's id, which does not depend on its directory.
     pub(crate) fn cache_id(&self) -> &str {
         self.engine.cache_id()
     }
@@ -344,8 +344,8 @@ impl AbandonedCache {
         }
     }
 
-    /// Closes it; returns the number of bytes that are not on the origin. Nobody else will be told what it found out:
-    /// what a power loss took, and what was saved because the origin could not have it.
+    /// Closes the cache; returns the number of bytes that are not on the origin. Logs what the engine found, which
+    /// nobody else reports: bytes lost in a power loss, and bytes saved because they could not go to the origin.
     fn close(self) -> Result<u64> {
         let status = self.engine.status();
         for note in &status.notes {
@@ -374,7 +374,7 @@ impl StoreArgs {
     /// Opens both.
     ///
     /// # Errors
-    /// If no node was ever there: nothing is created in what may be a directory other than the origin.
+    /// If no node ever used the directory: it may not be the origin, so nothing is created there.
     pub(crate) fn open(&self) -> Result<(Arc<dyn Store>, Registry)> {
         let path = self.origin.join(REGISTRY);
         if std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -392,7 +392,7 @@ impl StoreArgs {
     }
 }
 
-/// To take part: what is missing is created.
+/// Opens both to take part, creating what is missing.
 fn open(origin: &Path, store: (&str, Option<&str>)) -> Result<(Arc<dyn Store>, Registry)> {
     of_registry(Registry::open(&origin.join(REGISTRY))?, store)
 }

@@ -163,13 +163,13 @@ enum Ending {
     IsSilent,
 }
 
-/// What the process that uses a directory is still able to say; `None` if it does not end.
+/// How the process that uses a directory is ending; `None` if it is not.
 fn ending(taken: &Taken) -> Option<Ending> {
     match mount_lookup::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
         Ok(mut client) => match client.call(&Request::Ending {}, |_| {}) {
             Ok(true) => Some(Ending::Answers(client)),
             Ok(false) => None,
-            // Closed since it took the connection.
+            // It has closed its socket since it accepted the connection.
             Err(error) => has_hung_up(&error).then_some(Ending::IsSilent),
         },
         // It reports this itself, and has closed its socket.
@@ -190,8 +190,8 @@ fn tell_wait(taken: &Taken, users: Option<&str>) {
     );
 }
 
-/// Claims the origin of a mount for itself. Before a private namespace is entered, because other claimants cannot be
-/// identified from inside one.
+/// Claims the origin of a mount. Must be called before a private namespace is entered, because other claimants cannot
+/// be identified from inside one.
 pub(crate) fn claim(paths: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
     let use_as = match config.mode {
         _ if !alone => UseAs::Node,
@@ -214,8 +214,9 @@ pub(crate) fn claim_tiers(
     when_free(given_up, || Claim::take(&wanted))
 }
 
-/// As [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost`, opens without those.
-/// Caches of coherent nodes do not exclude each other: a cache that one of their sessions has is none of the others.
+/// As [`open`], but refuses if another cache of the origin may hold newer bytes. With `--cache-lost`, opens without
+/// those. Caches of coherent nodes do not exclude each other: the cache of one of their sessions does not count as
+/// another one.
 pub(crate) fn open_without_others(
     paths: &MountPaths,
     config: &Config,
@@ -228,7 +229,7 @@ pub(crate) fn open_without_others(
             origin_mark::check(&paths.origin, &paths.cache, |id| coherent.contains(id))
         };
         if !others_are_lost && let Err(refused) = check(&coherent) {
-            // One may have joined, and marked the origin, since they were listed.
+            // A node may have joined, and marked the origin, since the nodes were listed.
             coherent.append(&mut coherent_caches(paths, node)?);
             check(&coherent).map_err(|_| refused)?;
         }
@@ -242,7 +243,7 @@ pub(crate) fn open_without_others(
     engine().inspect_err(|_| leave(node))
 }
 
-/// The ids of the caches of all nodes, if this mount is one.
+/// The ids of the caches of all nodes, if this mount is a node.
 fn coherent_caches(
     paths: &MountPaths,
     node: Option<&Arc<dyn Coherence>>,
@@ -255,7 +256,7 @@ fn coherent_caches(
     Ok(entries.map(|entry| entry.cache_id).collect())
 }
 
-/// Ends the session of a node without an engine: it holds nothing, and would delay others.
+/// Ends the session of a node whose engine was not opened: it holds nothing, and would delay others.
 fn leave(node: Option<&Arc<dyn Coherence>>) {
     if let Some(Err(error)) = node.map(|node| node.leave()) {
         tell!("halocline: note: {error}");

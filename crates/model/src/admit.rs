@@ -84,14 +84,14 @@ pub struct Query {
     pub run_bytes: u64,
     /// Length of the process's run before this one, 0 if there was none: the expected length of this one.
     pub last_run_bytes: u64,
-    /// Whether its process does not only jump: some of its last requests began where others had ended.
+    /// Whether its process does more than jump: some of its last requests began where others had ended.
     pub orderly: bool,
     /// Whether it would cost the origin no seek: the last request of the file that went there ended where this one
     /// begins.
     pub continues_origin: bool,
     /// Whether processes take turns, and their requests have been in file order for a while.
     pub in_step: bool,
-    /// Whether the origin serves reads of the file besides: they come between the writes of a flush.
+    /// Whether the origin also serves reads of the file: they come between the writes of a flush.
     pub origin_serves_reads: bool,
     /// From 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,

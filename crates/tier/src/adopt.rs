@@ -32,7 +32,7 @@ use halocline_vfs::namespace::{Namespace, Node};
 pub(super) enum Adopted {
     /// It is on the SSD now.
     Now,
-    /// It was there already: a mount was killed before it removed it below.
+    /// It was there already: a mount was killed before it removed the entry below.
     Before,
     /// The next mount adopts it.
     Later,

@@ -408,7 +408,7 @@ impl Archiver {
         };
         match moved() {
             Ok(next) => {
-                // The old record names nothing any more.
+                // The place that the old record names is empty now.
                 let _ = self.copy_records.forget(&record);
                 self.copy_records.discount(&record);
                 *slot = Some(next);

@@ -23,7 +23,7 @@ struct State {
     waiting: FxHashMap<Entry, Waiting>,
     /// Files whose copies are not at the paths of their names.
     strayed: HashSet<Entry>,
-    /// Any file may be one of these.
+    /// Any file may have strayed: a directory was renamed.
     all_strayed: bool,
     /// Why a file was not archived, the last time that happened.
     trouble: Option<String>,

@@ -24,8 +24,8 @@ pub enum Chore {
     Archive,
 }
 
-/// A background thread: its name; its wait, which is told whether the last round was in vain and returns `false` when
-/// it is time to stop; and what it does after each wait.
+/// A background thread: its name; its wait, which is told whether the last round was fruitless and returns `false` when
+/// it is time to stop; and the chores that it does after each wait.
 struct Work {
     name: &'static str,
     wait: fn(&Wakeups, bool) -> bool,
@@ -36,8 +36,8 @@ const WORK: [Work; 3] = [
     Work { name: "tier-reaper", wait: |wakeups, _| wakeups.wait_to_reap(), chores: &[Chore::Reap] },
     Work {
         name: "tier-demoter",
-        // Each write to a full SSD wakes this thread. If everything there is pinned or in use, it is of no use to
-        // examine all of it again, or to copy what changes meanwhile, before some time has passed.
+        // Each write to a full SSD wakes this thread. If everything there is pinned or in use, it is pointless to
+        // examine all files again, or to copy files that are changing, before some time has passed.
         wait: |wakeups, in_vain| wakeups.wait_to_demote(in_vain),
         chores: &[Chore::Demote],
     },
@@ -73,7 +73,7 @@ impl Background {
         Ok(Self { wakeups, threads: Mutex::new(threads) })
     }
 
-    /// No threads: somebody else does the chores of `components`.
+    /// Without threads: the caller does the chores of `components`.
     pub(super) fn by_others(components: &Components) -> Self {
         Self { wakeups: components.base.wakeups.clone(), threads: Mutex::default() }
     }
@@ -110,8 +110,8 @@ impl Work {
         }
     }
 
-    /// Runs one round; returns whether it was in vain, which is reported once for several such rounds in a row
-    /// (`in_vain`).
+    /// Runs one round; returns whether it was fruitless. Errors are reported once for several such rounds in a row
+    /// (`in_vain`: the last one was fruitless).
     fn round(&self, components: &Components, in_vain: bool) -> bool {
         let mut all_done = true;
         for chore in self.chores {

@@ -1,4 +1,4 @@
-//! Where what is known in memory about the files on the SSD is found.
+//! Finds what is known in memory about the files on the SSD.
 
 use std::sync::Arc;
 

@@ -32,7 +32,7 @@ use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{reopen, stat_descriptor};
 
-/// By when the end of a clean copy is durable.
+/// When the end of a clean copy becomes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// Now.
@@ -394,7 +394,7 @@ impl CleanCopies {
         {
             return false;
         }
-        // Files that became copies stay open until this is done.
+        // Files that became clean copies are held open by the old copies until these are freed.
         self.leftovers.free_old_copies();
         let has_room = || self.tiers.dirs()[tier].room().is_ok_and(|room| room >= bytes);
         let mut copies: BTreeMap<(u64, Entry), Arc<Resident>> = BTreeMap::new();

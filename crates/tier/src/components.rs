@@ -48,12 +48,12 @@ pub(crate) struct Components {
     pub(super) liveness: Arc<Liveness>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) explainer: Arc<Explainer>,
-    /// What all of them stand on. The last to go: it has the lock of the set.
+    /// The foundation of all others. Dropped last, because it holds the lock of the set.
     pub(super) base: Foundation,
 }
 
 impl Components {
-    /// Opens the tiers of `set`, which become tiers, within what is `around`.
+    /// Opens the tiers of `set`, which makes the directories tiers, with the decorations `around`.
     pub(super) fn open(set: &TierSet, options: TierOptions, around: &Decorations) -> Result<Self> {
         let base =
             Foundation::new(set, options, around, |owner| set.write_labels(owner.identity()))?;

@@ -27,7 +27,7 @@ impl Controlled for FileTier {
     fn status(&self) -> Status {
         let components = &self.components;
         let summary = components.reporter.summary();
-        // Read after the summary, which frees old copies: else these would count.
+        // Read after the summary, which frees old copies: otherwise these would count.
         let used = components.base.residents.used();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -114,7 +114,7 @@ impl Controlled for FileTier {
             files.extend(components.tree_walk.named(path, usize::MAX)?);
         }
         let asked = once_each(&mut files);
-        // Files asked for do not push each other out.
+        // Requested files do not displace each other.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
         let kept = components.base.watermarks.kept_free();
         let room = Cell::new((components.base.residents.account.limit - kept).saturating_sub(here));

@@ -53,7 +53,7 @@ struct Copier<'a> {
     to: End<'a>,
     /// Length of the file: a file of a single piece is synced right after that piece.
     size: u64,
-    /// Whether a way past the page cache has not been refused yet.
+    /// Whether bypassing the page cache has not been refused yet.
     try_direct: bool,
     direct: Option<Direct<'a>>,
     /// Whether the kernel copies by itself; it cannot do so between some file systems.
@@ -86,7 +86,7 @@ pub(super) fn contents(
             Err(Errno::INVAL) => size,
             Err(errno) => return Err(errno.into()),
         };
-        // What a program adds meanwhile may begin after the end that the file had.
+        // Data that a program adds meanwhile may begin after the file's previous end.
         at = start;
         let direct = copier.prepare(at, end.saturating_sub(at));
         if direct {

@@ -304,7 +304,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also what is not a number, or too large a one, and places that lead elsewhere: whatever is taken for
+        /// Also with numbers that are invalid or too large, and with places that lead elsewhere: whatever is parsed as
         /// a record is the same record when it is written again.
         #[test]
         fn hostile_links_are_no_records_or_whole_ones(

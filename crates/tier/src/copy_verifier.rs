@@ -36,7 +36,7 @@ struct CleanCopy {
 enum Verdict {
     /// Both are what they were.
     Clean(CleanCopy),
-    /// The file is not what it was, or has another copy.
+    /// The file has changed, or has another copy.
     Stale,
     /// The copy is gone.
     Gone,

@@ -20,7 +20,7 @@ pub struct Decorations {
 }
 
 impl Decorations {
-    /// Nothing but the machine.
+    /// No decorations.
     pub const NONE: Self = Self {
         watcher: None,
         clock: Clock::MACHINE,
@@ -32,8 +32,8 @@ impl Decorations {
 /// From which point moving many small files together is cheaper than one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchBounds {
-    /// Fewer files are better moved alone, each with syncs of its own: a sync of a file system waits for
-    /// what others wrote there, too.
+    /// Fewer files are better moved alone, each with syncs of its own: a sync of a whole file system also waits for
+    /// the writes of others.
     pub files_min: usize,
     /// The most bytes that the machine may have to write back: a sync of a file system may wait for them.
     pub dirty_bytes_max: u64,
@@ -43,7 +43,7 @@ pub struct BatchBounds {
 }
 
 impl BatchBounds {
-    /// The bounds used in production; the amount to be written back corresponds to some seconds of a disk.
+    /// The bounds used in production; a disk needs some seconds for this amount of bytes to write back.
     pub const DEFAULT: Self =
         Self { files_min: 4, dirty_bytes_max: 512 << 20, directories_max: 16 };
 }

@@ -81,7 +81,7 @@ impl DirTimes {
     fn moved(&self, dir: Entry, real: Times, before: Times) {
         let mut known = self.known.lock();
         if known.len() >= KNOWN_MAX {
-            // Any half: they show when we changed them, which is not a wrong time.
+            // Forget any half of them: those directories then show the time of our move, which does no harm.
             let mut stays = false;
             known.retain(|_, _| {
                 stays = !stays;

@@ -80,7 +80,7 @@ impl Executor {
         }
     }
 
-    /// Demotes files if the SSD is fuller than it should be. Returns whether that was in vain.
+    /// Demotes files if the SSD is fuller than it should be. Returns whether that was fruitless.
     pub(super) fn keep_below_watermarks(&self) -> bool {
         self.passthrough.count(&self.tiers);
         let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);

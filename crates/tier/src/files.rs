@@ -129,7 +129,7 @@ impl Files {
 
     pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32, by: u32) -> Result<Handle> {
         if flags & libc::O_TRUNC != 0 {
-            // What is discarded is not copied: the file is emptied where it is, and then brought.
+            // Bytes that are discarded need not be copied: the file is emptied where it is, and then promoted.
             let change = SetAttr { size: Some(0), ..SetAttr::default() };
             self.set_attr(inode, None, &change)?;
         }

@@ -72,7 +72,7 @@ pub(crate) struct Foundation {
 }
 
 impl Foundation {
-    /// Opens the tiers of `set` within what is `around`; `former` tells which tiers had these roots earlier.
+    /// Opens the tiers of `set` with the decorations `around`; `former` returns the tiers' roots at earlier mounts.
     pub(super) fn new(
         set: &TierSet,
         options: TierOptions,

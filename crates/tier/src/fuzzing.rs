@@ -1,4 +1,5 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what anybody who can write to a tier may have written. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): input that anybody who can write to a tier may have written. They are
+//! called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,8 +16,8 @@ use crate::leftover_intents;
 use crate::tier_links::{Target, TierLinks};
 use crate::{FileTier, TierSet};
 
-/// What symbolic links say, with a line for the name and one for the target: a place that is understood is below its
-/// tier, and records, intents and targets are the same when they are written again.
+/// A symbolic link, with one line for the name and one for the target: a parsed place is below its tier, and records,
+/// intents and targets are the same when they are written again.
 pub fn link(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (name, target) = (&bytes[..at], &bytes[(at + 1).min(bytes.len())..]);
@@ -55,8 +56,8 @@ fn scratch() -> TempDir {
     made.expect("a directory")
 }
 
-/// Two tiers with one file each and what the lines of some bytes put there: `tier.json` of each tier, then symbolic
-/// links, `PATH TARGET`. They are refused, or looked at and mended; no file is lost, and nothing outside changes.
+/// Two tiers with one file each, and entries given by the lines of some bytes: `tier.json` of each tier, then symbolic
+/// links, `PATH TARGET`. The tiers are refused, or examined and repaired; no file is lost, and nothing outside changes.
 pub fn tree(bytes: &[u8]) {
     let scratch = scratch();
     let at = |path: &str| scratch.path().join(path);

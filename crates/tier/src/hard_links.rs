@@ -1,6 +1,6 @@
 //! Files with several names (hard links): all names move together, and the data once.
 //!
-//! The SSD's tree has the names, so it has the hard links too: those of the file if it is on the SSD, those of its link
+//! The SSD's tree has the names, so it has the hard links, too: of the file itself if it is on the SSD, of its link
 //! if it is below. The link of such a file has a form of its own ([`super::tier_links`]), because a second name of any
 //! other link is not believed.
 //!
@@ -341,8 +341,8 @@ impl HardLinks {
         Ok(found)
     }
 
-    /// Makes names of the tree that stand for links to one file hard links of one of those links, or of a new one with
-    /// `target`.
+    /// Takes names of the tree that are separate links to one file, and makes them hard links of one of those links, or
+    /// of a new link with `target`.
     pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
         let Some(((parent, name), first)) = names.first() else { return Ok(()) };
         let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());

@@ -224,8 +224,8 @@ impl Inode {
     /// Attributes as programs see them, of a file that is on a lower tier and whose link has
     /// `names` names.
     fn show_below(&self, names: u64, mut stat: Stat) -> Stat {
-        // Programs do not see how many names the data has there: a second one is ours, and the data of a removed file
-        // is removed after its name.
+        // Programs do not see how many names the data has there: a second name is ours, and the data of a removed file
+        // is removed later than its name.
         stat.raw.st_nlink = if self.kept.lock().is_some() { 0 } else { names };
         self.show(stat)
     }

@@ -98,8 +98,8 @@ impl InodeNumbers {
         }
         let copy = tiers.dirs()[away.tier].look(&away.path).ok();
         let kept = copy.and_then(|copy| kept_number(&copy));
-        // Our number is in the link if the link can keep it. What else an attribute says concerns files that were put
-        // there by hand; whoever wrote it, it may be the own number of anything on the SSD.
+        // If the link can keep our number, it is in the link. Any other number in the attribute is of a file that was
+        // put there by hand. Anybody may have written it, and it may be the inode number of anything on the SSD.
         let kept = kept.filter(|kept| !can_keep(*kept));
         let mut found = kept.into_iter().chain([link.raw.st_ino]);
         found

@@ -16,7 +16,7 @@ use halocline_api::control::{MoveReport, Skipped};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
-/// What a file was before it moved: it is gone from its place, but its blocks and cached pages are freed only when it
+/// A moved file's old copy: it is gone from its place, but its blocks and cached pages are freed only when it
 /// is closed, which takes a third of the time that copying it takes.
 #[derive(Debug)]
 pub(super) struct OldCopy {
@@ -127,8 +127,8 @@ impl Leftovers {
         synced.and(failed)
     }
 
-    /// The same where nothing may prevent the end: what cannot be removed now, because a tier is read-only or fails,
-    /// keeps its intents, by which the next mount removes it. Reports these.
+    /// The same for a flush, whose failure would keep a mount from ending: leftovers that cannot be removed now,
+    /// because a tier is read-only or fails, keep their intents, so that the next mount removes them. Reports these.
     pub(super) fn finish_what_goes(&self) -> MoveReport {
         let mut report = MoveReport::default();
         let Err(error) = self.finish() else { return report };

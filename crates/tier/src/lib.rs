@@ -10,29 +10,31 @@
 //! - A file that the kernel serves by itself (passthrough) is not moved.
 //! - All names of a file stand for the same one, also after a power loss ([`hard_links`]).
 //!
-//! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
+//! Files, from the bottom; each uses only those before it:
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
-//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a
-//!   [`watcher`] hears of), [`tier_links`] the form of links between them, [`link_owner`] whose one is, [`leftover_intents`]
-//!   what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], reported to
+//!   a [`watcher`]), [`tier_links`] the form of links between them, [`link_owner`] tells our links from others,
+//!   [`leftover_intents`] name possible leftovers, [`mirror`] keeps directories below, and [`statfs`] has the totals
+//!   that `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's
 //!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
 //!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories;
-//!   [counters and history](halocline_api::file_tier) and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
-//!   when [`wakeups`] says so; [`adopt`] is for what is not a file; [`not_moved`] says why a file stays, [`staged_copy`]
-//!   is its copy before it moves, and [`notes`] are what a person should know.
+//!   [counters and history](halocline_api::file_tier) and [`active_moves`] are for people; [`lost_files`] have a name
+//!   and no place; [`leftovers`] are removed when [`wakeups`] says so; [`adopt`] brings what is not a file to the SSD;
+//!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are for people.
 //! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
-//!   with what [jobs](halocline_api::jobs) announce; [`eviction_queue`] says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
-//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up,
-//!   and [`permissions`] closes them with their files.
-//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has
-//!   [`linked_nodes`]) at once, [`place_repair`] gives a file the place of its name, [`staging`] makes its
+//!   with what [jobs](halocline_api::jobs) announce; [`eviction_queue`] says which files leave first. [`passthrough`]
+//!   decides which files the kernel may serve, [`mmap`] whether one is still mapped.
+//! - Copies: [`archive_queue`] has the files that wait for a clean copy, [`clean_copies`] keeps copies below and gives
+//!   them up, and [`permissions`] closes them with their files.
+//! - One file: [`inodes`] finds the inodes that names stand for, [`hard_links`] moves all names of a file
+//!   ([`linked_nodes`] knows them) at once, [`place_repair`] gives a file the place of its name, [`staging`] makes its
 //!   [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the
 //!   [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names,
 //!   [`files`] are files in use.
-//! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth,
+//! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] decides which records of copies are valid,
 //!   [`scan`] reads the tiers at mount for a [`survey`], which tells of each
 //!   [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
 //! - [`liveness`] waits for no tier that hangs, [`reporter`] reports on the tiers, and [`explain`] explains a file.
@@ -132,8 +134,7 @@ pub struct FileTier {
 }
 
 impl FileTier {
-    /// Opens the tiers of `set`, recovers what a killed mount left and adopts what it does not
-    /// know.
+    /// Opens the tiers of `set`, recovers from a killed mount and adopts files that it does not know.
     ///
     /// # Errors
     /// [`Error::Invalid`](halocline_os::error::Error::Invalid) where a tier is missing or the tiers do not belong
@@ -142,7 +143,7 @@ impl FileTier {
         Self::open_decorated(set, options, &Decorations::NONE).map(|(tier, _)| tier)
     }
 
-    /// The same within what is `around`; returns also what was found.
+    /// The same with the decorations `around`; also returns what was found.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -166,10 +167,10 @@ impl FileTier {
     }
 
     /// Does a chore in this thread, as the tier's own threads do if it has them
-    /// ([`Decorations::own_threads`]); `false` where nothing of what is due could be done.
+    /// ([`Decorations::own_threads`]); `false` if none of the due work could be done.
     ///
     /// # Errors
-    /// Of removing what is left: it is tried again with the next such chore.
+    /// If leftovers cannot be removed: that is tried again with the next such chore.
     pub fn work(&self, chore: Chore) -> Result<bool> {
         chore.round(&self.components)
     }
@@ -179,8 +180,8 @@ impl FileTier {
         self.components.base.notes.add(note.to_owned());
     }
 
-    /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
-    /// as a mount would. Without, directories that never were tiers do not become ones.
+    /// Examines the tiers of `set`, which must not be mounted; with `repair`, puts them in order
+    /// as a mount would. Without it, directories that never were tiers do not become tiers.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         let options = TierOptions::default();
         let components = if repair {
@@ -191,7 +192,7 @@ impl FileTier {
         components?.scan.survey(repair)
     }
 
-    /// Ends background work and finishes what is under way. Nothing is called after it.
+    /// Ends background work and finishes what is in progress. Nothing is called afterwards.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         self.components.base.planner.jobs().note_places();

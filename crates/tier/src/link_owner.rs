@@ -39,7 +39,7 @@ pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<
     Ok(link.map(|link| (link.away, link.stat.key())))
 }
 
-/// The link that a name is, if it has the form of ours. Most links of users are recognised by one look.
+/// The link with this name, if it has the form of ours. Most links of users are recognised by their target alone.
 pub(super) fn parsed(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<ParsedLink>> {
     let dir = tiers.tree().descriptor(parent)?;
     let target = readlinkat(&*dir, name, Vec::new())?;

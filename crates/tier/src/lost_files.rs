@@ -22,7 +22,7 @@ use halocline_vfs::Stat;
 pub(super) struct LostFiles(Mutex<Option<(u64, PathBuf)>>);
 
 impl LostFiles {
-    /// Notes that the lost name of a file that was at `place` was removed or replaced.
+    /// Notes that the name of a lost file that was at `place` was removed or replaced.
     pub(super) fn removed(&self, name: PathBuf, place: &Path) {
         tracing::warn!(
             "{}: the name is removed; its file {} was gone before",

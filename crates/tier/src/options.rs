@@ -208,7 +208,7 @@ impl TierSet {
         Ok(())
     }
 
-    /// Refuses a set if tiers are not named, because links lead to them.
+    /// Refuses a set if not all of its tiers are named, because links lead to the missing ones.
     fn check_whole(&self, labels: &[Option<Label>]) -> Result<()> {
         let roots = labels.iter().flatten().flat_map(|label| &label.roots);
         let Some((path, tier)) = roots.into_iter().find(|(_, tier)| *tier >= self.roots.len())

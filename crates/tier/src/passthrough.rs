@@ -27,8 +27,8 @@ use halocline_os::kernel_passthrough;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
-/// What must be free for a handle that may write: one in this many parts of the limit, or these bytes. The demoter
-/// counts such files every second, and no SSD fills that many bytes in a second.
+/// The room that must be free for a handle that may write: one in this many parts of the limit, or these bytes. The
+/// demoter counts such files every second, and no SSD writes that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;
 /// How long the SSD's room is assumed unchanged after it was checked: a small part of the time for which the ample room
@@ -84,7 +84,7 @@ impl Passthrough {
         if !handle.writes() && !must && resident.bytes() < kernel_passthrough::SMALL_BYTES {
             return refused("small and opened for reading");
         }
-        // Even if nothing comes of it below: the front end may hand it over all the same.
+        // Even if it is refused below: the front end may hand it over nevertheless.
         let maps_only = must && handle.writes() && !self.writes;
         handle.maps_only.store(maps_only, Ordering::Release);
         if !must && let Some(why) = self.why_ours((handle, resident, &file), (tiers, residents)) {

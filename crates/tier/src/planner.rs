@@ -150,7 +150,8 @@ impl Planner {
     ) -> Candidates {
         let prepared = &self.eviction_queues[usize::from(announced)];
         let first = || {
-            // This lock is taken first: others want the queues while they hold names, and do not wait for rules.
+            // This lock is taken first: others take the queues' locks while they hold names, and must not wait for
+            // rules.
             let globs = self.globs.read();
             let stays = |file: &Resident| except(file.number) || pins(&globs, file, view);
             prepared.lock().first(bytes, stays, view.residents)
@@ -241,7 +242,7 @@ impl Planner {
         Some((at as u64, order.len() as u64))
     }
 
-    /// Tells jobs that thread `by` opens or creates a file with these paths, of which there is at least one.
+    /// Tells jobs that thread `by` opens or creates a file with these paths (at least one).
     pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> Followed {
         let opener = self.openers.of_thread(by, self.clock.instant());
         let (passed, ahead) = {

@@ -261,8 +261,7 @@ impl Reporter {
     }
 }
 
-/// A note that no file can come to a tier, if so. That is not a failure of its device, and nothing else says why files
-/// stay.
+/// A note if no file can come to a tier. That is not a failure of its device, and nothing else says why files stay.
 fn note_of_full(tier_dir: &TierDir) -> Option<String> {
     let totals = tier_dir.totals().ok()?;
     let missing = if totals.f_files > 0 && totals.f_favail == 0 {

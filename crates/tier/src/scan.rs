@@ -1,4 +1,4 @@
-//! What is on the tiers when they are mounted or checked: recovery, adoption and accounting.
+//! Reads the tiers when they are mounted or checked: recovery, adoption and accounting.
 //!
 //! What must hold: only data that an intent but no link names is removed, and copies that never got a place; everything
 //! else that does not fit is listed and left alone.
@@ -92,8 +92,8 @@ impl Scan {
         let records = self.copy_records.list()?;
         survey.recorded = records.iter().map(|record| (record.file.inode, None)).collect();
         if mend && !intents.is_empty() {
-            // The names of a killed mount may be in memory only: what they make a leftover must be one after a power
-            // loss, too.
+            // The last name changes of a killed mount may be in memory only: a file that they made a leftover must be
+            // one after a power loss, too.
             self.tiers.ssd().sync_all()?;
         }
         if mend {
@@ -110,7 +110,7 @@ impl Scan {
         intents.extend(stale);
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
-        // What any link names is left alone.
+        // Places that any link names are left alone.
         leftovers.retain(|place| {
             !survey.named.contains_key(place)
                 && !survey.doubted.contains(place)

@@ -38,7 +38,7 @@ pub(super) struct StagedCopy {
 }
 
 impl StagedCopy {
-    /// Undoes what a migration that did not happen has made.
+    /// Undoes the preparations of a migration that did not happen.
     pub(super) fn undo(&self, tiers: &Tiers, intents: &LeftoverIntents) {
         let tier_dir = &tiers.dirs()[self.tier];
         match &self.placed {

@@ -34,7 +34,7 @@ pub(super) struct Survey {
     pub(super) linked: Option<(u64, PathBuf)>,
     /// Leftovers that cannot be removed now.
     pub(super) stay: HashSet<(usize, PathBuf)>,
-    /// Files on the SSD that records name by their inodes, as far as they are there.
+    /// Files on the SSD that copy records name, by inode; `None` until one is found.
     pub(super) recorded: HashMap<u64, Option<Recorded>>,
     /// Clean copies, which are not files of their own.
     pub(super) copies: HashSet<(usize, PathBuf)>,

@@ -39,8 +39,8 @@ impl Wakeups {
         self.0.wait(|due| std::mem::take(&mut due.reap))
     }
 
-    /// Waits until the SSD must be checked, or for the whole tick if the last check was `in_vain`; `false` when it is
-    /// time to stop.
+    /// Waits until the SSD must be checked; after a fruitless check (`in_vain`), always for a whole tick. `false` when
+    /// it is time to stop.
     pub(super) fn wait_to_demote(&self, in_vain: bool) -> bool {
         self.0.wait(|due| std::mem::take(&mut due.demote) && !in_vain)
     }

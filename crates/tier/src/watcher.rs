@@ -9,10 +9,10 @@ use halocline_os::error::Result;
 /// fail steps, stop a mount after them, or build what a power loss would leave; production has none.
 ///
 /// What a tier promises its watcher:
-/// - every change of a tree, of a copy, or of what names copies in the private directories, and every sync, is
-///   a step: `before` is called, then the call is made, then `after` if it succeeded. A step that fails, by
-///   `before` too, has no `after`. Reads of a program's bytes are steps, too; looks at names and attributes
-///   are not, nor is what says which set a directory belongs to and which rules it has.
+/// - every change of a tree, of a copy, or of the links in the private directories that name copies, and every sync,
+///   is a step: `before` is called, then the call is made, then `after` if it succeeded. A step that fails, also one
+///   that `before` fails, has no `after`. Reads of a program's bytes are steps, too; reads of names and attributes
+///   are not, nor are changes of the labels and rules of a set.
 /// - all calls of a step come from the thread that makes it, the threads of one move too: there is one watcher
 ///   for a [`FileTier`](crate::FileTier), from before the first look at what a killed mount left until the last
 ///   reference to the tier is dropped. Steps of several threads come at the same time.
@@ -22,10 +22,10 @@ use halocline_os::error::Result;
 /// What a watcher promises the tier:
 /// - an error of `before` replaces the call's result; the call is not made. Its errno must be one that the call
 ///   can return.
-/// - it may wait, which keeps the step waiting, and may unwind, which the tier takes for the death of that
-///   thread in the midst of its work: the set is then fit for the next mount, but this tier only for being
+/// - it may wait, which delays the step, and may panic, which the tier treats as the death of that
+///   thread in the middle of its work: the next mount can use the set, but this tier can only be
 ///   dropped, unless the thread was one of the tier's own.
-/// - it may call the tier only for what cannot wait for the thread that makes the step: locks may be held.
+/// - it calls the tier only where the call cannot wait for the thread that makes the step, which may hold locks.
 ///
 /// The default methods do nothing.
 pub trait Watcher: fmt::Debug + Send + Sync {

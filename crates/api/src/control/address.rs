@@ -35,7 +35,7 @@ impl Address {
         Ok(Self { path, _parent: Some(parent) })
     }
 
-    /// The address of a socket `name` in an open directory, whatever is at that directory's path by now.
+    /// The address of a socket `name` in an open directory, whatever is at that directory's path now.
     pub(super) fn within(dir: &PrivateDir, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(dir.as_fd().as_raw_fd().to_string()).join(name)
     }

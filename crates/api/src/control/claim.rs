@@ -49,7 +49,7 @@ pub(crate) use write_permission::fuzzing as acl_fuzzing;
 
 /// How often a claim is retried against one that does not answer: its process may also be trying, or ending.
 const TRIES: u32 = 4;
-/// When a claim that stays looks whether others have given way.
+/// How long a claim that stays waits before it checks again whether others have given way.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// How long a claimant may take to report what it claims.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -139,10 +139,10 @@ impl Claim {
         (claim, above)
     }
 
-    /// This claim, if no other excludes it; else the other, and this one is given up.
+    /// This claim if no other excludes it; otherwise the other one, and this claim is given up.
     ///
-    /// Of claims that begin at the same moment, that with the lowest number stays, and looks again until the others have
-    /// given way: if all gave way, they might meet again each time that they try.
+    /// Of claims that begin at the same moment, the one with the lowest number stays, and checks again until the others
+    /// have given way: if all gave way, they might collide again at each attempt.
     fn settle(
         self,
         request: &ClaimRequest<'_>,
@@ -261,7 +261,7 @@ impl Claim {
 
 /// A claim that excludes another.
 enum Other {
-    /// Its process was not asked yet. The directory and the cache that were asked for are those of the other claim.
+    /// Its process was not asked yet; `asked` has the directory and the cache of the claim that it excludes.
     Claimant {
         nonce: u64,
         asked: (PathBuf, PathBuf),
@@ -271,7 +271,7 @@ enum Other {
 }
 
 impl Other {
-    /// Whether it does so to the claim `nonce` if it also begins just now.
+    /// Whether this claim gives way to the claim `nonce`, if it is also just beginning.
     fn gives_way_to(&self, nonce: u64) -> bool {
         matches!(self, Self::Claimant { nonce: own, .. } if nonce < *own)
     }

@@ -71,7 +71,7 @@ impl Client {
         Self::over(connect(socket), socket, user, connect)
     }
 
-    /// Communicates over a connection that `connect` made to `socket`, as it will make later ones; see
+    /// Communicates over a connection that `connect` made to `socket`; `connect` makes later ones, too. See
     /// [`Client::connect_to`], also for errors.
     ///
     /// # Errors
@@ -113,16 +113,16 @@ impl Client {
         Ok(Self { socket, user, silence: SILENCE, on_silence: None, connect, lines })
     }
 
-    /// Makes `tell` report the wait once the process was silent for [`SILENCE`] although it works: the request waits
-    /// for a disk or a server, or for programs.
+    /// Makes `tell` report the wait once the process has been silent for [`SILENCE`] although it works: the request
+    /// waits for a disk or a server, or for programs.
     #[must_use]
     pub fn telling_silence(self, tell: fn(&Path, &Status)) -> Self {
         Self { on_silence: Some(tell), ..self }
     }
 
-    /// Reads a line, which must be complete within [`SILENCE`] of its first byte. A long operation may be silent for
-    /// long before that: then the process is asked for its status, on another connection, which it reports at once
-    /// unless it is stopped.
+    /// Reads a line, which must be complete within [`SILENCE`] of its first byte. Before that byte a long operation may
+    /// be silent for a long time: then the process is asked on another connection for its status, which it reports at
+    /// once unless it is stopped.
     fn read_line(&mut self, line: &mut Vec<u8>, is_status: bool) -> Result<()> {
         let most = if is_status { STATUS_BYTES_MAX } else { ANSWER_BYTES_MAX };
         let mut deadline = is_status.then(|| Instant::now() + self.silence);
@@ -253,7 +253,7 @@ impl Client {
     }
 }
 
-/// Whether the mount process ended the connection, as one that ends does with those who have just connected.
+/// Whether the mount process closed the connection, as an ending process does with clients that have just connected.
 pub fn has_hung_up(error: &Error) -> bool {
     [libc::EPIPE, libc::ECONNRESET].contains(&error.errno())
 }

@@ -15,7 +15,7 @@ use halocline_os::error::Result;
 /// The byte that accompanies a descriptor in the stream.
 const BYTE: u8 = b'=';
 
-/// Sends a descriptor, or that there is none.
+/// Sends a descriptor, or a byte without one.
 pub fn send(socket: impl AsFd, descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut room);

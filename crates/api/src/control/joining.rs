@@ -29,7 +29,7 @@ pub struct Joined {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint(#[serde(with = "wire::path")] pub PathBuf);
 
-/// The processes that use a mount besides its own.
+/// The processes that use a mount, apart from the one that serves it.
 #[derive(Debug, Clone, Default)]
 pub struct Members(Arc<Mutex<State>>);
 
@@ -103,7 +103,7 @@ impl Drop for Member {
 /// no user otherwise.
 pub fn join(client: &mut Client, origin: Option<(u64, u64)>) -> Result<(Joined, Option<OwnedFd>)> {
     match client.send(&Request::Join { origin }) {
-        // One that is sent away is told why before it sends a request.
+        // A rejected client is told why before it sends a request.
         Err(error) if !has_hung_up(&error) => return Err(error),
         _ => {}
     }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// What a join leads to if the mount process writes `answer` and hangs up without reading the request.
+    /// The error of a join if the mount process writes `answer` and hangs up without reading the request.
     fn sent_away(answer: &[u8]) -> Error {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("control.sock");
@@ -135,7 +135,7 @@ mod tests {
         })
     }
 
-    /// Regression: a run that found an engine in the moment in which that ended failed instead of starting its own.
+    /// Regression: a run that found an engine at the moment when it ended failed instead of starting its own.
     #[test]
     fn i8_one_who_joins_an_engine_that_ends_learns_that_it_is_gone() {
         for _ in 0..50 {

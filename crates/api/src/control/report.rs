@@ -118,7 +118,7 @@ pub struct TokenCounts {
     pub asked: u64,
     /// Ranges that were given up because others wanted them.
     pub handovers: u64,
-    /// Files that rested, of which all tokens were given back because there were too many.
+    /// Idle files whose tokens were all given back because there were too many.
     #[serde(default)]
     pub given_back: u64,
     /// Tokens that were granted for contended ranges, where nothing is cached.
@@ -141,13 +141,13 @@ pub struct TokenCounts {
     /// Whether programs of other nodes use the origin, as far as is known: 1 or 0.
     #[serde(default)]
     pub others_use_origin: u64,
-    /// Reads of which the caches of other nodes served some bytes.
+    /// Reads to which the caches of other nodes contributed bytes.
     #[serde(default)]
     pub peer_requests: u64,
     /// Those bytes.
     #[serde(default)]
     pub peer_bytes: u64,
-    /// Reads of other nodes' caches in vain: the bytes came from the origin.
+    /// Failed reads of other nodes' caches: the bytes came from the origin.
     #[serde(default)]
     pub peer_failures: u64,
 }

@@ -78,8 +78,8 @@ impl Drop for LongLine<'_> {
     }
 }
 
-/// An empty file beside the socket, whose inode the socket gets if the file system has no other: a mount needs nothing
-/// else of a cache that it knows, and must not fail for lack of an inode.
+/// An empty file beside the socket, whose inode the socket gets if the file system has no other. To mount a known cache
+/// again needs no further inode, and must not fail for lack of one.
 const SPARE: &str = "control.spare";
 
 /// A listening control socket. Dropping it stops listening, lets requests in progress finish and removes the socket.

@@ -95,7 +95,7 @@ fn started(dir: &Path) -> (Server, Arc<Fake>) {
     (Server::start(dir, mountpoint, Arc::clone(&fake) as _, Arc::clone(&fake) as _).unwrap(), fake)
 }
 
-/// A client that asks and never reads, such as one that is stopped, kept a mount from ending.
+/// Regression: a client that asks and never reads, such as a stopped one, kept a mount from ending.
 #[test]
 fn a_client_that_reads_nothing_keeps_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_client_that_reads_nothing_keeps_nobody_waiting() {
     stopped.set_write_timeout(Some(Duration::from_mins(1))).unwrap();
     let mut line = serde_json::to_vec(&Request::Report {}).unwrap();
     line.push(b'\n');
-    // More answers than fit between the two: at the end nobody takes requests either.
+    // More answers than fit into the buffers between the two: in the end the server accepts no requests either.
     while stopped.write_all(&line).is_ok() {}
     let ended = std::thread::spawn(move || drop(server));
     halocline_testkit::waiting::eventually("the server ends", || ended.is_finished());
@@ -180,7 +180,7 @@ fn paths_that_leave_the_mount_and_garbage_are_refused() {
     assert!(answer.starts_with("{\"error\""), "{answer}");
 }
 
-/// A list of more than 16 MiB was cut there, and answered as no JSON.
+/// Regression: a list of more than 16 MiB was cut off there, and then refused as invalid JSON.
 #[test]
 fn long_lists_are_taken_and_too_long_ones_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn long_lists_are_taken_and_too_long_ones_refused() {
     assert!(error.contains("fewer files"), "{error}");
 }
 
-/// Only lists may be long, few at a time, and what is cut off is not taken for the next request.
+/// Only lists may be long, a few at a time, and the rest of a line that is too long is not taken for the next request.
 #[test]
 fn a_line_that_is_too_long_ends_the_connection() {
     let dir = tempfile::tempdir().unwrap();
@@ -230,7 +230,7 @@ fn the_socket_is_private_replaces_a_stale_one_and_goes_away() {
     assert!(error.contains("no mount process answers"), "{error}");
 }
 
-/// Anybody with write access to a directory can listen there: root ran programs of an ordinary user so.
+/// Regression: anybody with write access to a directory can listen there, and so root ran programs of an ordinary user.
 #[test]
 fn a_process_of_another_user_is_not_asked() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ fn a_process_of_another_user_is_not_asked() {
     Client::connect_to(server.socket(), rustix::process::geteuid().as_raw()).unwrap();
 }
 
-/// A blank now and then kept a command waiting indefinitely.
+/// Regression: a blank now and then kept a command waiting indefinitely.
 #[test]
 fn an_answer_that_trickles_ends() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn an_answer_that_trickles_ends() {
     trickling.join().unwrap();
 }
 
-/// Root asks the mounts of all users for their status, and would keep a gibibyte of each in memory.
+/// Root asks the mounts of all users for their status, and would hold a gibibyte from each in memory.
 #[test]
 fn a_status_without_an_end_is_not_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -311,7 +311,7 @@ fn a_cache_directory_of_any_depth_works() {
     assert_eq!(report.policy, "adaptive");
 }
 
-/// Its client waited for ever: the thread was gone, and a descriptor of the connection was not.
+/// Regression: the client waited forever, because the thread was gone but a descriptor of the connection was not.
 #[test]
 fn a_request_that_panics_is_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -323,7 +323,8 @@ fn a_request_that_panics_is_answered() {
     assert_eq!(report.ssd_bytes_written, 7);
 }
 
-/// `umount` said that no mount process answers, when that was ending and about to say what it had done.
+/// Regression: `umount` said that no mount process answers while the process was ending and about to report what it
+/// did.
 #[test]
 fn a_process_that_is_ending_is_heard_to_the_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -333,8 +334,8 @@ fn a_process_that_is_ending_is_heard_to_the_end() {
     client.silence = Duration::from_millis(20);
     let ending = std::thread::spawn(move || {
         let (mut first, _) = listener.accept().unwrap();
-        // Whether it works is asked on another connection, which ends without a word; the answer is there by then,
-        // however slow this thread is.
+        // The client asks on another connection whether the process works. That one ends without an answer; by then the
+        // answer is on this one, however slow this thread is.
         let other = listener.accept().unwrap();
         first.write_all(b"{\"ok\":7}\n").unwrap();
         drop((other, listener));
@@ -346,7 +347,7 @@ fn a_process_that_is_ending_is_heard_to_the_end() {
     ending.join().unwrap();
 }
 
-/// One client too many was told "Resource temporarily unavailable", or that a pipe broke.
+/// Regression: one client too many was told "Resource temporarily unavailable", or that a pipe broke.
 #[test]
 fn a_client_too_many_is_told_so() {
     let dir = tempfile::tempdir().unwrap();

@@ -52,7 +52,7 @@ impl ExtentEngine {
         config: &Config,
         around: Decorations<'_>,
     ) -> Result<Self> {
-        // Before anything is touched, and again under the cache's lock, when it is claimed.
+        // Checked before anything is touched, and again under the cache's lock, when it is claimed.
         let binding = Binding::of(origin_dir, config)?;
         binding.check(cache_dir)?;
         let mut meters = Meters::default();
@@ -63,8 +63,8 @@ impl ExtentEngine {
         let shares = servers::shares(cache_dir, config, around.data_bytes)?;
         let mut options = options(shares, origin_dir, config, around.clock)?;
         if around.coherence.is_some() {
-            // After a crash whatever is recorded as dirty goes to the origin. Of the clean bytes beside it this node
-            // may not be the only one to have a token, and others may have written newer ones by then (I13).
+            // After a crash everything that is recorded as dirty goes to the origin. Other nodes, too, may have had
+            // tokens for the clean bytes beside it, and may have written newer ones by then (I13).
             options.intent_bytes = 1;
         }
         // The store comes before the volume: it finds out whether the directory is ours (I8).

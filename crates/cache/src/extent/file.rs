@@ -46,7 +46,7 @@ pub(crate) struct FileHint {
     pub(crate) direct: bool,
 }
 
-/// What hints asked for, if they did: most files have none, and their requests take no lock for that.
+/// The hint given for a file, if any: most files have none, and their requests take no lock to find that out.
 #[derive(Debug, Default)]
 pub(crate) struct GivenHint {
     given: AtomicBool,
@@ -115,16 +115,16 @@ pub(crate) struct CachedFile {
     pub(crate) times: Mutex<()>,
     /// Serialises flushes of this file.
     pub(crate) flushing: Mutex<()>,
-    /// Flushes that somebody waits for, and that have not begun, as another one is in their way.
+    /// Flushes that somebody waits for and that have not begun, because another one is running.
     pub(crate) awaited_flushes: AtomicU32,
     /// Those of them that another node waits for.
     pub(crate) awaited_hand_overs: AtomicU32,
-    /// What this node may do with it if other nodes use the origin, too.
+    /// The file's tokens, if other nodes use the origin, too.
     pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
-    /// What other nodes have said that their caches have of it.
+    /// What other nodes' caches have of the file, as those nodes said.
     pub(crate) peer_copies: PeerCopies,
-    /// Shared by requests that use the kernel's pages of the origin's file where they may be old, and held alone while
-    /// these are dropped. Taken after a permit and before `range`.
+    /// Held shared by requests that use the kernel's pages of the origin's file where these may be stale, and
+    /// exclusively while the pages are dropped. Taken after a permit and before `range`.
     pub(crate) pages: RwLock<()>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct FlushHandle {
 }
 
 impl FlushHandles {
-    /// None yet, and `max` at the most but for what is dirty already.
+    /// None yet. At most `max`, not counting files that are already dirty.
     pub(crate) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { open: AtomicUsize::new(0), max: max.max(16) })
     }
@@ -41,7 +41,7 @@ impl FlushHandles {
         self.open.load(Ordering::Relaxed) > self.max / 4 * 3
     }
 
-    /// Whether a flush that began because they press is to go on.
+    /// Whether a flush that began because of [`Self::press`] is to continue.
     pub(crate) fn are_many(&self) -> bool {
         self.open.load(Ordering::Relaxed) > self.max / 2
     }

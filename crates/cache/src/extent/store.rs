@@ -195,7 +195,7 @@ impl ExtentStore {
         std::mem::take(&mut self.emptied.lock())
     }
 
-    /// After a crash: frees blocks of objects outside the extents in the table, which nothing else accounts for (I5).
+    /// Called after a crash: frees blocks of objects outside the table's extents, which nothing else accounts for (I5).
     /// The cache is not in use yet.
     pub(crate) fn trim(&self) -> Result<()> {
         for key in self.objects.list()? {

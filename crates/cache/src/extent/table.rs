@@ -15,7 +15,7 @@ use halocline_meta::{FileId, OriginKey};
 pub(crate) struct FileTable {
     maps: RwLock<Maps>,
     unwatched: AtomicU64,
-    /// What is remembered of the caches of other nodes, for all files together.
+    /// How much is remembered of other nodes' caches, for all files together.
     remembered: Arc<Remembered>,
 }
 
@@ -26,7 +26,7 @@ struct Maps {
 }
 
 impl FileTable {
-    /// What other nodes have of a file that is made for this table.
+    /// The (still empty) peer copies of a file that is made for this table.
     pub(crate) fn peer_copies(&self) -> PeerCopies {
         PeerCopies::among(Arc::clone(&self.remembered))
     }

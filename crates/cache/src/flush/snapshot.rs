@@ -110,7 +110,7 @@ impl Snapshots {
                 self.copy_piece(file, &mut piece, held, &mut segments, &mut copied)?;
             }
         };
-        // In simulated time, none passes while one of the readers computes or waits for a processor.
+        // Simulated time does not pass while one of the readers computes or waits for a processor.
         let (team, mut works) = Team::new(&self.clock, readers);
         let read = |begun: Work| {
             let working = begun.begin();

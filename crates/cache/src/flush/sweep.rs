@@ -74,7 +74,7 @@ pub(crate) enum FlushedWhole {
     Busy(u64),
     /// All but this many bytes: the caller ended it.
     Stopped(u64),
-    /// The file cannot be reached, see [`Swept::Removed`]: what is dirty of it stays that.
+    /// The file cannot be reached, see [`Swept::Removed`]: its dirty bytes stay dirty.
     Removed,
 }
 
@@ -143,7 +143,7 @@ impl Sweeper {
         }
     }
 
-    /// Waits until no other flush of the file is under way; those that may give way do.
+    /// Waits until no other flush of the file is running; a flush that may give way does.
     fn begin(file: &CachedFile, waits: Waits) -> MutexGuard<'_, ()> {
         let counts: &[&AtomicU32] = match waits {
             Waits::NoOne => &[],
@@ -231,7 +231,7 @@ impl Sweeper {
         Ok(swept)
     }
 
-    /// Whether a file cannot be reached any more: its last name is gone, or none leads to it and it is not open.
+    /// Whether a file cannot be reached any more: its last name is gone, or it is not open and no name leads to it.
     fn is_removed(&self, file: &CachedFile, id: FileId) -> bool {
         let is_forgotten = || self.store.dmt.file(id).is_none();
         // A file that a program has open stays intact until it is closed.
@@ -336,9 +336,9 @@ impl Sweeper {
         }
     }
 
-    /// Rests after work while there is no pressure, so long that the `workers` of a sweep take no more of the origin
-    /// together than is this node's share. A flush that was asked for rests only while programs of this node use the
-    /// origin, and one that another node waits for never does. A rest ends when the sweep shall not go on.
+    /// Rests after work while there is no pressure, long enough that the `workers` of a sweep together take no more
+    /// than this node's share of the origin. A requested flush rests only while programs of this node use the
+    /// origin, and one that another node waits for never does. A rest ends when the sweep is to end.
     fn be_courteous(
         &self,
         waits: Waits,
@@ -367,7 +367,7 @@ impl Sweeper {
         let begun = self.clock.instant();
         let is_over = || self.pressure.is_pressed() || self.backpressure.has_waiters() || is_done();
         while !is_over() && goes_on() {
-            // No need to rest so long once programs are done with the origin, or other nodes with their work.
+            // A shorter rest is enough once programs are done with the origin, or other nodes with their work.
             if waits == Waits::NoOne && (limit == 0 || self.share.is_idle()) {
                 rest = rest.min(self.share.rest(worked, workers));
             }
@@ -379,10 +379,10 @@ impl Sweeper {
         }
     }
 
-    /// Flushes all of a file that is dirty now; `go_on` as in [`Self::sweep`].
+    /// Flushes all bytes of a file that are dirty now; `go_on` as in [`Self::sweep`].
     ///
     /// The first sweep skips what requests hold at that moment, and holds up no writer to the cache. Later ones wait
-    /// for what it left, which would otherwise count as failed; most requests are brief.
+    /// for the skipped bytes, which would otherwise count as failed; most requests are brief.
     pub(crate) fn flush_whole(
         &self,
         file: &Arc<CachedFile>,
@@ -391,7 +391,7 @@ impl Sweeper {
         self.flush_of((file, WHOLE), Waits::Caller, go_on)
     }
 
-    /// The same for all that is dirty now in a range that another node waits for, without rest.
+    /// The same for the bytes that are dirty now in a range that another node waits for, without rest.
     pub(crate) fn flush_given(
         &self,
         file: &Arc<CachedFile>,
@@ -427,7 +427,7 @@ impl Sweeper {
         if self.sweep_with(file, id, which(), callbacks)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
-        // If programs write, this may be more than was dirty at the beginning, never less than remains of that.
+        // If programs write, this may be more than was dirty at the beginning, but includes all that remains of it.
         let owed = Mutex::new(self.dirty_ranges(id, range));
         let mut fruitless = 0;
         loop {
@@ -456,8 +456,8 @@ impl Sweeper {
         }
     }
 
-    /// The bytes of `owed` that are still dirty; all others are removed from it, and damaged ones, which cannot be
-    /// flushed.
+    /// The number of bytes of `owed` that are still dirty. Removes all others from it, and damaged ones, which cannot
+    /// be flushed.
     fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
         let dirty = self.dirty_ranges(id, WHOLE);
         let mut owed = owed.lock();
@@ -488,8 +488,8 @@ impl Sweeper {
     }
 }
 
-/// Whether a sweep of `file` ends because somebody waits for another one: of this node, if nobody waits for this sweep, or
-/// of another node, whose programs wait. What is left is flushed by a later sweep.
+/// Whether a sweep of `file` ends in favour of another one: of any awaited one if nobody waits for this sweep,
+/// otherwise of one that another node's programs wait for. A later sweep flushes the rest.
 fn gives_way(file: &CachedFile, waits: Waits) -> bool {
     let count = match waits {
         Waits::NoOne => &file.awaited_flushes,

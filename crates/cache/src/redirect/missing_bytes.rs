@@ -1,4 +1,4 @@
-//! Bytes of a read that the cache has not: from the caches of other nodes, or from the origin.
+//! Bytes of a read that the cache does not have: they come from the caches of other nodes, or from the origin.
 
 use halocline_model::request::{ByteRange, Direction};
 
@@ -9,7 +9,7 @@ use crate::request_split::{missing_in, missing_spans, rest_of, slice_mut};
 use halocline_meta::Segment;
 use halocline_os::error::Result;
 
-/// What became of a read.
+/// The outcome of a read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Read {
     /// So many bytes were read.
@@ -41,7 +41,7 @@ impl Redirector {
         for span in missing_spans(segments) {
             let served = self.peers.read(&handle.file, span, slice_mut(buf, range.start, span));
             let rest = rest_of(span, &served);
-            // What lies in the middle of the rest is read again with it.
+            // What peers served in the middle of the rest is read again with it.
             let before = ByteRange::new(span.start, rest.start);
             let behind = ByteRange::new(rest.end, span.end);
             missing.peers += missing_in(segments, &[before, behind]);

@@ -133,14 +133,14 @@ fn i11_dirty_bytes_of_a_renamed_file_that_is_not_open_are_searched_for() {
     assert!(node.engine.base.store.dmt.extents(node.id).is_empty());
 }
 
-/// It may be on its way from one directory to another, or where nobody can look.
+/// The file may be moving from one directory to another, or be where nobody can look.
 #[test]
 fn i11_dirty_bytes_that_cannot_be_flushed_are_not_given_up() {
     let node = Node::new();
     let elsewhere = TempDir::new_in(node.sides[0].path().parent().unwrap()).unwrap();
     let kept = elsewhere.path().join("kept");
     fs::rename(node.path(NAME), &kept).unwrap();
-    // Nothing rests long enough to be judged gone.
+    // Names change so often that the file is never judged gone.
     let changes = AtomicU32::new(0);
     let all = [node.id];
     let look = || {
@@ -156,7 +156,7 @@ fn i11_dirty_bytes_that_cannot_be_flushed_are_not_given_up() {
     assert_eq!(fs::read(node.path("a/back")).unwrap(), [7; 4096]);
 }
 
-/// Regression: a file that another node moved from where a search had not been to where it had been was judged gone.
+/// Regression: a file was judged gone that another node moved, during a search, to a directory already searched.
 #[test]
 fn i11_a_file_that_others_move_during_a_search_is_not_judged_gone() {
     let node = Node::new();
@@ -185,7 +185,7 @@ fn i11_a_file_that_others_move_during_a_search_is_not_judged_gone() {
     assert_eq!(fs::read(at(first)).unwrap(), [7; 4096]);
 }
 
-/// What nothing changes any more, and no directory has, is gone: its bytes are saved, and others go on.
+/// A file that no directory has while no names change is gone: its bytes are saved, and others continue.
 #[test]
 fn i9_dirty_bytes_of_a_file_that_is_gone_are_saved() {
     let node = Node::new();
@@ -205,9 +205,9 @@ fn a_closed_file_that_is_given_up_is_forgotten() {
     assert!(node.engine.base.files.by_id(node.id).is_none());
 }
 
-/// Regression: what was given up was part of one extent with bytes to which a program wrote all the time. All of an extent
-/// becomes clean or nothing of it, so it was dirty again before the origin was synced, each time: the other node's program
-/// got an error after two minutes.
+/// Regression: the range to be given up was part of an extent to whose other bytes a program wrote all the time. An
+/// extent becomes clean as a whole or not at all, so each time it was dirty again before the origin was synced, and the
+/// other node's program got an error after two minutes.
 #[test]
 fn what_programs_write_beside_it_does_not_keep_a_range_from_being_given_up() {
     let faults = Arc::<Faults>::default();

@@ -26,13 +26,13 @@ const WORTH_LEAST: f64 = 0.1;
 /// The minimum for the slowest SSD.
 const WORTH_MOST: f64 = 1.0;
 /// A layout on fewer servers is preferred only if it takes at most this share of the time of one on more: how many
-/// requests wait is unknown, a request on fewer servers is slower if none do, and so are the flush's reads.
+/// requests wait is unknown. If none wait, a request on fewer servers is slower, and so are the flush's reads.
 const NARROWER: f64 = 0.8;
 /// Processes in step are sent to the origin if less of the cache than this is dirty: a flush would move the disk's
 /// head.
 const IN_STEP_PRESSURE: f32 = 0.05;
-/// At least this many bytes on one server at a random place have no neighbours with which they are flushed: passing over
-/// the gap between takes longer than a seek.
+/// At least this many bytes on one server at a random place are flushed without neighbours: passing over the gap to the
+/// next ones takes longer than a seek.
 const SPARSE_BYTES: u64 = 512 << 10;
 /// Share of a random startup that a flush needs for each of them: in sorted order the seeks are shorter.
 const SPARSE_STARTUP: f64 = 0.8;
@@ -202,8 +202,8 @@ impl Adaptive {
     }
 }
 
-/// Whether a flush would seek to the request's bytes by themselves: it is long, at a random place, from the only process,
-/// and this process's reads on the origin come in between.
+/// Whether a flush would need a seek for the request's bytes alone: the request is long, at a random place, from the
+/// only process, and that process's reads on the origin come in between.
 fn is_sparse(query: &Query, origin: &Forecast) -> bool {
     query.origin_serves_reads
         && !interleaves(query)

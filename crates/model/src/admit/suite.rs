@@ -50,8 +50,8 @@ fn make(name: &str, setting: &Setting) -> Box<dyn Admission> {
     by_name(name, setting).expect("a row")
 }
 
-/// Bytes that a stream of `total` bytes in requests of `piece`, one of as many as there are
-/// `processes`, has admitted.
+/// Bytes admitted of a stream of `total` bytes in requests of `piece` bytes, one of as many
+/// streams as there are `processes`.
 fn admitted_of_stream(
     policy: &dyn Admission,
     (direction, processes): (Direction, u32),
@@ -69,7 +69,7 @@ fn admitted_of_stream(
         .sum()
 }
 
-/// Whether a policy predicts how long a request takes; then it does so for each.
+/// Whether a policy predicts how long requests take; then it does so for every request.
 fn predicts(policy: &dyn Admission) -> bool {
     let Verdict { origin_ps, cache_ps, .. } = policy.judge(&random(64 * KB));
     (origin_ps, cache_ps) != (0, 0)

@@ -26,16 +26,16 @@ pub(in crate::control) struct Owner {
     pub(in crate::control) cache: Option<PathBuf>,
 }
 
-/// The most processes that are asked about one mount: its owner, and earlier ones that are ending or stand still. Only
-/// processes of the mount's own user count, so one who makes more hides their own mount alone.
+/// The most processes that are asked about one mount: its owner, and earlier ones that are ending or stopped. Only
+/// processes of the mount's own user count, so a user who makes more of them hides only their own mount.
 const ASKED_MAX: usize = 64;
 
 /// The owner of the mount `line`, found without accessing it; `None` if no process claims it.
 ///
-/// A device number is reused by the next mount while the process of an earlier one, which is ending or stands still,
-/// still claims it: so a claim is trusted at once only if a single process names the mount point. Other processes are
-/// asked whether they are ending: their sockets may be on something that hangs, by accident or because their user wants
-/// that, which `access` finds out first.
+/// The next mount may reuse a device number while the process of an earlier one, which is ending or stopped, still
+/// claims it: so a claim is trusted at once only if a single process names the mount point. Otherwise processes are
+/// asked whether they are ending. Their sockets may be on something that hangs, by accident or by their user's intent:
+/// `access` finds that out first.
 pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -> Option<Owner> {
     let goes_on = |named: &Named| {
         let socket = named.told.cache.join(SOCKET_NAME);
@@ -50,7 +50,7 @@ pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -
     let alone = silent.len() == 1;
     while !silent.is_empty() && wait_for_one(&silent, deadline) {
         for Asked { pid, uid, stream } in silent.extract_if(.., |asked| is_ready(&asked.stream)) {
-            // One that ended meanwhile says nothing.
+            // A process that ended meanwhile does not answer.
             let Some(told) = read_answer(stream, deadline) else { continue };
             let named = Named { pid, uid, told };
             if named.told.dir != line.point {

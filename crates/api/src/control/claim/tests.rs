@@ -63,8 +63,8 @@ fn i8_a_claim_is_told_until_it_is_dropped() {
     wanted(&dir).unwrap();
 }
 
-/// Regression: those that began at the same moment all gave way, met again when they tried again, and in the end none of
-/// them got the directory.
+/// Regression: claims that began at the same moment all gave way, collided again when they retried, and in the end none
+/// of them got the directory.
 #[test]
 fn i8_of_claims_that_begin_at_the_same_moment_one_stays() {
     let scratch = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ fn i8_nodes_of_a_cluster_share_a_directory_but_no_cache_and_with_nobody_else() {
     claim(&dir, &part, UseAs::OnlyUser).unwrap_err();
 }
 
-/// A command was led to another mount's process, which was ending: its device was the next one's.
+/// Regression: a command reached the ending process of an earlier mount, whose device number the next mount had reused.
 #[test]
 fn a_process_that_names_another_mount_point_is_not_believed() {
     let scratch = tempfile::tempdir().unwrap();
@@ -122,8 +122,8 @@ fn a_process_that_names_another_mount_point_is_not_believed() {
     assert_eq!(owner_of(&line("/mnt/new"), &Directly), None);
 }
 
-/// A mount that was healthy was said not to answer, after ten seconds: the process of an earlier one, whose device number it
-/// got, stood still.
+/// Regression: a healthy mount was reported not to answer, after ten seconds, because the process of an earlier mount,
+/// whose device number it had reused, was stopped.
 #[test]
 fn who_stands_still_does_not_use_up_the_time_of_who_serves_the_device_now() {
     let scratch = tempfile::tempdir().unwrap();
@@ -194,8 +194,8 @@ impl MountAccess for Hangs {
     }
 }
 
-/// Commands that had nothing to do with a mount that was detached connected to its socket, on a disk that hung, and
-/// no signal ended them. Any user could have kept root's `status` so.
+/// Regression: commands unrelated to a detached mount connected to its socket, on a disk that hung, and no signal ended
+/// them. Any user could have blocked root's `status` this way.
 #[test]
 fn nobody_is_asked_whose_socket_lies_on_what_hangs() {
     let scratch = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ fn nobody_is_asked_whose_socket_lies_on_what_hangs() {
     assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
-/// Each name of a user without write permission was waited for: a second, and ten for a mount's.
+/// Regression: a claim waited for each name of a user without write permission: a second, and ten for a mount's name.
 #[test]
 fn who_squats_names_keeps_nobody_waiting() {
     if !rustix::process::geteuid().is_root() {
@@ -248,13 +248,13 @@ fn who_squats_names_keeps_nobody_waiting() {
     claim.answer();
     assert_eq!(owner_of(&line, &Directly).unwrap().pid, std::process::id());
     let taken = begun.elapsed();
-    // Were each waited for, an hour.
+    // It would be an hour if each were waited for.
     assert!(taken < Duration::from_mins(5), "{taken:?} with 900 names");
     drop(end);
     thread.join().unwrap();
 }
 
-/// A user who may only read an origin could have kept its owner from it.
+/// Regression: a user who may only read an origin could have kept its owner from using it.
 #[test]
 fn a_claim_counts_only_of_users_who_may_write() {
     if !rustix::process::geteuid().is_root() {
@@ -276,8 +276,8 @@ fn a_claim_counts_only_of_users_who_may_write() {
     wanted(&root).unwrap();
 }
 
-/// Any user could claim `/tmp`, or another directory where all may make names, and so keep others from what they have
-/// there.
+/// Regression: any user could claim `/tmp`, or another directory where everybody may create names, and so keep others
+/// from their directories there.
 #[test]
 fn who_may_make_names_beside_an_origin_cannot_claim_it() {
     if !rustix::process::geteuid().is_root() {

@@ -35,10 +35,10 @@ struct Directory {
 }
 
 /// Whether the process could change the contents of a directory that it claims: the last one of `way`, which leads up
-/// to it from the directory that is wanted.
+/// to it from the wanted directory.
 ///
-/// In a directory above, the right to create names extends to everything below, unless only owners may rename and
-/// remove there (the sticky bit, as on `/tmp`): otherwise anyone could claim `/tmp`, and so everything that others have
+/// The right to create names in a directory above extends to everything below, unless only owners may rename and remove
+/// there (the sticky bit, as on `/tmp`): otherwise anyone could claim `/tmp`, and with it everybody's directories
 /// there.
 pub(super) fn may_change<'a>(peer: &UCred, mut way: impl Iterator<Item = &'a Path>) -> bool {
     let may = |path: &Path, of_all: bool| {

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::*;
 
-/// The SSD was taken away under a mount, which then was said not to be there.
+/// Regression: after the SSD was removed under a mount, the mount was reported not to exist.
 #[test]
 fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
     let (mountpoint, socket) = (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
@@ -17,7 +17,7 @@ fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
     assert!(error.contains("no mount process answers"), "{error}");
 }
 
-/// An ordinary user was told that the control socket of root's mount was gone, and to end that mount.
+/// Regression: an ordinary user was told that the control socket of root's mount was gone, and to end that mount.
 #[test]
 fn a_mount_of_somebody_else_is_told_from_one_whose_socket_is_gone() {
     if !geteuid().is_root() {

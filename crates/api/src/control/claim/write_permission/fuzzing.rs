@@ -1,4 +1,4 @@
-//! The fuzz target of the ACL of a directory that a process of others claims: its owner wrote it.
+//! The fuzz target of ACLs: a directory that another user's process claims has one that its owner wrote.
 
 use super::{ACL_GROUP, ACL_GROUP_OWNER, ACL_USER, ACL_VERSION, ACL_WRITE, Directory, parse_acl};
 
@@ -13,7 +13,7 @@ fn written(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     value
 }
 
-/// An ACL: what is parsed has all whole entries as they stand there, and lets in whom an entry lets write and nobody else.
+/// An ACL: the parsed one has all complete entries unchanged, and admits exactly those whom an entry lets write.
 pub fn acl(bytes: &[u8]) {
     let Some(entries) = parse_acl(bytes) else { return };
     let again = written(&entries);
@@ -36,7 +36,7 @@ pub fn acl(bytes: &[u8]) {
     }
 }
 
-/// As the kernel writes them.
+/// ACLs as the kernel writes them.
 #[cfg(test)]
 pub(crate) fn seeds() -> [(&'static str, Vec<u8>); 3] {
     let owner = (0x01, 7, u32::MAX);
