@@ -18,10 +18,13 @@
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
 //! What must hold:
-//! - Nothing is done to a file by its name alone: each change in the store compares the number, each file on a disk has it.
-//! - A file is moved by nobody while a live session has it open: an open is noted before the file is opened, and a handle
-//!   serves nothing after its node's lease was over.
-//! - The disks follow the store, and never decide: what could not follow is found by its number.
+//! - Nothing is done to a file by its name alone: each change in the store compares the number, and each file on a
+//!   disk
+//! carries it.
+//! - Nobody moves a file while a live session has it open: an open is noted before the file is opened, and a handle
+//!   serves
+//! nothing after its node's lease has lapsed.
+//! - The disks follow the store, and never decide: anything that could not follow is found by its number.
 
 mod acl;
 pub mod adopt;
@@ -80,14 +83,14 @@ use ssd::background::Background;
 /// A tier that several nodes share, as one node serves it.
 #[derive(Debug)]
 pub struct SharedTier {
-    // Ends before what it uses.
+    // Declared first: it ends before what it uses.
     background: Background,
     ssd: Arc<OwnSsd>,
     tree: SharedTree,
     files: Arc<Files>,
     root: PathBuf,
     begun: Instant,
-    /// No other process uses the SSD.
+    /// Keeps other processes off the SSD.
     _lock: LockedFile,
 }
 
@@ -102,7 +105,7 @@ impl SharedTier {
         self.root.join("ssd").join(PRIVATE).join(SOCKET_NAME)
     }
 
-    /// Ends this node's session. Nothing is open any more.
+    /// Ends this node's session. Nothing may be open any more.
     ///
     /// # Errors
     /// If the store does not answer: the session then ends with its lease.

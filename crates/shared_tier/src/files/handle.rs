@@ -1,6 +1,7 @@
-//! What is asked of an open file.
+//! Operations on an open file.
 //!
-//! What must hold: nothing is read, and no change is acknowledged, of a file that others may have moved since it was opened.
+//! What must hold: once others may have moved a file, nothing is read through the old handle and no change is
+//! acknowledged.
 
 use std::fs::File;
 use std::io::ErrorKind;
