@@ -85,8 +85,7 @@ impl Acl {
     }
 
     /// The entries that mirror the permission bits, each with the shift of its bits: the group bits mirror the mask
-    /// where
-    /// there is one.
+    /// where there is one.
     fn classes(&mut self) -> impl Iterator<Item = (&mut Entry, u32)> {
         let has_mask = self.0.iter().any(|entry| entry.tag == tag::MASK);
         self.0.iter_mut().filter_map(move |entry| match entry.tag {
@@ -134,8 +133,7 @@ pub(crate) struct Inherited {
 }
 
 /// What a new file (a directory if `is_directory`) inherits from its directory. `mode` is what the program asked for;
-/// its
-/// umask counts only if there is no default ACL.
+/// its umask counts only if there is no default ACL.
 pub(crate) fn inherit(
     directory: &Attributes,
     (mode, umask): (u32, u32),

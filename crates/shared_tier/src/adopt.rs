@@ -2,8 +2,7 @@
 //! SSD, are made on the shared disk, and then a rebuild takes all of it into the store.
 //!
 //! What must hold: a killed run can be completed by running it again; at each step each file keeps its bytes and at
-//! least
-//! one name; and nothing that we do not understand is changed.
+//! least one name; and nothing that we do not understand is changed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;

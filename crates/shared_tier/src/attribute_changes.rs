@@ -1,6 +1,5 @@
 //! Changes attributes: first on the file with the bytes, or on the directory on the shared disk, then in the store.
-//! So
-//! programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
+//! So programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -115,8 +114,7 @@ impl AttributeChanges {
     }
 
     /// Truncates as an open, a change and a close: while nobody has the file open, the size in the store is always
-    /// that of
-    /// the file with the bytes.
+    /// that of the file with the bytes.
     fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
         match handle.filter(|handle| handle.is_writable()) {
             Some(handle) => handle.truncate(size),
@@ -281,8 +279,7 @@ impl AttributeChanges {
     }
 
     /// Sets or removes an ACL. If the ACL decides access, the permission bits follow it; an ACL that says no more
-    /// than the
-    /// permission bits is not kept.
+    /// than the permission bits is not kept.
     fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
         let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
         let is_access = name.as_bytes() == ACCESS;

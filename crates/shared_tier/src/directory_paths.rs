@@ -27,8 +27,7 @@ impl DirectoryPaths {
     }
 
     /// The steps to a directory by the names under which programs found it, which may be stale; the store is asked
-    /// only for
-    /// the missing ones.
+    /// only for the missing ones.
     ///
     /// # Errors
     /// `ENOENT` if the directory is gone.

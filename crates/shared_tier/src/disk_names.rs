@@ -1,10 +1,8 @@
 //! The names on the shared disk follow those in the store.
 //!
 //! Nodes change a name one after the other in the store, but follow on the disk in any order. What must hold: once
-//! all
-//! are done, the disk has what the store has. So whoever changed the disk reads the store again and repeats the
-//! change if
-//! the store has changed: the last one to change the disk has seen the last change of the store.
+//! all are done, the disk has what the store has. So whoever changed the disk reads the store again and repeats the
+//! change if the store has changed: the last one to change the disk has seen the last change of the store.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -51,8 +49,7 @@ impl DiskNames<'_> {
     }
 
     /// Something that is neither a file nor a directory was renamed: renames it on the disk, in one step where
-    /// nothing is in
-    /// the way, so that it has one of the two names at each moment.
+    /// nothing is in the way, so that it has one of the two names at each moment.
     pub(crate) fn renamed_other(
         &self,
         (from, to): (&EntryName, &EntryName),
@@ -112,8 +109,7 @@ impl DiskNames<'_> {
     }
 
     /// A directory was renamed: renames it on the disk. `replaced` is the number of the directory that had the name;
-    /// `notes`
-    /// say where the directory is found meanwhile.
+    /// `notes` say where the directory is found meanwhile.
     pub(crate) fn renamed(
         &self,
         mut notes: RenameNotes,

@@ -5,8 +5,7 @@ use halocline_cluster::names::namespace::Failure;
 use halocline_os::error::Error;
 
 /// Converts a failure of the names for the front end: what a file system would answer goes to the program unchanged;
-/// a
-/// fault of the store is logged with its remedy.
+/// a fault of the store is logged with its remedy.
 pub(crate) fn of_names(failure: Failure) -> Error {
     match failure {
         Failure::Refused(errno) => errno.into(),

@@ -1,10 +1,8 @@
 //! Open files: their bytes are read and written in place, wherever they are.
 //!
 //! The store notes which sessions have a file open, so that nobody moves it meanwhile. A node's first open and last
-//! close
-//! of a file are noted; a new file is noted as open at the moment in which it gets its name. A handle is good as long
-//! as
-//! the node's lease: once the lease has lapsed, others may have moved the file ([`handle`]).
+//! close of a file are noted; a new file is noted as open at the moment in which it gets its name. A handle is good
+//! as long as the node's lease: once the lease has lapsed, others may have moved the file ([`handle`]).
 
 mod handle;
 
@@ -378,8 +376,7 @@ impl Files {
     }
 
     /// Notes the close of a file that the kernel may have served, unless it is still mapped or the close cannot be
-    /// noted
-    /// now.
+    /// noted now.
     fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
         let Some(file) = noting.kept.take() else { return true };
         if !is_exclusive(&file) || self.base.sessions.check().is_err() {

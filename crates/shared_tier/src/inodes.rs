@@ -1,10 +1,8 @@
 //! The inodes that programs on this node refer to: by their numbers in the store, with the names under which they
-//! were
-//! seen.
+//! were seen.
 //!
 //! The store finds things by name only. So an inode remembers some of its names; each is looked up again before use,
-//! and
-//! forgotten if it leads to something else by now.
+//! and forgotten if it leads to something else by now.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -46,8 +44,7 @@ pub(crate) struct Noting {
     /// Open handles.
     pub(crate) handles: usize,
     /// Whether this node's open is noted in the store: if so, whether for writing, and after how many lapses of the
-    /// node's
-    /// lease.
+    /// node's lease.
     pub(crate) noted: Option<(bool, u64)>,
     /// Whether the store also has a note that the kernel may serve it ([`crate::passthrough`]).
     pub(crate) by_kernel: bool,

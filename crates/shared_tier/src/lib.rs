@@ -19,11 +19,9 @@
 //!
 //! What must hold:
 //! - Nothing is done to a file by its name alone: each change in the store compares the number, and each file on a
-//!   disk
-//! carries it.
+//!   disk carries it.
 //! - Nobody moves a file while a live session has it open: an open is noted before the file is opened, and a handle
-//!   serves
-//! nothing after its node's lease has lapsed.
+//!   serves nothing after its node's lease has lapsed.
 //! - The disks follow the store, and never decide: anything that could not follow is found by its number.
 
 mod acl;

@@ -193,8 +193,7 @@ impl Lookup {
     }
 
     /// Attributes as programs see them. While some node has a file open for writing, its size and times come from the
-    /// file
-    /// with the bytes; if that is not reached, the last known ones are shown.
+    /// file with the bytes; if that is not reached, the last known ones are shown.
     pub(crate) fn shown(&self, inode: &Inode, found: &namespace::Node) -> Stat {
         let mut shown = stat(found);
         let of = &found.attributes;
@@ -214,9 +213,8 @@ impl Lookup {
 }
 
 /// Removes stale opens from a file's attributes: those of sessions that are over, and this node's own if a close
-/// could
-/// not be noted because another node had renamed the file. An open that a kernel may serve is removed by its own node
-/// only.
+/// could not be noted because another node had renamed the file. An open that a kernel may serve is removed by its
+/// own node only.
 pub(crate) fn mended(
     base: &Base,
     inode: &Inode,

@@ -335,8 +335,7 @@ impl MoveCommands<'_> {
     }
 
     /// A session that is over may have left a note that its kernel serves the file. If the file is on this node's
-    /// SSD, only
-    /// this node can tell whether it still does.
+    /// SSD, only this node can tell whether it still does.
     fn mend(&self, file: &Named) {
         let node = self.base.table.intern(file.inode, false, Some(file.name.clone()));
         if let Ok(found) = self.base.names.lookup(&file.name)

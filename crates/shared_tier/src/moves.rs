@@ -1,11 +1,9 @@
 //! Moves of whole files between SSDs and the shared disk.
 //!
 //! A move is announced in the store by a compare-and-swap (`writer`), copied, and committed by another one that
-//! compares
-//! where the file is and who moves it. An open removes the announcement, so a file that somebody opens meanwhile
-//! stays
-//! where it is. What must hold (I15): the store leads to a whole copy at each moment, and a crash at any step leaves
-//! copies of which a scan can tell the right one ([`crate::places`]).
+//! compares where the file is and who moves it. An open removes the announcement, so a file that somebody opens
+//! meanwhile stays where it is. What must hold (I15): the store leads to a whole copy at each moment, and a crash at
+//! any step leaves copies of which a scan can tell the right one ([`crate::places`]).
 
 use std::ops::ControlFlow;
 
@@ -82,7 +80,7 @@ impl Migrator<'_> {
         match done {
             Ok(moved) => Ok(moved),
             Err(error) => {
-                // If the store's answer was lost, both copies stay; a check compares them.
+                // If the store's answer was lost, both copies stay; whoever comes next compares them.
                 if !matches!(error, Error::Cluster { .. }) {
                     self.give_up((name, inode), place);
                 }

@@ -153,8 +153,7 @@ fn a_removed_directory_goes_though_another_was_still_to_leave_it() {
 }
 
 /// Regression: a rename that nobody had followed on the disk was undone when the names were built again: the
-/// directory
-/// had its old name, and the empty directory that it had replaced was back.
+/// directory had its old name, and the empty directory that it had replaced was back.
 #[test]
 fn what_a_node_left_half_done_it_does_after_its_next_mount() {
     let world = World::new();

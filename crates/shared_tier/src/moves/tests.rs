@@ -152,8 +152,7 @@ fn the_copy_that_a_check_leaves_is_a_file_from_then_on() {
 }
 
 /// A program that opens a file during a move gets the copy that stays, at whichever step it comes; also if the
-/// migrator
-/// dies then and the store forgets everything.
+/// migrator dies then and the store forgets everything.
 #[test]
 fn what_is_written_while_a_file_is_moved_is_kept() {
     // How many steps the migrator still makes after the writer has come; `None`: all.

@@ -1,4 +1,4 @@
-//! The files that are on this node's SSD, by what is there.
+//! Finds the files on this node's SSD by reading it.
 
 use std::ops::ControlFlow;
 
@@ -21,11 +21,11 @@ use std::os::unix::ffi::OsStrExt;
 pub(super) struct Seen {
     pub(super) number: u64,
     pub(super) resident: Resident,
-    /// When it was changed last, in seconds since 1970.
+    /// When it was last changed, in seconds since 1970.
     pub(super) mtime: i64,
 }
 
-/// Tells of each file on an SSD that has a number. What cannot be read is passed over: it is moved by nobody.
+/// Reports each file on an SSD that has a number. Unreadable files are skipped: nobody moves them.
 ///
 /// # Errors
 /// If the SSD itself cannot be read.
