@@ -61,8 +61,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` the disk that all share. Other nodes' SSDs are reached at `peers`, a
-    /// path with `{node}` in place of their names. `watcher` is told of each step, for tests.
+    /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` is the shared disk. Other nodes' SSDs are reached
+    /// by `peers`, a path with `{node}` in place of a node's name. `watcher` is told of each step, for tests.
     ///
     /// # Errors
     /// If a directory is missing, keeps no extended attributes, or is that of another node or tier.

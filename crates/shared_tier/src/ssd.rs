@@ -170,7 +170,7 @@ impl OwnSsd {
         comes
     }
 
-    /// Whether a file is worth bringing here.
+    /// Brings a file here if that is worthwhile; returns whether it came.
     fn wants(
         &self,
         name: &EntryName,
@@ -298,7 +298,7 @@ impl OwnSsd {
         Ok(jobs.list())
     }
 
-    /// In the background, demotes files that match an exclude glob, and files above the watermark.
+    /// Demotes files that match an exclude glob and no pin.
     pub(crate) fn push_out_excluded(&self) {
         let paths = Paths::new(&self.base.paths);
         let rules = &self.planner().rules;

@@ -134,7 +134,7 @@ impl Planner {
         self.jobs.lock().opened(path, &opener).1
     }
 
-    /// The files that may be demoted, except for those whose number `except` accepts, and what is known of them.
+    /// The files that may be demoted, with what is known of them: neither pinned nor in `except`.
     fn candidates(
         &self,
         residents: &Residents,

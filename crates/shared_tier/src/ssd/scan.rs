@@ -48,7 +48,7 @@ pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(Seen) -> ControlFlow<()>) ->
                 }
                 libc::S_IFREG => {
                     let Some(number) = own_xattrs::number(&fd, own_xattrs::INODE) else { continue };
-                    // Its names are listed where its place does not tell them.
+                    // Its names are listed if its place does not give them.
                     let listed = own_xattrs::names(&fd).into_iter().next();
                     let (directory, name) =
                         listed.unwrap_or_else(|| (directory, Name::from(path.last())));
