@@ -1,4 +1,4 @@
-//! Movers that die, and files that are opened while they are moved.
+//! Migrators that die, and files that are opened while they are moved.
 
 use std::fs::File;
 use std::io::Write;
