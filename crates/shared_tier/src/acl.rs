@@ -15,7 +15,7 @@ const VERSION: u32 = 2;
 /// Permission bits of one class.
 const BITS: u16 = 0o7;
 
-/// Whom an entry is about, as the attribute has it.
+/// Who an entry is for, by its tag in the attribute.
 mod tag {
     pub(super) const OWNER: u16 = 1;
     pub(super) const USER: u16 = 2;
@@ -68,12 +68,12 @@ impl Acl {
         self.0.is_empty()
     }
 
-    /// Whether the permission bits say the same.
+    /// Whether it grants exactly what the permission bits say.
     pub(crate) fn is_only_mode(&self) -> bool {
         self.0.len() <= 3
     }
 
-    /// As an attribute's value.
+    /// Encodes it as an attribute's value.
     pub(crate) fn to_value(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
@@ -84,7 +84,7 @@ impl Acl {
         value
     }
 
-    /// The entries that the permission bits are about, with how far these are shifted: the group's bits are the mask's
+    /// The entries that mirror the permission bits, each with the shift of its bits: the group bits mirror the mask
     /// where there is one.
     fn classes(&mut self) -> impl Iterator<Item = (&mut Entry, u32)> {
         let has_mask = self.0.iter().any(|entry| entry.tag == tag::MASK);
@@ -97,20 +97,21 @@ impl Acl {
         })
     }
 
-    /// The permission bits that it stands for.
+    /// The permission bits that this ACL stands for.
     pub(crate) fn mode(&self) -> u32 {
         let mut acl = self.clone();
         acl.classes().map(|(entry, shift)| u32::from(entry.bits) << shift).sum()
     }
 
-    /// The same after the permission bits were set.
+    /// This ACL after a chmod to `mode`.
     pub(crate) fn with_mode(&self, mode: u32) -> Self {
         let mut acl = self.clone();
         acl.classes().for_each(|(entry, shift)| entry.bits = bits(mode, shift));
         acl
     }
 
-    /// What a new inode gets of the ACL of its directory, and its permission bits: those of both.
+    /// The ACL that a new inode inherits from its directory, and its permission bits: those that both the ACL and
+    /// `mode` grant.
     fn inherited(&self, mode: u32) -> (Self, u32) {
         let mut acl = self.clone();
         acl.classes().for_each(|(entry, shift)| entry.bits &= bits(mode, shift));
@@ -131,8 +132,8 @@ pub(crate) struct Inherited {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What a new file, or directory if `is_directory`, gets in a directory: by a program that asked for `mode`, whose umask
-/// counts only without a default ACL.
+/// What a new file (a directory if `is_directory`) inherits from its directory. `mode` is what the program asked for;
+/// its umask counts only if there is no default ACL.
 pub(crate) fn inherit(
     directory: &Attributes,
     (mode, umask): (u32, u32),
@@ -165,7 +166,7 @@ pub(crate) fn inherit(
         && uid != 0
         && gid != directory.gid
     {
-        // Who is not in the group gives nobody its rights.
+        // A caller outside the group cannot make a setgid file for it.
         mode &= !libc::S_ISGID;
     }
     Inherited { mode, gid: directory.gid, xattrs }
@@ -183,7 +184,7 @@ mod tests {
     }
 
     impl Acl {
-        /// One with a user of its own, and so with a mask.
+        /// An ACL with a named user, and therefore with a mask.
         pub(crate) fn sample() -> Self {
             acl(&[
                 (tag::OWNER, 7, u32::MAX),

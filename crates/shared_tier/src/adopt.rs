@@ -1,8 +1,8 @@
 //! The tier of one node (decision 0001) becomes a shared one, without a byte being copied: its names, which are on the
 //! SSD, are made on the shared disk, and then a rebuild takes all of it into the store.
 //!
-//! What must hold: whoever is killed in the midst of it leaves what a second run completes; each file keeps its bytes and at least one
-//! name at each step, and nothing that is not understood is changed.
+//! What must hold: a killed run can be completed by running it again; at each step each file keeps its bytes and at
+//! least one name; and nothing that we do not understand is changed.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -28,13 +28,13 @@ use crate::places::tree::{Tree, proc_path};
 use crate::repair::scan::{Item, scan, tell};
 use crate::stat_conversion::{file_type, split};
 
-/// On the SSD: all names are on the shared disk, and directories are being closed.
+/// On the SSD: all names are on the shared disk, and directories are now being closed.
 const CLOSING: &str = "adopting";
-/// Marks a user's link whose target begins like those of the tier.
+/// Marks a user's link whose target begins like the targets of the tier's own links.
 const ESCAPE: &[u8] = b".//";
 /// Marks a link of the tier with several names.
 const SHARED: &[u8] = b"./";
-/// What says that a directory is of a tier.
+/// The label of a tier directory.
 const LABEL: &str = "tier.json";
 
 /// What was or would be adopted.
@@ -50,8 +50,8 @@ pub struct Adopted {
     pub told: Vec<String>,
 }
 
-/// Makes the tier of one node below `root` that of the node called `node` in a tier that others share. Without `repair` nothing is
-/// changed. The names are then to be built in the store.
+/// Turns the tier of one node below `root` into the tier of node `node` in a shared tier. Without `repair` nothing is
+/// changed. Afterwards the names are to be built in the store.
 ///
 /// # Errors
 /// If it is mounted, is a shared tier already, or was not unmounted in order.
@@ -106,7 +106,7 @@ pub(crate) fn run_watched(
     Ok(adopted)
 }
 
-/// Nobody else mounts it meanwhile, as one node's tier or as a shared one.
+/// Keeps anybody else from mounting it meanwhile, as a tier of one node or as a shared one.
 fn lock(own: &PrivateDir) -> Result<[LockedFile; 2]> {
     let lock = |name: &str| {
         let file = own.file(name, halocline_os::private::Use::Write)?;
@@ -121,7 +121,7 @@ fn lock(own: &PrivateDir) -> Result<[LockedFile; 2]> {
     Ok([lock("halocline.lock")?, lock("in-use")?])
 }
 
-/// It is a tier of one node that was unmounted in order.
+/// Checks that it is a tier of one node that was unmounted in order.
 fn check(ssd: &Tree, root: &Path) -> Result<()> {
     let names = ssd.private.names()?;
     let has = |name: &str| names.iter().any(|one| one == name);
@@ -157,7 +157,7 @@ fn check(ssd: &Tree, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The beginnings of links that stand for files below.
+/// The prefixes of link targets that stand for files on the disk below.
 fn roots(root: &Path) -> Result<Vec<Vec<u8>>> {
     let hdd = root.join("hdd");
     let at = |error| Error::at(&hdd, "find")(error);
@@ -208,7 +208,7 @@ impl Adoption {
         }
     }
 
-    /// All names get their place on the shared disk.
+    /// Gives all names their place on the shared disk.
     fn names(&self, items: &[Item], adopted: &mut Adopted) -> Result<()> {
         let mut below = Vec::new();
         for item in items {
@@ -226,9 +226,9 @@ impl Adoption {
             };
             self.left_alone(item, done, adopted)?;
         }
-        // Of several names of a file, that of its place is the last one, so the place stays.
+        // Of several names of a file, the one of its place comes last, so that the place stays.
         below.sort_by_key(|(item, place)| *place == item.path);
-        // One file may be where another one's name is, and goes first then.
+        // A file may lie where another one's name goes; then it moves first.
         loop {
             let before = below.len();
             let mut refused = Vec::new();
@@ -250,7 +250,7 @@ impl Adoption {
         }
     }
 
-    /// What is in the way, or missing, concerns one name only.
+    /// An obstacle or a missing file concerns one name only: report it and go on.
     fn left_alone(&self, item: &Item, done: Result<()>, adopted: &mut Adopted) -> Result<()> {
         match done {
             Err(error) if matches!(error.errno(), libc::EEXIST | libc::ENOENT | libc::ENOTDIR) => {
@@ -265,14 +265,14 @@ impl Adoption {
     fn directory(&self, item: &Item) -> Result<()> {
         self.shared.step("making a directory", || {
             match mkdirat(self.shared.parent_of(&item.path)?, last(item), Mode::RWXU) {
-                // What is no directory is found out when something is made in it.
+                // If it is no directory, making something in it fails.
                 Ok(()) | Err(Errno::EXIST) => Ok(()),
                 Err(errno) => Err(Error::from(errno)),
             }
         })
     }
 
-    /// A file below gets its name there, and its link on the SSD goes.
+    /// Gives a file below its name there, and removes its link on the SSD.
     fn file_below(&self, item: &Item, place: &RelativePath) -> Result<()> {
         let fd = self.shared.look(Some(place)).or_else(|errno| match errno {
             // A run that was killed has removed it already.
@@ -297,7 +297,7 @@ impl Adoption {
                 done => done?,
             }
         }
-        // The last name of a file: by now the file has all of them, and its old place is none.
+        // The last name of the file: it has all of them by now, and its old place is not one of them.
         let link = self.ssd.look_at_link(&item.path)?;
         if *place != item.path && stat_descriptor(&link)?.raw.st_nlink == 1 {
             match self.shared.unlink(place, AtFlags::empty()) {
@@ -339,7 +339,7 @@ impl Adoption {
         Ok(is_link && rustix::fs::readlinkat(&there, "", Vec::new())?.as_bytes() == target)
     }
 
-    /// Directories on the shared disk get the attributes of those on the SSD; the lowest first, because of the times.
+    /// Copies the attributes of directories on the SSD to the shared disk; the lowest first, because of the times.
     fn directory_attributes(&self, items: &[Item], root: Option<&Attributes>) -> Result<()> {
         let directories = items.iter().filter(|item| item.attributes.kind == Kind::Directory);
         for item in directories.rev() {
@@ -369,7 +369,7 @@ impl Adoption {
         })
     }
 
-    /// Directories on the SSD are ours from now on.
+    /// Makes the directories on the SSD ours alone.
     fn close(&self, items: &[Item]) -> Result<()> {
         let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
         let closed =
@@ -382,7 +382,7 @@ impl Adoption {
     }
 }
 
-/// Takes attributes of the tier of one node away, or of whoever: numbers are given anew.
+/// Removes the own attributes, whether from the tier of one node or from anybody else: numbers are given anew.
 fn clear_own_xattrs(tree: &Tree, fd: &OwnedFd) -> Result<()> {
     tree.step("taking our attributes away", || {
         let all = [own_xattrs::INODE, own_xattrs::LEAVING, own_xattrs::ARRIVING];

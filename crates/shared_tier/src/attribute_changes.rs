@@ -1,5 +1,5 @@
-//! Changes of attributes: of the file with the bytes, or the directory on the shared disk, first, then in the store. So
-//! what the disks refuse is refused, and a scan of them finds what was answered.
+//! Changes attributes: first on the file with the bytes, or on the directory on the shared disk, then in the store.
+//! So programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -33,18 +33,18 @@ pub(crate) struct AttributeChanges {
     files: Arc<Files>,
 }
 
-/// A time of attributes as the system takes it.
+/// A time of attributes in the form of the system call.
 fn at(ns: i64) -> SetTime {
     let since = Duration::from_nanos(ns.unsigned_abs());
     SetTime::At(if ns < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since })
 }
 
-/// What a change makes of attributes, but for the size.
+/// Applies a change to attributes, except for the size.
 fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
     if let Some(mode) = change.mode {
         attributes.mode = mode & 0o7777;
     } else if (change.uid.is_some() || change.gid.is_some()) && attributes.kind != Kind::Directory {
-        // Who gets a file gets nobody's rights by it.
+        // A new owner does not get the rights of the old one.
         attributes.mode &= !libc::S_ISUID;
         if attributes.mode & libc::S_IXGRP != 0 {
             attributes.mode &= !libc::S_ISGID;
@@ -68,7 +68,7 @@ fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
 }
 
 /// # Errors
-/// `EOPNOTSUPP` for extended attributes of kinds that we do not know the meaning of.
+/// `EOPNOTSUPP` for extended attributes of kinds that we do not know.
 fn check_kind(name: &OsStr) -> Result<()> {
     let bytes = name.as_bytes();
     let is_known =
@@ -113,8 +113,8 @@ impl AttributeChanges {
         self.lookup.stat(&node.0)
     }
 
-    /// As an open, a change and a close: the store never has another size than the file with the bytes while nobody has
-    /// it open.
+    /// Truncates as an open, a change and a close: while nobody has the file open, the size in the store is always
+    /// that of the file with the bytes.
     fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
         match handle.filter(|handle| handle.is_writable()) {
             Some(handle) => handle.truncate(size),
@@ -127,7 +127,7 @@ impl AttributeChanges {
             let mut without_name = inode.without_name.lock();
             let file = without_name.file.clone().ok_or(Errno::STALE)?;
             if stat_descriptor(&*file)?.raw.st_nlink > 0 {
-                // It has a name that is not known here: who opens it by that would not see the change.
+                // It has a name that is unknown here: an open by that name would miss the change.
                 return Err(Errno::STALE.into());
             }
             set_attr_on(&*file, change)?;
@@ -136,7 +136,7 @@ impl AttributeChanges {
             }
             return Ok(());
         };
-        // What the change makes of the mode, too: the system below may know another owner.
+        // With the mode that results from it: the file system below may know another owner.
         let mut after = found.node.attributes.clone();
         apply(change, &mut after, now_ns);
         let mode = (after.mode != found.node.attributes.mode || change.mode.is_some())
@@ -196,7 +196,7 @@ impl AttributeChanges {
         value.cloned().ok_or_else(|| Errno::NODATA.into())
     }
 
-    /// The names of all, each with a zero behind it.
+    /// The names of all extended attributes, each followed by a zero byte.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -278,8 +278,8 @@ impl AttributeChanges {
         })
     }
 
-    /// Sets or removes an ACL. The permission bits follow one that says who may access the inode; one that says no more
-    /// than they do is not kept.
+    /// Sets or removes an ACL. If the ACL decides access, the permission bits follow it; an ACL that says no more
+    /// than the permission bits is not kept.
     fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
         let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
         let is_access = name.as_bytes() == ACCESS;

@@ -30,7 +30,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// The steps to a directory, as they are known here.
+    /// The steps to a directory as this node knows them.
     pub(crate) fn near(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         self.paths.known(directory)
     }

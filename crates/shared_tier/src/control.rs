@@ -1,4 +1,4 @@
-//! What a person or a script may ask of the mount of a shared tier: the control interface.
+//! The control interface: what a person or a script may ask of the mount of a shared tier.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ impl SharedTier {
         MoveCommands { base: &self.tree.base, executor: &self.ssd.executor, tier }
     }
 
-    /// Where the file is that was found at a path.
+    /// Says where the file found at a path is.
     fn describe(&self, path: &Path, found: &Found) -> Option<FileInfo> {
         let of = &found.node.attributes;
         let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;

@@ -1,4 +1,4 @@
-//! Reads a directory page by page, in the order in which its names came.
+//! Reads a directory page by page, in the order in which its names were added.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::base::Base;
 use crate::errors::{of_names, of_store};
 use crate::inodes::Node;
 
-/// Cookies that `.` and `..` take before those of the names.
+/// Cookies of `.` and `..`; those of the names follow.
 const DOTS: u64 = 2;
 
 /// An open directory.
@@ -30,11 +30,11 @@ pub struct Directory {
 
 #[derive(Debug)]
 struct Page {
-    /// It has the names behind this one.
+    /// The page has the names behind this cursor.
     after: u64,
     names: Vec<Listed>,
     is_last: bool,
-    /// Where the name is that is asked for next, if they are asked for in their order.
+    /// Index of the name that is asked for next, if names are asked for in order.
     next: AtomicUsize,
 }
 
@@ -43,7 +43,7 @@ impl Directory {
         Self { base, node, page: Mutex::default() }
     }
 
-    /// The page that has the names behind a cursor: the one that was read last, if these are in it.
+    /// The page with the names behind a cursor: the page read last, if it has them.
     fn page(&self, after: u64) -> Result<Arc<Page>> {
         let mut known = self.page.lock();
         if let Some(page) = known.as_ref()
@@ -61,7 +61,7 @@ impl Directory {
         Ok(page)
     }
 
-    /// What was read of a name on the last page, if its attributes were with it.
+    /// What the last page has on a name, if it came with attributes.
     pub(crate) fn listed(&self, name: &OsStr) -> Option<Listed> {
         let page = self.page.lock().clone()?;
         let is_it = |listed: &Listed| listed.name.as_bytes() == name.as_bytes();
@@ -131,7 +131,7 @@ impl OpenDirectory for Directory {
         }
     }
 
-    /// The store answers once a name is as durable as its settings make it.
+    /// Nothing to do: the store answers once a name is as durable as its settings make it.
     fn sync(&self) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The ways from the root to directories, as programs here have found them.
+//! The paths from the root to directories, as programs here found them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::inodes::{Inode, Table};
 use crate::places::{Directories, DirectoryStep};
 use crate::store_directories::StoreDirectories;
 
-/// The deepest directory: what is known may lead nowhere.
+/// The most steps to a directory: names that are known here may form a cycle.
 const DEPTH_MAX: usize = 2048;
 
-/// Finds the way from the root to directories.
+/// Finds the path from the root to a directory.
 #[derive(Debug)]
 pub(crate) struct DirectoryPaths {
     table: Arc<Table>,
@@ -26,15 +26,15 @@ impl DirectoryPaths {
         Self { table: Arc::clone(table), store }
     }
 
-    /// The steps to a directory by the names under which programs found it, which may have changed since; the store is
-    /// asked only for what they do not tell.
+    /// The steps to a directory by the names under which programs found it, which may be stale; the store is asked
+    /// only for the missing ones.
     ///
     /// # Errors
     /// `ENOENT` if the directory is gone.
     pub(crate) fn known(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         let (mut steps, mut at) = (Vec::new(), directory);
         while at != ROOT {
-            // Names that were seen at different times may lead in a circle.
+            // Names seen at different times may form a cycle.
             if steps.len() >= DEPTH_MAX {
                 return self.store.steps(directory.0);
             }
@@ -50,7 +50,7 @@ impl DirectoryPaths {
         Ok(steps)
     }
 
-    /// Its path from the root for messages, as far as it is known.
+    /// The directory's path from the root for messages, as far as it is known.
     pub(crate) fn shown(&self, inode: &Inode) -> PathBuf {
         let (mut names, mut at): (Vec<Name>, _) = (Vec::new(), inode.name());
         while let Some(name) = at.filter(|_| names.len() < DEPTH_MAX) {

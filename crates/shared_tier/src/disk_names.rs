@@ -1,8 +1,8 @@
 //! The names on the shared disk follow those in the store.
 //!
-//! Nodes change a name one after the other in the store, and follow on the disk in whatever order. What must hold: once
-//! they have ended, the disk has what the store has. So whoever changed the disk looks at the store again, and does it
-//! once more if that says something else by now: the last one to change the disk has seen the last change of the store.
+//! Nodes change a name one after the other in the store, but follow on the disk in any order. What must hold: once
+//! all are done, the disk has what the store has. So whoever changed the disk reads the store again and repeats the
+//! change if the store has changed: the last one to change the disk has seen the last change of the store.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,9 +17,9 @@ use crate::errors::of_names;
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 use crate::stat_conversion::file_type;
 
-/// How often it is done again, while others change the same name.
+/// How often a change is repeated while others change the same name.
 const TRIES: usize = 64;
-/// How often a directory is looked for again that is not where it was just now.
+/// How often a directory that has just moved away is looked for again.
 const FAILURES_MAX: usize = 2;
 
 /// Changes names on the shared disk.
@@ -31,7 +31,7 @@ pub(crate) struct DiskNames<'a> {
 }
 
 impl DiskNames<'_> {
-    /// Something that is neither a file nor a directory got a name: it gets it on the disk, too.
+    /// Something that is neither a file nor a directory got a name: makes it on the disk.
     pub(crate) fn made(
         &self,
         name: &EntryName,
@@ -42,14 +42,14 @@ impl DiskNames<'_> {
         self.settle(name, Some(number))
     }
 
-    /// Something that is no directory has lost a name: if it is a link or special file, it has it on the disk.
+    /// Something that is no directory lost a name: if it is a link or special file, removes the name from the disk.
     pub(crate) fn lost(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
         self.remove(name, number)?;
         self.settle(name, None)
     }
 
-    /// Something that is neither a file nor a directory has another name: it gets it on the disk, too, in one step where nothing is in the
-    /// way, so that it has one of both at each moment.
+    /// Something that is neither a file nor a directory was renamed: renames it on the disk, in one step where
+    /// nothing is in the way, so that it has one of the two names at each moment.
     pub(crate) fn renamed_other(
         &self,
         (from, to): (&EntryName, &EntryName),
@@ -66,7 +66,7 @@ impl DiskNames<'_> {
         self.lost(from, number)
     }
 
-    /// The disk has `done` by a name. If the store has something else by now, the disk gets that.
+    /// The disk has `done` under a name. If the store has something else by now, the disk is changed to match.
     fn settle(&self, name: &EntryName, mut done: Option<InodeNumber>) -> Result<()> {
         for _ in 0..TRIES {
             let found = match self.names.lookup(name) {
@@ -108,8 +108,8 @@ impl DiskNames<'_> {
         self.places.shared().remove_other(&near, (&name.name, number.0))
     }
 
-    /// A directory was renamed: it gets its name on the disk. `replaced` is the number of the one that had it; `notes` say where it is
-    /// found meanwhile.
+    /// A directory was renamed: renames it on the disk. `replaced` is the number of the directory that had the name;
+    /// `notes` say where the directory is found meanwhile.
     pub(crate) fn renamed(
         &self,
         mut notes: RenameNotes,
@@ -127,7 +127,7 @@ impl DiskNames<'_> {
             match self.names.lookup(&to) {
                 Ok(found) if found.inode == directory => match done {
                     Ok(()) => return self.places.end_rename(&notes),
-                    // Whoever renames it too was faster, and looks again; or those above are not where they should be.
+                    // Either another node renamed it first, and looks again, or a directory above it has moved.
                     Err(_) if failures < FAILURES_MAX => {
                         failures += 1;
                         done = self.places.settle_directory(directory.0);
@@ -152,7 +152,7 @@ impl DiskNames<'_> {
         done
     }
 
-    /// A directory was removed while it was renamed here: whoever did that may not have found it on the disk.
+    /// The directory was removed while it was renamed here: whoever removed it may not have found it on the disk.
     fn gone(&self, notes: &RenameNotes, last: &EntryName) -> Result<()> {
         let mut steps = self.directories.near(last.directory.0)?;
         steps.push(DirectoryStep { number: notes.number(), name: last.name.clone() });

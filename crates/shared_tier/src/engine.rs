@@ -88,7 +88,7 @@ impl Engine for SharedTier {
         Arc::clone(&self.files).open(node, flags, caller.pid)
     }
 
-    /// Other nodes change the files, and nobody tells us.
+    /// Never: other nodes change the files without telling us.
     fn maps_direct_files(&self) -> bool {
         false
     }
@@ -122,7 +122,7 @@ impl Engine for SharedTier {
         false
     }
 
-    /// On the files with the bytes: so programs on other nodes respect them as far as the file systems there do.
+    /// Locks are taken on the files with the bytes, so other nodes respect them as far as the file systems below do.
     fn shares_locks(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Names in directories: as the system, and as the store has them.
+//! Names in directories, in the form of the system and in that of the store.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,7 @@ pub(crate) fn entry_name_of_program(directory: InodeNumber, name: &OsStr) -> Res
     Ok(entry_name(directory, name))
 }
 
-/// A name as the system has it.
+/// A name in the form of the system.
 pub(crate) fn os(name: &Name) -> &OsStr {
     OsStr::from_bytes(name.as_bytes())
 }

@@ -1,11 +1,11 @@
-//! What programs and people get where the store, or another node, prevents something.
+//! Errors that programs and people get when the store or another node fails.
 
 use halocline_cluster::names::NamesError;
 use halocline_cluster::names::namespace::Failure;
 use halocline_os::error::Error;
 
-/// A failure of the names as the front end has it: what a file system would say goes to the program as it is, and what is
-/// wrong with the store is logged with its remedy.
+/// Converts a failure of the names for the front end: what a file system would answer goes to the program unchanged;
+/// a fault of the store is logged with its remedy.
 pub(crate) fn of_names(failure: Failure) -> Error {
     match failure {
         Failure::Refused(errno) => errno.into(),
@@ -20,7 +20,7 @@ pub(crate) fn of_names(failure: Failure) -> Error {
     }
 }
 
-/// The same of the store itself.
+/// Converts an error of the store itself.
 pub(crate) fn of_store(error: &NamesError) -> Error {
     let remedy = match error {
         NamesError::NoAnswer(_) => "see that it runs and can be reached from this node",
@@ -33,7 +33,7 @@ pub(crate) fn of_store(error: &NamesError) -> Error {
         }
     };
     if matches!(error, NamesError::Full(_)) {
-        // As of a disk that is full: programs know what to do then.
+        // As from a full disk: programs can handle that.
         return Error::Refused { message: format!("{error}; {remedy}"), errno: libc::ENOSPC };
     }
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }

@@ -11,7 +11,7 @@ use crate::places::{Place, SSD};
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::planner::Paths;
 
-/// Says why files are where they are. Changes nothing, and decides nothing.
+/// Says why files are where they are. Read-only.
 pub(crate) struct Explainer<'a> {
     pub(crate) base: &'a Base,
     pub(crate) executor: &'a Executor,
@@ -27,7 +27,7 @@ enum Holder<'a> {
     Shared,
 }
 
-/// What the sentences are made of, beside the answer itself.
+/// What the sentences are made from, beside the answer itself.
 struct Seen<'a> {
     side: Holder<'a>,
     /// Other nodes that have it open.
@@ -37,7 +37,7 @@ struct Seen<'a> {
 }
 
 impl Explainer<'_> {
-    /// Explains where a file is that was found.
+    /// Explains why the file that was found is where it is.
     pub(crate) fn explain(&self, file: FileInfo, found: &Found, place: &Place) -> FileExplanation {
         let (number, of) = (found.node.inode, &found.node.attributes);
         let side = match &place.node {
@@ -65,7 +65,7 @@ impl Explainer<'_> {
         of.opens.iter().filter(is_others).count() as u64
     }
 
-    /// What is known of a file.
+    /// The known facts about a file.
     fn facts(&self, file: FileInfo, found: &Found, side: Holder<'_>) -> FileExplanation {
         let number = found.node.inode.0;
         let executor = self.executor;
@@ -91,7 +91,7 @@ impl Explainer<'_> {
             // The kernel serves all handles of a file or none.
             passed_handles: if is_passed { handles } else { 0 },
             hard_links: found.node.links.into(),
-            // The store leads from all of them to one place.
+            // All its names lead to one place.
             known_names: found.node.links.into(),
             too_large: executor.room_for(file.size_bytes).is_none(),
             stayed_ms: stayed.as_ref().map(|(when, _)| *when),
@@ -102,7 +102,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// How many files the policy lets go before one, and of how many; `None` if it does not leave by the policy's decision.
+    /// How many files the policy would demote before this one, and of how many; `None` if the policy would not choose
+    /// it.
     fn rank(&self, number: u64) -> Option<(u64, u64)> {
         let paths = Paths::new(&self.base.paths);
         let residents = &self.executor.residents;

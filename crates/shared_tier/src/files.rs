@@ -1,8 +1,8 @@
 //! Open files: their bytes are read and written in place, wherever they are.
 //!
-//! The store notes which sessions have a file open, so that nobody moves it meanwhile. The first open of a node on a file
-//! is noted, and the last close; a file that is made is noted as open in the moment in which it gets its name. A handle
-//! is good as long as the node's lease: once that was over, others may have moved the file ([`handle`]).
+//! The store notes which sessions have a file open, so that nobody moves it meanwhile. A node's first open and last
+//! close of a file are noted; a new file is noted as open at the moment in which it gets its name. A handle is good
+//! as long as the node's lease: once the lease has lapsed, others may have moved the file ([`handle`]).
 
 mod handle;
 
@@ -33,7 +33,7 @@ use crate::places::Place;
 use crate::ssd::OwnSsd;
 use crate::stat_conversion::take_over;
 
-/// How often an open begins anew, because the file was renamed or moved.
+/// How often an open is retried because the file was renamed or moved.
 const TRIES: usize = 64;
 
 /// Opens files.
@@ -51,7 +51,7 @@ pub struct Handle {
     file: Arc<File>,
     /// Whether each write is durable before it is answered.
     syncs: bool,
-    /// After how many lapses of the lease it was opened.
+    /// How often the lease had lapsed when it was opened.
     lapses: u64,
     /// Where it is, for the counts: 0 on this node's SSD.
     tier: usize,
@@ -66,7 +66,7 @@ fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
 
-/// What of a program's flags goes to the file with the bytes.
+/// The flags of a program's open that are passed on to the file with the bytes.
 fn flags_below(flags: i32) -> OFlags {
     let kept = libc::O_ACCMODE | libc::O_APPEND | libc::O_NOATIME;
     OFlags::from_bits_retain((flags & kept).cast_unsigned())
@@ -83,7 +83,7 @@ impl Files {
     /// If its bytes are not reached, or the store does not answer.
     pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32, by: u32) -> Result<Handle> {
         self.base.sessions.check()?;
-        // Without a lock: it is waited for a look at the process.
+        // Without a lock, because it reads the process's data from `/proc`.
         let ahead = node.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
         let mut noting = node.0.noting.lock();
         let lapses = self.base.sessions.lapses();
@@ -92,7 +92,7 @@ impl Files {
         let handle = self.handle(node, &mut noting, opened, (flags, lapses));
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
-            // It may have been opened only to be read.
+            // The handle may be read-only.
             if handle.is_writable() {
                 ftruncate(&handle.file, 0)?;
             } else {
@@ -111,7 +111,7 @@ impl Files {
     ) -> Handle {
         noting.handles += 1;
         noting.kept = None;
-        // The latest one: those that were opened before a lapse of the lease may be of a copy that was moved away.
+        // Keep the latest file: those opened before a lapse of the lease may be of a copy that was moved away.
         let mut without_name = node.0.without_name.lock();
         without_name.file = Some(Arc::clone(&file));
         let last = without_name.last.as_ref();
@@ -134,7 +134,7 @@ impl Files {
         let mut used = Some(ahead);
         for _ in 0..TRIES {
             let Some(found) = self.lookup.find(inode)? else {
-                // It is open here, and lost its last name.
+                // It is open here, but has lost its last name.
                 let open = inode.without_name.lock().file.clone().ok_or(Errno::STALE)?;
                 let file = reopen(&*open, flags & !libc::O_TRUNC)?;
                 return Ok((file, Some("has no name")));
@@ -156,7 +156,7 @@ impl Files {
             } else {
                 let noted = self.note_open((&name, inode.number), &found.node, (flags, for_kernel));
                 match noted {
-                    // It has another name by now.
+                    // It was renamed meanwhile.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
                     noted => noted.map_err(of_names)?.attributes,
                 }
@@ -188,7 +188,7 @@ impl Files {
         Err(misplaced(inode))
     }
 
-    /// Notes in the store that this node has a file open, which it `known` to be this just now.
+    /// Notes in the store that this node has the file open. `known` is what the store had on it just now.
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
@@ -210,10 +210,10 @@ impl Files {
         }
     }
 
-    /// Why the kernel cannot have a file that is opened, if it cannot.
+    /// Why the kernel must not serve the file that is being opened; `None` if it may.
     fn why_ours(&self, of: &Attributes, noting: &Noting, flags: i32) -> WhyOurs {
         if noting.handles > 0 && !noting.by_kernel {
-            // It serves all handles of a file or none.
+            // The kernel serves all handles of a file or none.
             return Some("open already");
         }
         self.base.passthrough.why_ours(of, flags, self.base.places.node())
@@ -335,7 +335,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes the bytes of a file that has no name any more. What cannot be removed is found by a check.
+    /// Removes the bytes of a file that has lost its last name. Anything that cannot be removed is left to a check.
     ///
     /// # Errors
     /// As [`Places::remove_all`](crate::places::Places::remove_all); it is logged.
@@ -346,7 +346,7 @@ impl Files {
         })
     }
 
-    /// A file has another name.
+    /// A file was renamed.
     pub(crate) fn renamed(&self, number: InodeNumber, name: &EntryName) {
         self.ssd.renamed(number, name);
     }
@@ -369,14 +369,14 @@ impl Files {
             if noting.by_kernel || noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
                 self.note_close(inode, &mut noting, Some(&handle.file));
             } else {
-                // Its size is not this file's any more; who looks at it next finds it out.
+                // The cached size is stale; the next stat refreshes it.
                 noting.noted = None;
             }
         }
     }
 
-    /// Notes the close of a file that the kernel may have served, unless there are mappings of it, or it cannot be noted
-    /// now.
+    /// Notes the close of a file that the kernel may have served, unless it is still mapped or the close cannot be
+    /// noted now.
     fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
         let Some(file) = noting.kept.take() else { return true };
         if !is_exclusive(&file) || self.base.sessions.check().is_err() {
@@ -389,19 +389,19 @@ impl Files {
         true
     }
 
-    /// Notes in the store that this node has a file open no more, with its size and times if it was written.
+    /// Notes in the store that this node has closed a file, with its size and times if it was written.
     fn note_close(&self, inode: &Inode, noting: &mut Noting, file: Option<&File>) {
         let by_kernel = std::mem::take(&mut noting.by_kernel);
         let Some((wrote, lapses)) = noting.noted.take() else { return };
         let sessions = &self.base.sessions;
         if !by_kernel && lapses != sessions.lapses() || sessions.check().is_err() {
-            // Others count it as closed, and may have moved it.
+            // Others count it as closed already, and may have moved it.
             return;
         }
         let close = closing(sessions.own(), file.filter(|_| wrote));
-        // What this node noted at the open, if it knows that.
+        // What this node noted at the open, if that is known.
         let mut last = inode.without_name.lock().last.clone();
-        // Another node may have renamed it since, and lists its name with the bytes then.
+        // Another node may have renamed it since; then it listed the new name with the bytes.
         let told = || file.map_or_else(Vec::new, told_names);
         for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
             let at = (&name, inode.number);
@@ -413,7 +413,7 @@ impl Files {
                 Ok(_) => return,
                 Err(Failure::Refused(_)) => {}
                 Err(failure) => {
-                    // It is found out when somebody looks at the file.
+                    // The next access to the file repairs this.
                     tracing::debug!("inode {}: a close is not noted: {failure}", inode.number.0);
                     return;
                 }
@@ -422,8 +422,8 @@ impl Files {
     }
 }
 
-/// Closes a file in its attributes. Size and times of what was written are those of the moment in which the change is made, or made
-/// again: another node may have written, and noted more, since the one before.
+/// Notes a close in a file's attributes. Size and times of a written file are read at each try: another node may have
+/// written, and noted more, since the one before.
 fn closing(
     own: Session,
     written: Option<&File>,

@@ -1,5 +1,6 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever owns a file or directory may have written on the disks. They
-//! are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`), over data that the owner of a file or directory may have written on
+//! the disks. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz
+//! targets).
 
 use crate::acl::Acl;
 use crate::places::own_xattrs::fuzzing::claims;

@@ -1,8 +1,8 @@
-//! The inodes that programs refer to on this node: by their numbers in the store, with the names under which they were
-//! seen.
+//! The inodes that programs on this node refer to: by their numbers in the store, with the names under which they
+//! were seen.
 //!
-//! The store finds things by their names only. So an inode remembers some; each is looked up again before it is used, and
-//! is forgotten where it leads to something else by now.
+//! The store finds things by name only. So an inode remembers some of its names; each is looked up again before use,
+//! and forgotten if it leads to something else by now.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,13 +27,13 @@ pub(crate) struct Inode {
     /// Its number, which the store never gives again.
     pub(crate) number: InodeNumber,
     pub(crate) is_directory: bool,
-    /// The names under which it was seen, the latest one first.
+    /// The names under which it was seen, the most recent first.
     names: Mutex<VecDeque<EntryName>>,
     /// How many renames of it are under way on this node: it may have none of its names for a moment.
     pub(crate) renames: AtomicUsize,
-    /// What programs here have open of it. Held while that is noted in the store.
+    /// What programs here have open of it. Locked while that is noted in the store.
     pub(crate) noting: Mutex<Noting>,
-    /// What is known of it without its name; never held for long.
+    /// How to reach it without a name; never locked for long.
     pub(crate) without_name: Mutex<WithoutName>,
     table: Weak<Table>,
 }
@@ -43,23 +43,23 @@ pub(crate) struct Inode {
 pub(crate) struct Noting {
     /// Open handles.
     pub(crate) handles: usize,
-    /// Whether the store has noted that this node has it open, and if so, whether for writing; and after how many lapses
-    /// of the node's lease.
+    /// Whether this node's open is noted in the store: if so, whether for writing, and after how many lapses of the
+    /// node's lease.
     pub(crate) noted: Option<(bool, u64)>,
-    /// Whether the store has also noted that the kernel may serve it ([`crate::passthrough`]).
+    /// Whether the store also has a note that the kernel may serve it ([`crate::passthrough`]).
     pub(crate) by_kernel: bool,
-    /// Whether the kernel took a handle since.
+    /// Whether the kernel has taken a handle since.
     pub(crate) is_passed: bool,
-    /// The file, once all handles are closed while the kernel may serve mappings.
+    /// The file, kept after all handles are closed while the kernel may still serve mappings.
     pub(crate) kept: Option<Arc<File>>,
 }
 
-/// How an open file is reached after its last name is gone.
+/// How to reach an open file after its last name is gone.
 #[derive(Debug, Default)]
 pub(crate) struct WithoutName {
-    /// One of the open files, as long as there are some.
+    /// One of the open files, as long as there are any.
     pub(crate) file: Option<Arc<File>>,
-    /// The attributes as they were known last.
+    /// The last known attributes.
     pub(crate) last: Option<Attributes>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The inode of a number, which was seen under a name.
+    /// The inode of a number that was seen under a name.
     pub(crate) fn intern(
         self: &Arc<Self>,
         number: InodeNumber,
@@ -111,17 +111,17 @@ impl Inode {
         self.without_name.lock().file.is_some()
     }
 
-    /// The names under which it was seen, the latest one first.
+    /// The names under which it was seen, the most recent first.
     pub(crate) fn names(&self) -> Vec<EntryName> {
         self.names.lock().iter().cloned().collect()
     }
 
-    /// The name under which it was seen last.
+    /// The name under which it was seen most recently.
     pub(crate) fn name(&self) -> Option<EntryName> {
         self.names.lock().front().cloned()
     }
 
-    /// It was seen under a name. A directory has no other one then.
+    /// Records a name under which it was seen. A directory then has no other name.
     pub(crate) fn add_name(&self, name: EntryName) {
         let mut names = self.names.lock();
         if names.front() == Some(&name) {
@@ -135,13 +135,13 @@ impl Inode {
         names.truncate(NAMES_MAX);
     }
 
-    /// Whether a handle or mapping of it may be the kernel's.
+    /// Whether the kernel may hold a handle or mapping of it.
     pub(crate) fn is_served_by_kernel(&self) -> bool {
         let noting = self.noting.lock();
         noting.is_passed && (noting.handles > 0 || noting.kept.is_some())
     }
 
-    /// A name leads to it no more.
+    /// Forgets a name that no longer leads to it.
     pub(crate) fn remove_name(&self, name: &EntryName) {
         self.names.lock().retain(|known| known != name);
     }

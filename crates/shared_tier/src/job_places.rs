@@ -1,4 +1,4 @@
-//! Where the files of a job are: a hint for a scheduler, which may start the job's processes where its bytes are.
+//! Where the files of a job are: a hint for a scheduler, which may start the job's processes near their data.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use rustix::io::Errno;
 use crate::base::Base;
 use crate::errors::of_names;
 
-/// The most files of a job that are looked for.
+/// The most files of a job that are looked up.
 const FILES_MAX: usize = 100_000;
 
 /// The directories above a path, the deepest last.
 type Ancestors = Vec<(PathBuf, InodeNumber)>;
 
-/// Nodes by the bytes of a job's files, the one with the most first; those on the shared disk are no node's.
+/// Nodes by the bytes of a job's files, the node with the most first; those on the shared disk count for no node.
 ///
 /// # Errors
 /// If the text is no job file, or the store does not answer.
@@ -34,7 +34,7 @@ pub(crate) fn of(base: &Base, job: &str) -> Result<JobPlaces> {
     }
     let mut nodes: BTreeMap<Option<String>, (u64, u64)> = BTreeMap::new();
     let (mut places, mut ancestors) = (JobPlaces::default(), Vec::new());
-    // In their order, files of one directory are beside each other.
+    // In order, so that files of one directory are adjacent.
     for file in &files {
         let found = directory(base, &mut ancestors, file.parent().unwrap_or(Path::new("")))?;
         let found = found.map(|directory| {
@@ -60,7 +60,7 @@ pub(crate) fn of(base: &Base, job: &str) -> Result<JobPlaces> {
     Ok(places)
 }
 
-/// The directory at a path; `None` if there is none. What was found for the path before is not asked for again.
+/// The directory at a path; `None` if there is none. Ancestors shared with the path before are not looked up again.
 fn directory(base: &Base, ancestors: &mut Ancestors, path: &Path) -> Result<Option<InodeNumber>> {
     while ancestors.last().is_some_and(|(known, _)| !path.starts_with(known)) {
         ancestors.pop();

@@ -1,7 +1,7 @@
 //! Begins a node's session on a shared tier.
 //!
-//! What must hold: names are formatted only where there never were any. The shared disk is marked once its tier has names;
-//! where it is, an empty store has lost them.
+//! What must hold: names are formatted only where there never were any. The shared disk is marked once its tier has
+//! names; if it is marked and the store is empty, the store has lost them.
 
 use std::fs::File;
 use std::path::Path;
@@ -44,19 +44,19 @@ use crate::stat_conversion::joined;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
-/// The file on an SSD that says which node's it is.
+/// The file on an SSD with the name of its node.
 const NODE: &str = "node";
-/// The file on an SSD with an id of its own.
+/// The file on an SSD with the SSD's own id.
 const SSD_ID: &str = "id";
-/// The file on an SSD that its mount holds locked.
+/// The file on an SSD that its mount keeps locked.
 const LOCK: &str = "in-use";
-/// The file on the shared disk that says that there are names.
+/// The file on the shared disk that says that names were formatted.
 const FORMATTED: &str = "names";
-/// Begins the file on the shared disk that says which SSD has a node's name.
+/// Prefix of the file on the shared disk that says which SSD has a node's name.
 const NODE_NAME: &str = "node-";
 /// The most bytes of any of them.
 const BYTES_MAX: u64 = 1024;
-/// How often it is looked whether an earlier session is over.
+/// How often to check whether an earlier session is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What a mount of a shared tier needs.
@@ -64,7 +64,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub struct Joining<'a> {
     /// The directory with this node's SSD, `ssd`, and the shared disk, `hdd`.
     pub root: &'a Path,
-    /// This node's name, if it is given; otherwise that which its SSD has, or the host's.
+    /// This node's name, if one is given; otherwise the name on its SSD, or the host's.
     pub node: Option<&'a str>,
     /// Where other nodes' SSDs are: a path with `{node}` in place of their names.
     pub peers: Option<&'a str>,
@@ -76,12 +76,12 @@ pub struct Joining<'a> {
     pub names: Arc<dyn NameStore>,
     /// The list of sessions on the shared disk.
     pub registry: Registry,
-    /// How the space on the SSD is kept.
+    /// How the space on the SSD is managed.
     pub space: SpaceOptions,
 }
 
 impl Joining<'_> {
-    /// Begins the session, and makes the names of a tier that is new.
+    /// Begins the session, and makes the names if the tier is new.
     ///
     /// # Errors
     /// If the store cannot be used or has lost the names, if a directory is another tier's or node's, or in use.
@@ -89,14 +89,14 @@ impl Joining<'_> {
         self.open_by(&Clock::MACHINE)
     }
 
-    /// The same; all components ask `clock` for the time, and wait by it.
+    /// The same, with `clock` for all times and waits.
     pub(crate) fn open_by(self, clock: &Clock) -> Result<SharedTier> {
         let [ssd, shared] = ["ssd", "hdd"].map(|tier| self.root.join(tier));
         let own = PrivateDir::make(&ssd.join(PRIVATE))?;
         let common = PrivateDir::make(&shared.join(PRIVATE))?;
         let lock = lock(&own)?;
         let node = self.node_name(&own)?;
-        // Before files get that name.
+        // Checked before files refer to that name.
         peers::check_node(&node)?;
         let id = ssd_id(&own)?;
         check_node_is_ours(&common, &node, &id)?;
@@ -176,7 +176,7 @@ impl Joining<'_> {
                     check_empty(dir, ours)?;
                 }
                 match Namespace::format(&*self.names, &root(shared, clock.now_ns())?) {
-                    // Another node was faster.
+                    // Another node may have been faster.
                     Ok(()) | Err(Failure::Refused(Errno::EXIST)) => {}
                     Err(failure) => return Err(of_names(failure)),
                 }
@@ -188,7 +188,7 @@ impl Joining<'_> {
     }
 }
 
-/// Keeps on the shared disk that its tier has names in a store.
+/// Notes on the shared disk that the tier has names in a store.
 pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
     common.replace(FORMATTED, b"in the store\n")
 }
@@ -199,7 +199,7 @@ pub fn is_shared(root: &Path) -> bool {
     root.join("hdd").join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
 }
 
-/// Holds an SSD for this process: whoever held it before has ended.
+/// Locks an SSD for this process: any earlier holder has ended.
 fn lock(own: &PrivateDir) -> Result<LockedFile> {
     let file = own.file(LOCK, Use::Write)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -212,7 +212,7 @@ fn lock(own: &PrivateDir) -> Result<LockedFile> {
     }
 }
 
-/// The id of an SSD, which no other one has.
+/// The id of an SSD, unique to it.
 fn ssd_id(own: &PrivateDir) -> Result<String> {
     use std::hash::{BuildHasher, RandomState};
     if let Some(id) = own.read(SSD_ID, BYTES_MAX)? {
@@ -224,7 +224,7 @@ fn ssd_id(own: &PrivateDir) -> Result<String> {
     Ok(id)
 }
 
-/// Places of files name nodes, so no two SSDs may have one name.
+/// Places of files refer to nodes by name, so no two SSDs may have the same name.
 fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
     let name = format!("{NODE_NAME}{node}");
     match common.file(&name, Use::New) {
@@ -240,7 +240,7 @@ fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
     let found = common.read(&name, BYTES_MAX)?.unwrap_or_default();
     match found.as_slice() {
         found if found == id.as_bytes() => Ok(()),
-        // Whoever began it died.
+        // Its maker died before it wrote the id.
         b"" => common.replace(&name, id.as_bytes()),
         _ => Err(Error::invalid(
             format!("another SSD has the name {node} in this tier"),
@@ -252,7 +252,7 @@ fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
     }
 }
 
-/// A tier without names has no files.
+/// Refuses a directory with files: a tier without names has none.
 fn check_empty(dir: &Path, ours: &[&str]) -> Result<()> {
     let names = std::fs::read_dir(dir).map_err(Error::at(dir, "list"))?;
     for name in names {
@@ -280,7 +280,7 @@ fn root(shared: &Path, now_ns: i64) -> Result<Attributes> {
     Ok(root)
 }
 
-/// Ends what earlier sessions of this SSD left: their processes have ended, or their leases do.
+/// Ends the sessions that this SSD left behind: their processes have ended, or their leases expire.
 fn settle(
     store: &dyn Store,
     registry: &Registry,
@@ -293,7 +293,7 @@ fn settle(
         if node.cache_id.as_deref() != Some(id) {
             continue;
         }
-        // We hold the lock that its process had.
+        // We hold the lock of its process, so that has ended.
         if node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here) {
             sessions::end_own(store, registry, node.session)?;
         } else {

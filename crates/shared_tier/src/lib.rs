@@ -5,23 +5,26 @@
 //! finds and makes what is at such places. Bytes are read and written in place, on whichever node they are: no node caches
 //! any, so nodes see each other's writes as the file systems below do. A component per subject, over one [`base`]:
 //!
-//! - [`engine`]: what a front end asks, passed on; [`tree`]: the names as its tree; [`control`]: what people ask;
-//! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`stat_conversion`]: its attributes as programs see
-//!   them; [`directory`]: listings; [`tree_walk`]: all files below a path;
-//! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
+//! - [`engine`]: the front end's calls, passed on; [`tree`]: the names as its tree; [`control`]: the control
+//!   interface;
+//! - [`lookup`]: what a name, or an inode in use ([`inodes`]), is now; [`stat_conversion`]: attributes as programs
+//!   see them; [`directory`]: listings; [`tree_walk`]: all files below a path;
+//! - [`files`]: open files, which the store notes; [`name_changes`], [`attribute_changes`]: all other changes, with
 //!   the disks following the store ([`disk_names`]); [`acl`]: what new inodes inherit;
 //! - [`passthrough`]: which open files the kernel serves by itself;
-//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them, and as [`ssd`] keeps the space on
-//!   this node's SSD by a policy;
+//! - [`moves`]: moves whole files between SSDs and the shared disk, for commands ([`move_commands`]) and for the
+//!   policy that manages the space on this node's SSD ([`ssd`]);
 //! - [`job_places`]: on which nodes the files of a job are; [`explain`]: why a file is where it is;
-//! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
+//! - [`repair`]: compares the names with the disks, and rebuilds them; [`adopt`]: turns a tier of one node into a
+//!   shared one;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
 //! What must hold:
-//! - Nothing is done to a file by its name alone: each change in the store compares the number, each file on a disk has it.
-//! - A file is moved by nobody while a live session has it open: an open is noted before the file is opened, and a handle
-//!   serves nothing after its node's lease was over.
-//! - The disks follow the store, and never decide: what could not follow is found by its number.
+//! - Nothing is done to a file by its name alone: each change in the store compares the number, and each file on a
+//!   disk carries it.
+//! - Nobody moves a file while a live session has it open: an open is noted before the file is opened, and a handle
+//!   serves nothing after its node's lease has lapsed.
+//! - The disks follow the store, and never decide: anything that could not follow is found by its number.
 
 mod acl;
 pub mod adopt;
@@ -80,14 +83,14 @@ use ssd::background::Background;
 /// A tier that several nodes share, as one node serves it.
 #[derive(Debug)]
 pub struct SharedTier {
-    // Ends before what it uses.
+    // Declared first: it ends before what it uses.
     background: Background,
     ssd: Arc<OwnSsd>,
     tree: SharedTree,
     files: Arc<Files>,
     root: PathBuf,
     begun: Instant,
-    /// No other process uses the SSD.
+    /// Keeps other processes off the SSD.
     _lock: LockedFile,
 }
 
@@ -102,7 +105,7 @@ impl SharedTier {
         self.root.join("ssd").join(PRIVATE).join(SOCKET_NAME)
     }
 
-    /// Ends this node's session. Nothing is open any more.
+    /// Ends this node's session. Nothing may be open any more.
     ///
     /// # Errors
     /// If the store does not answer: the session then ends with its lease.

@@ -1,4 +1,4 @@
-//! Finds what a name, or an inode that programs refer to, is in the store now.
+//! Looks up what a name, or an inode that programs refer to, is in the store now.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,10 +24,10 @@ use crate::inodes::{Inode, Node};
 use crate::places::own_xattrs;
 use crate::stat_conversion::{overlay, stat, take_over};
 
-/// How often an inode is looked for again while a rename of it is under way, and how long apart.
+/// How often, and how far apart, an inode is looked up again while a rename of it is under way.
 const RENAME_WAITS: usize = 20_000;
 const RENAME_PAUSE: Duration = Duration::from_millis(1);
-/// How often it is looked for the new name of an open file that another node has renamed, so far apart.
+/// How often the new name of an open file that another node renamed is looked for, with the same pause.
 const TOLD_WAITS: usize = 100;
 
 /// Finds inodes.
@@ -36,20 +36,20 @@ pub(crate) struct Lookup {
     base: Arc<Base>,
 }
 
-/// An inode as the store has it: a name that leads to it, and its attributes. A directory's name is not looked at.
+/// An inode as the store has it: a name that leads to it, and its attributes. A directory's name is not verified.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) name: Option<EntryName>,
     pub(crate) node: namespace::Node,
 }
 
-/// The names that are listed with the bytes of a file.
+/// The names that are listed with a file's bytes.
 pub(crate) fn told_names(file: &File) -> Vec<EntryName> {
     let names = own_xattrs::names(file).into_iter();
     names.map(|(directory, name)| EntryName { directory: InodeNumber(directory), name }).collect()
 }
 
-/// Attributes of an open file without a name: those that were known last, and what the file with the bytes has.
+/// Attributes of an open file without a name: the last known ones, updated from the file with the bytes.
 fn stat_without_name(inode: &Inode) -> Result<Stat> {
     let without_name = inode.without_name.lock();
     let (Some(file), Some(last)) = (&without_name.file, &without_name.last) else {
@@ -76,7 +76,7 @@ impl Lookup {
         Ok(self.seen(&name, found))
     }
 
-    /// The same of a name that was just read from a directory.
+    /// The same for a name that was just read from a directory.
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
@@ -121,7 +121,7 @@ impl Lookup {
         }
     }
 
-    /// What a file that is open here is after another node has renamed it: whoever does that lists its name with the bytes.
+    /// Finds a file that is open here after another node renamed it: that node lists the new name with the bytes.
     fn find_by_told_names(&self, inode: &Inode) -> Result<Option<Found>> {
         let Some(file) = inode.without_name.lock().file.clone() else { return Ok(None) };
         for _ in 0..TOLD_WAITS {
@@ -138,7 +138,7 @@ impl Lookup {
             if stat_descriptor(&*file)?.raw.st_nlink == 0 {
                 break;
             }
-            // Its name was changed or removed just now, and the disk follows.
+            // Its name was changed or removed just now, and the disk has not followed yet.
             self.base.clock.sleep(RENAME_PAUSE);
         }
         Ok(None)
@@ -180,7 +180,7 @@ impl Lookup {
     /// Attributes of an inode.
     ///
     /// # Errors
-    /// `ESTALE` if it is not known by what name it has now, and is not open here.
+    /// `ESTALE` if its present name is not known and it is not open here.
     pub(crate) fn stat(&self, inode: &Inode) -> Result<Stat> {
         if let Some(found) = self.find(inode)? {
             let node = match &found.name {
@@ -192,8 +192,8 @@ impl Lookup {
         stat_without_name(inode)
     }
 
-    /// Attributes as programs see them. Size and times of a file that some node has open for writing are those of the
-    /// file with the bytes; while that is not reached, they are those that were known last.
+    /// Attributes as programs see them. While some node has a file open for writing, its size and times come from the
+    /// file with the bytes; if that is not reached, the last known ones are shown.
     pub(crate) fn shown(&self, inode: &Inode, found: &namespace::Node) -> Stat {
         let mut shown = stat(found);
         let of = &found.attributes;
@@ -212,8 +212,9 @@ impl Lookup {
     }
 }
 
-/// Takes out of a file's attributes who has it open no more: sessions that are over, and this node where a close could
-/// not be noted, because another node had renamed the file. What a kernel may serve only its own node takes out.
+/// Removes stale opens from a file's attributes: those of sessions that are over, and this node's own if a close
+/// could not be noted because another node had renamed the file. An open that a kernel may serve is removed by its
+/// own node only.
 pub(crate) fn mended(
     base: &Base,
     inode: &Inode,
@@ -223,7 +224,7 @@ pub(crate) fn mended(
     if found.attributes.opens.is_empty() {
         return found;
     }
-    // Held to the end, so that nobody here opens it meanwhile.
+    // Locked to the end, so that nobody here opens it meanwhile.
     let noting = inode.noting.try_lock();
     let is_closed_here =
         noting.as_ref().is_some_and(|noting| noting.handles == 0 && noting.kept.is_none());
@@ -239,7 +240,7 @@ pub(crate) fn mended(
     if gone.is_empty() {
         return found;
     }
-    // As it is whenever the change is tried: others may write, and note more, meanwhile.
+    // Read at each try of the change: others may write, and note more, meanwhile.
     let data = |of: &Attributes| {
         let place = of.location.as_ref()?;
         base.places.stat(place, inode.number.0).ok()
@@ -247,7 +248,7 @@ pub(crate) fn mended(
     let mended = base.names.update_of((name, inode.number), |attributes| {
         let is_its = |open: &Open| open.writes && gone.contains(open);
         if attributes.opens.iter().any(is_its) {
-            // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
+            // If the bytes are not reached, their size is unknown: the file stays noted as open for writing.
             let data = data(attributes).ok_or(Failure::Refused(Errno::IO))?;
             take_over(attributes, &data);
         }
@@ -259,7 +260,7 @@ pub(crate) fn mended(
     mended.unwrap_or(found)
 }
 
-/// Whether a file lies on this node's SSD, and nobody has it open or mapped there.
+/// Whether a file lies on this node's SSD and nobody has it open or mapped there.
 fn is_unused_here(base: &Base, inode: &Inode, found: &namespace::Node) -> bool {
     let Some(place) = &found.attributes.location else { return true };
     if place.node.as_deref() != Some(base.places.node()) {

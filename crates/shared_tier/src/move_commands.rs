@@ -1,4 +1,4 @@
-//! `warm`, `demote` and `cluster drain`: files that a person names are moved.
+//! `warm`, `demote` and `cluster drain`: moves files that a person names.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -25,9 +25,9 @@ use crate::tree_walk::walk;
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
-/// How often a file that is open is tried.
+/// How often an open file is tried.
 const TRIES: usize = 5;
-/// How long it is waited before that.
+/// The pause before each retry.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A file that a command names.
@@ -37,7 +37,7 @@ struct Named {
     inode: InodeNumber,
     size: u64,
     place: Place,
-    /// Whether it is where it should go.
+    /// Whether it is where it should go already.
     is_there: bool,
     /// Whether a program on some node had it open.
     is_open: bool,
@@ -53,27 +53,27 @@ fn skip(file: Named, reason: String, report: &mut MoveReport) {
     report.skipped.push(Skipped { path: file.path, reason });
 }
 
-/// What a command has done by now, and who is told of it.
+/// Progress of a command, and who is told of it.
 struct Told<'a> {
     report: MoveReport,
     progress: ProgressSink<'a>,
     done_bytes: u64,
     total_bytes: u64,
-    /// Whether whoever asked for it wants no more.
+    /// Whether the caller has asked to stop.
     stops: bool,
 }
 
-/// One turn over the files of a command.
+/// One pass over the files of a command.
 struct Turn<'a, 'b> {
     /// All files of the command.
     asked: &'a FxHashSet<u64>,
     told: &'a Mutex<Told<'b>>,
-    /// What is open now is open for too long.
+    /// The last pass: a file that is still open is given up.
     is_last: bool,
 }
 
 impl Turn<'_, '_> {
-    /// Tells that so many more bytes were copied; whether to go on.
+    /// Reports that so many more bytes were copied; says whether to go on.
     fn tell(&self, path: &Path, copied: u64) -> ControlFlow<()> {
         let mut told = self.told.lock();
         told.done_bytes += copied;
@@ -88,7 +88,7 @@ impl Turn<'_, '_> {
     }
 }
 
-/// Moves what commands name to one tier: the own SSD, or the shared disk.
+/// Moves the files that commands name to one tier: the own SSD, or the shared disk.
 pub(crate) struct MoveCommands<'a> {
     pub(crate) base: &'a Base,
     pub(crate) executor: &'a Executor,
@@ -96,7 +96,7 @@ pub(crate) struct MoveCommands<'a> {
 }
 
 impl MoveCommands<'_> {
-    /// Why a file stays whatever a command says.
+    /// Why a file stays in spite of the command.
     fn why_it_stays(&self, file: &Named) -> Option<&'static str> {
         let rules = &self.executor.planner.rules;
         match self.tier {
@@ -110,13 +110,13 @@ impl MoveCommands<'_> {
         }
     }
 
-    /// Makes room on the own SSD for a file; those that are asked for stay there for each other.
+    /// Makes room on the own SSD for a file; files that the same command names do not make room for each other.
     fn make_room(&self, file: &Named, asked: &FxHashSet<u64>) -> bool {
         let Some(room) = self.executor.room_for(file.size) else { return false };
         room.missing == 0 || self.executor.free_up(room.missing, &|number| asked.contains(&number))
     }
 
-    /// What of the files would not be moved for want of room, or by a rule: for a dry run.
+    /// Which of the files would stay for lack of room or because of a rule: for a dry run.
     fn would_stay(&self, files: &[Named], asked: &FxHashSet<u64>) -> Vec<(usize, &'static str)> {
         let may_leave = || {
             let all = self.executor.residents.all();
@@ -191,7 +191,7 @@ impl MoveCommands<'_> {
             ));
         }
         let mut report = self.move_all(self.on_ssd_of(node, path)?, dry_run, &mut *progress);
-        // What was renamed meanwhile is still there, and what was made.
+        // Files that were renamed meanwhile are still there, and so are new ones.
         for _ in 1..TRIES {
             let files = if dry_run { Vec::new() } else { self.on_ssd_of(node, path)? };
             let now = Progress { done_bytes: 0, total_bytes: 0, path: path.to_owned() };
@@ -232,7 +232,7 @@ impl MoveCommands<'_> {
         let mut report = MoveReport { already_files: there as u64, ..MoveReport::default() };
         files.retain(|file| !file.is_there);
         let asked: FxHashSet<u64> = asked.into_iter().collect();
-        // One with several names is moved once.
+        // A file with several names is moved once.
         let mut seen = FxHashSet::default();
         files.retain(|file| seen.insert(file.inode.0));
         if dry_run {
@@ -258,7 +258,7 @@ impl MoveCommands<'_> {
             if left.is_empty() || told.lock().stops {
                 break;
             }
-            // The kernel tells of a close a little later than the program that closes.
+            // The kernel reports a close a little after the program's call returns.
             clock.sleep(PAUSE);
         }
         let mut report = told.into_inner().report;
@@ -267,10 +267,10 @@ impl MoveCommands<'_> {
         report
     }
 
-    /// Moves files, small ones several at a time; answers those that are busy, or left because it is stopped.
+    /// Moves files, small ones several at a time; returns those that are busy, or were left because of a stop.
     fn one_turn(&self, left: VecDeque<Named>, turn: &Turn<'_, '_>) -> VecDeque<Named> {
         let first: Vec<u64> = left.iter().take(PARALLEL_MAX).map(|file| file.size).collect();
-        // Each that comes has room made for it, which the next one must see.
+        // To the SSD one by one: the next file must see the room that was made for this one.
         let at_once = if self.tier == SSD { 1 } else { at_once(&first).min(left.len()) };
         let (left, busy) = (Mutex::new(left), Mutex::new(VecDeque::new()));
         let work = || {
@@ -287,7 +287,7 @@ impl MoveCommands<'_> {
         };
         thread::scope(|scope| {
             for _ in 1..at_once {
-                // Fewer will do.
+                // If no thread can be started, fewer will do.
                 let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -297,7 +297,7 @@ impl MoveCommands<'_> {
         busy
     }
 
-    /// Moves one. A file that is busy is answered, to be tried again, unless this is the last time.
+    /// Moves one file. A busy file is returned for a retry, unless this is the last pass.
     fn one(&self, file: Named, turn: &Turn<'_, '_>) -> Option<Named> {
         if let Some(why) = self.why_it_stays(&file) {
             turn.skip(file, why.to_owned());
@@ -334,8 +334,8 @@ impl MoveCommands<'_> {
         None
     }
 
-    /// A session that is over may have left that its kernel serves the file: only this node sees whether it does, if the
-    /// file is on its SSD.
+    /// A session that is over may have left a note that its kernel serves the file. If the file is on this node's
+    /// SSD, only this node can tell whether it still does.
     fn mend(&self, file: &Named) {
         let node = self.base.table.intern(file.inode, false, Some(file.name.clone()));
         if let Ok(found) = self.base.names.lookup(&file.name)
@@ -400,7 +400,7 @@ impl MoveCommands<'_> {
         let is_there = self.executor.is_on(place, self.tier);
         let mut size = node.attributes.size;
         if node.attributes.is_written() {
-            // The store has the size of before it was opened; that of bytes that are not reached stays.
+            // The store still has the size from before the open; if the bytes are not reached, that size stands.
             let found = self.base.places.stat(place, node.inode.0);
             size = found.map_or(size, |found| found.raw.st_size.unsigned_abs());
         }

@@ -1,9 +1,9 @@
 //! Moves of whole files between SSDs and the shared disk.
 //!
-//! A move is announced in the store by a compare-and-swap (`writer`), copied, and made by another one that compares
-//! where the file is and who moves it: an open takes the announcement away, so a file that somebody opens meanwhile
-//! stays where it is. What must hold (I15): the store leads to a whole copy at each moment, and whoever dies at
-//! whichever step leaves copies of which a scan knows the right one ([`crate::places`]).
+//! A move is announced in the store by a compare-and-swap (`writer`), copied, and committed by another one that
+//! compares where the file is and who moves it. An open removes the announcement, so a file that somebody opens
+//! meanwhile stays where it is. What must hold (I15): the store leads to a whole copy at each moment, and a crash at
+//! any step leaves copies of which a scan can tell the right one ([`crate::places`]).
 
 use std::ops::ControlFlow;
 
@@ -18,14 +18,14 @@ use crate::errors::of_names;
 use crate::places::{Directories, Place, Places, SHARED};
 use crate::stat_conversion::take_over;
 
-/// What became of a file that was to be moved.
+/// The outcome of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// It is there now; so many bytes were copied.
     Done(u64),
     /// It was there already.
     Already,
-    /// Somebody has it open, moves it, or changed it meanwhile.
+    /// Somebody has it open, is moving it, or has changed it meanwhile.
     Busy,
     /// It is gone, or is no file.
     Gone,
@@ -40,10 +40,10 @@ pub(crate) struct Migrator<'a> {
     pub(crate) session: Session,
 }
 
-/// Whether a session is over, so that what it had open is closed.
+/// Whether a session is over, so that its opens count as closed.
 pub(crate) type IsOver<'a> = &'a dyn Fn(Session) -> bool;
 
-/// Whether two looks at a file show what a move may change: where its bytes are, and who moves it.
+/// Whether two states of a file differ only in what a move may change: where its bytes are, and who moves it.
 fn is_same(one: &Attributes, other: &Attributes) -> bool {
     let place_aside = |attributes: &Attributes| Attributes {
         location: None,
@@ -63,7 +63,7 @@ impl Migrator<'_> {
     /// Moves a file to the own SSD or the shared disk; `goes_on` is told of each piece that was copied.
     ///
     /// # Errors
-    /// If the store or a disk fails. The file is where it was then, or where it should be.
+    /// If the store or a disk fails. The file is then where it was, or where it should go.
     pub(crate) fn move_file(
         &self,
         name: &EntryName,
@@ -80,7 +80,7 @@ impl Migrator<'_> {
         match done {
             Ok(moved) => Ok(moved),
             Err(error) => {
-                // Where the answer of the store was lost, both copies stay; whoever comes next compares them.
+                // If the store's answer was lost, both copies stay; whoever comes next compares them.
                 if !matches!(error, Error::Cluster { .. }) {
                     self.give_up((name, inode), place);
                 }
@@ -98,7 +98,7 @@ impl Migrator<'_> {
         is_over: IsOver<'_>,
     ) -> Result<Option<Attributes>> {
         let announced = self.names.update_of((name, inode), |attributes| {
-            // What a kernel serves, it serves longer than its node's session lives.
+            // A kernel may serve a file longer than its node's session lives.
             let is_open = attributes.many_opens
                 || attributes.opens.iter().any(|open| open.by_kernel || !is_over(open.session));
             let is_moved = attributes.writer.is_some_and(|by| by != self.session && !is_over(by));
@@ -145,7 +145,7 @@ impl Migrator<'_> {
             goes_on(bytes).is_continue()
         });
         let arrived = match to {
-            // Somebody writes it, or whoever asked for the move does not want it any more.
+            // Somebody writes it, or the caller no longer wants the move.
             Err(error) if error.errno() == libc::ECANCELED => {
                 self.give_up((name, inode), place);
                 return Ok(Moved::Busy);
@@ -153,7 +153,7 @@ impl Migrator<'_> {
             to => to?,
         };
         let to = &arrived.place;
-        // Size and times of a session that is over were never noted.
+        // The size and times that a dead session wrote were never noted.
         let data = source.stat;
         let is_unchanged = source.is_unchanged()?;
         let switched = self.names.update_of((name, inode), |attributes| {
@@ -186,7 +186,7 @@ impl Migrator<'_> {
         Ok(Moved::Done(copied))
     }
 
-    /// Takes the attributes and the announcement back.
+    /// Withdraws the move's attributes and its announcement.
     fn give_up(&self, (name, inode): (&EntryName, InodeNumber), place: &Place) {
         let _cleared = self.places.cancel_move(place, inode.0);
         let _unannounced = self.names.update_of((name, inode), |attributes| {

@@ -1,5 +1,5 @@
-//! Changes of names. The store decides; the disks follow, so that their trees can be read without us, and the names be
-//! built from them again. What of that fails is logged: whatever a name leads to is found by its number all the same.
+//! Changes of names. The store decides, and the disks follow: so their trees can be read without us, and the names
+//! can be rebuilt from them. Failures on the disks are logged; a name's target is found by its number all the same.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::lookup::{Found, Lookup};
 use crate::places::{DirectoryStep, Place, RenameNotes};
 use crate::renames::{self, Renaming};
 
-/// How often it is tried to keep the names of a file with its bytes, which others change meanwhile.
+/// How often to retry recording a file's names with its bytes while others change them.
 const TRIES: usize = 16;
-/// The most of the names that nobody changed just now which are compared with the store then.
+/// How many further names, which nobody changed just now, are then compared with the store.
 const LOOKED_AT_MAX: usize = 8;
 
 /// Changes names.
@@ -35,8 +35,8 @@ pub(crate) struct NameChanges {
     files: Arc<Files>,
 }
 
-/// Logs that the disks did not follow a change. What they refuse leaves the name as it is on the disks: it leads to what it should all
-/// the same. Where the store failed, the program gets no success: a store that has forgotten the change is filled from the disks.
+/// Logs that a disk refused a change: the name there is stale, but its target is still found. Where the store failed,
+/// the program gets no success: a store that forgot the change is rebuilt from the disks.
 ///
 /// # Errors
 /// That of the store.
@@ -126,7 +126,7 @@ impl NameChanges {
         base.places.make_directory(&near, &name.name, number.0, owner)?;
         let done = base.names.make_directory_as(number, name, &attributes);
         let done = done.inspect_err(|failure| {
-            // Where the answer was lost, it may have its name.
+            // If the store's answer was lost, it may have its name.
             if !matches!(failure, Failure::Unknown(_)) {
                 let own = DirectoryStep { number: number.0, name: name.name.clone() };
                 let steps = [&near[..], &[own]].concat();
@@ -144,7 +144,7 @@ impl NameChanges {
     /// Gives a file one more name.
     ///
     /// # Errors
-    /// `EEXIST`, `EMLINK`; `ESTALE` if it is not known by what name the file has now.
+    /// `EEXIST`, `EMLINK`; `ESTALE` if the file's present name is not known.
     pub(crate) fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
         let (from, _) = self.lookup.find_named(&node.0)?;
@@ -170,8 +170,8 @@ impl NameChanges {
         Ok(self.lookup.shown(&node.0, &linked))
     }
 
-    /// Keeps with a file's bytes whether these names lead to it, as the store has it: until it has it so, because other nodes change
-    /// names, and move files, meanwhile.
+    /// Records with a file's bytes whether these names lead to it in the store. Repeats this until both agree,
+    /// because other nodes change names and move files meanwhile.
     fn tell_names(
         &self,
         number: InodeNumber,
@@ -180,7 +180,7 @@ impl NameChanges {
     ) -> Result<()> {
         let (places, mut place) = (&self.base.places, place?.clone());
         let changed = [is, was].concat();
-        // At once: the store may fail before it says that it still is so.
+        // At once: the store may fail before it can confirm them.
         let keys = [is, was].map(|names| -> Vec<_> {
             names.iter().map(|name| (name.directory.0, name.name.clone())).collect()
         });
@@ -246,17 +246,17 @@ impl NameChanges {
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
             Kind::File => self.tell_names(left.inode, place, (&[], &[name])),
-            // Each name is one on the shared disk.
+            // Each of its names is one on the shared disk.
             _ => self.disk().lost(name, left.inode),
         };
         follow("unlink", name, told)?;
-        // No other name of it may be known here.
+        // This node may know none of its other names.
         let Entry::Linked(_, shard) = was else { return Ok(()) };
         let noted = self.base.names.update_links(*shard, renames::changed_at(self.base.now_ns()));
         follow("unlink", name, noted.map_err(of_names))
     }
 
-    /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
+    /// Something lost or changed one of its names: updates its ctime, if this node knows another name of it.
     fn note_change(&self, number: InodeNumber) -> Result<()> {
         let Some(node) = self.base.table.find(number) else { return Ok(()) };
         let change = renames::changed_at(self.base.now_ns());
@@ -268,13 +268,13 @@ impl NameChanges {
             }
         };
         match changed {
-            // Somebody renamed or removed it meanwhile, and does this.
+            // Whoever renamed or removed it meanwhile does this.
             Ok(_) | Err(Failure::Refused(_)) => Ok(()),
             Err(failure) => Err(of_names(failure)),
         }
     }
 
-    /// Removes from the disks what lost its last name. Programs of this node that have it open go on with it.
+    /// Removes from the disks what lost its last name. Programs of this node that have it open can still use it.
     fn remove(&self, name: &EntryName, gone: &namespace::Node) -> Result<()> {
         match gone.attributes.kind {
             Kind::Directory => Ok(()),
@@ -302,7 +302,7 @@ impl NameChanges {
         follow("rmdir", &name, done)
     }
 
-    /// The steps to a directory with a name.
+    /// The steps to a directory with the given name.
     fn steps(&self, name: &EntryName, number: InodeNumber) -> Result<Vec<DirectoryStep>> {
         let mut steps = self.base.near(name.directory)?;
         steps.push(DirectoryStep { number: number.0, name: name.name.clone() });
@@ -344,7 +344,7 @@ impl NameChanges {
         let (moved, left) = (renamed.from, renamed.to);
         self.has_name(moved.as_ref(), (&from, &to));
         self.has_name(left.as_ref().filter(|_| flags == Flags::Exchange), (&to, &from));
-        // What follows looks for them, and would wait for itself.
+        // The rest looks the inodes up, and would wait for this guard.
         drop(renaming);
         let is_exchange = flags == Flags::Exchange;
         let note = |of: &Option<_>, names, is_two: bool| {
@@ -376,12 +376,12 @@ impl NameChanges {
             self.follow_rename(left, (&to, &from), None, &mut begun)?;
         }
         renames::forget_two(marked.into_iter().flatten());
-        // Of what was replaced, and of what had the names before somebody else renamed it.
+        // Notes of what was replaced, and of what had the names before another node renamed it.
         renames::forget(&self.base.places, &begun);
         Ok(())
     }
 
-    /// Remembers under which name something is known from now on.
+    /// Remembers the new name of something.
     fn has_name(&self, moved: Option<&Entry>, (from, to): (&EntryName, &EntryName)) {
         let node = moved.and_then(|moved| self.base.table.find(moved.inode()));
         if let Some(node) = node {
@@ -390,7 +390,7 @@ impl NameChanges {
         }
     }
 
-    /// Notes on the shared disk where what has a name may be, if that is a directory; answers what it is, too.
+    /// If a name is a directory's, notes on the shared disk where that may be; also returns what the name leads to.
     fn begin_rename(
         &self,
         name: &EntryName,
@@ -402,7 +402,7 @@ impl NameChanges {
         (Some(found), notes.flatten())
     }
 
-    /// Does on the disks what the store has done.
+    /// Makes the store's rename on the disks.
     fn follow_rename(
         &self,
         moved: &Entry,
@@ -416,7 +416,7 @@ impl NameChanges {
             Entry::Directory(_) => {
                 let known = begun.iter().position(|notes| notes.number() == number.0);
                 let notes = known.map(|at| begun.swap_remove(at));
-                // Somebody else gave it the name just now.
+                // Another node gave it the name just now.
                 let notes = notes.or_else(|| renames::note(&self.base.places, number, from, to));
                 let followed = match notes {
                     Some(notes) => self.disk().renamed(notes, to, replaced),
@@ -429,11 +429,11 @@ impl NameChanges {
         follow("rename", to, done)
     }
 
-    /// Gives a renamed file's bytes the place of its name; until that is done they are at the old one.
+    /// Moves a renamed file's bytes to the place of its new name; until then they stay at the old one.
     fn move_data(&self, number: InodeNumber, from: &EntryName, to: &EntryName) -> Result<()> {
         let found = match self.base.names.lookup(to) {
             Ok(found) if found.inode == number => found,
-            // Somebody renamed or removed it since, and does this.
+            // Whoever renamed or removed it since does this.
             Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
             Err(failure) => return Err(of_names(failure)),
         };
@@ -461,14 +461,14 @@ impl NameChanges {
         match swapped {
             Ok(now) => {
                 places.remove(&old, number.0)?;
-                // Somebody gave it one more name meanwhile, maybe its old one.
+                // Another node may have added a name meanwhile, maybe the old one.
                 let is_only = now.links == 1;
                 if is_only { Ok(()) } else { self.tell_names(number, Ok(&new), (&[to], &[from])) }
             }
             Err(error) => {
-                // Without an answer the store may have it: then neither is removed.
+                // If the store's answer was lost, it may have the new place: then neither is removed.
                 if error.errno() != libc::EIO {
-                    // By the new place: the old one is gone if others renamed or moved it.
+                    // At the new place: the old one is gone if others renamed or moved the file.
                     self.tell_names(number, Ok(&new), (&[to], &[from]))?;
                     places.remove(&new, number.0)?;
                 }

@@ -1,15 +1,15 @@
-//! Kernel passthrough: which open files of this node's own SSD its kernel serves by itself.
+//! Kernel passthrough: which open files on this node's own SSD the kernel serves by itself.
 //!
-//! What must hold (I15): such a file is moved by nobody until the kernel serves it no more. The kernel does not take a file
-//! back: it goes on after the lease is over, and after the mount process was killed. So an open that may be handed over is
-//! noted in the store as such before the file is opened (`Open::by_kernel`), and no other node counts it as closed. And a
-//! mapping holds the file below instead of our handle, so it outlives the last close: the file is noted as open until
-//! nobody else has it open, as the kernel tells by granting a write lease.
+//! What must hold (I15): nobody moves such a file while the kernel may still serve it. The kernel cannot be made to
+//! return a file: it continues after the lease has lapsed, and after the mount process was killed. So an open that
+//! may be handed over is noted as such in the store before the file is opened (`Open::by_kernel`), and no other node
+//! counts it as closed. A mapping holds the file below rather than our handle, so it outlives the last close: the
+//! file stays noted as open until nobody else has it open, which the kernel shows by granting a write lease.
 //!
-//! Only readers are handed over: what they read is what the mount process would read, in the same pages of the SSD's file
-//! system, whoever writes there. Writers come to us, which is where a lease that is over stops them; beside a reader that
-//! was handed over the kernel serves their mappings only. Files elsewhere are not handed over: another node's SSD may be
-//! away, and its answers are then ours to explain.
+//! Only readers are handed over: they read what the mount process would read, from the same pages of the SSD's file
+//! system, whoever writes there. Writers come to us, so that we can stop them when the lease has lapsed; if a reader
+//! of the file was handed over, the kernel serves their mappings only. Files elsewhere are not handed over: another
+//! node's SSD may be unreachable, and we must explain its errors.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -27,19 +27,20 @@ use parking_lot::Mutex;
 use crate::inodes::{Inode, Node};
 use crate::places::SSD;
 
-/// How long after a close it is looked whether mappings are left, and the longest pause between further looks.
+/// The pause between a close and the first check for remaining mappings, and the longest pause between later checks.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// How often it is looked when the mount ends.
+/// How many checks are made when the mount ends.
 const LAST_LOOKS: usize = 20;
 
-/// Why the mount process serves a handle, if it must.
+/// Why the mount process must serve a handle; `None` if the kernel may.
 pub(crate) type WhyOurs = Option<&'static str>;
 
-/// Who notes closes.
+/// Notes closes in the store.
 pub(crate) trait Closes: Send + Sync + 'static {
     fn passthrough(&self) -> &Passthrough;
-    /// Notes the close of a file that the kernel served, unless it is still open or mapped; `true` if nothing is left to do.
+    /// Notes the close of a file that the kernel served, unless it is still open or mapped; `true` if nothing is left
+    /// to do.
     fn end_if_unused(&self, inode: &Inode) -> bool;
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Passthrough {
     clock: Clock,
     wanted: bool,
     served: KernelServed<Inode>,
-    /// Files that were handed over and closed, and may still be mapped.
+    /// Files that were handed over and closed, but may still be mapped.
     closed: Mutex<Closed>,
 }
 
@@ -60,7 +61,7 @@ struct Closed {
 }
 
 impl Passthrough {
-    /// `grants_leases` is whether the SSD's file system does.
+    /// `grants_leases`: whether the SSD's file system grants write leases.
     pub(crate) fn new(wanted: bool, grants_leases: bool, clock: &Clock) -> Self {
         let why_none = if !wanted {
             Some("switched off (--passthrough=false)")
@@ -84,7 +85,7 @@ impl Passthrough {
         self.wanted
     }
 
-    /// Why a file that `node` opens is none for the kernel, if it is none.
+    /// Why the kernel must not serve a file that `node` opens; `None` if it may.
     pub(crate) fn why_ours(&self, of: &Attributes, flags: i32, node: &str) -> WhyOurs {
         let set_id = libc::S_ISUID | libc::S_ISGID;
         let is_own =
@@ -107,7 +108,7 @@ impl Passthrough {
         }
     }
 
-    /// Offers an open file to the kernel: with `must`, because it has others of the same file.
+    /// Offers an open file to the kernel. `must` says that the kernel already has other handles of the file.
     pub(crate) fn offer(
         &self,
         (inode, file): (&Arc<Inode>, BorrowedFd<'_>),
@@ -123,7 +124,7 @@ impl Passthrough {
         self.served.answered(inode.number.0, inode, register(file))
     }
 
-    /// A file that was handed over is closed, and may still be mapped: its close is noted when it is not.
+    /// Watches a file that was handed over and closed: the close is noted once the file is no longer mapped.
     pub(crate) fn watch<C: Closes>(&self, files: &Arc<C>, node: Node) {
         let mut closed = self.closed.lock();
         closed.files.push(node);
@@ -135,7 +136,7 @@ impl Passthrough {
         closed.is_watched = named.spawn(move || watch(&files, &clock)).is_ok();
     }
 
-    /// Looks once at all files that were closed; whether some are left.
+    /// Checks all closed files once; returns whether some are left.
     pub(crate) fn look(&self, files: &impl Closes) -> bool {
         let closed = std::mem::take(&mut self.closed.lock().files);
         let left: Vec<Node> =
@@ -145,7 +146,7 @@ impl Passthrough {
         !closed.files.is_empty()
     }
 
-    /// Looks at them a last time, before the session ends.
+    /// Checks them for the last time, before the session ends.
     pub(crate) fn end(&self, files: &impl Closes) {
         for _ in 0..LAST_LOOKS {
             if !self.look(files) {
@@ -155,13 +156,13 @@ impl Passthrough {
         }
     }
 
-    /// For people to read; `shown` is a file's path.
+    /// The status for people; `shown` gives a file's path.
     pub(crate) fn status(&self, shown: impl Fn(&Inode) -> String) -> PassthroughStatus {
         self.served.status(Inode::is_served_by_kernel, shown)
     }
 }
 
-/// Looks again and again, until no file is left or the tier is closed.
+/// Checks again and again, until no file is left or the tier is closed.
 fn watch(files: &Weak<impl Closes>, clock: &Clock) {
     let mut pause = FIRST_PAUSE;
     loop {

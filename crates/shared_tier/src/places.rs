@@ -1,10 +1,10 @@
-//! Where files and directories are on the disks: this node's own SSD, the shared disk, other nodes' SSDs.
+//! Places of files and directories on the disks: this node's own SSD, the shared disk, other nodes' SSDs.
 //!
-//! The bytes of a file are one ordinary file, at a [`Place`] that stands in its attributes in the store; directories are
-//! on the shared disk, and as far as they are needed on SSDs. All of them have their numbers as extended attributes
+//! The bytes of a file are one ordinary file, at the [`Place`] that its attributes in the store name; directories are
+//! on the shared disk, and on SSDs as far as they are needed. All of them carry their numbers in extended attributes
 //! (`docs/decisions/0047-shared-tier-on-disk.md`). What must hold:
-//! - Nothing is opened, changed or removed that has not the number that the caller asks for, and nothing through a
-//!   symbolic link: others may own directories and files on these disks.
+//! - Nothing is opened, changed or removed unless it has the number that the caller asks for, and nothing is reached
+//!   through a symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
 mod directories;
@@ -51,7 +51,7 @@ pub(crate) const SSD: u8 = 0;
 /// The tier of the shared disk.
 pub(crate) const SHARED: u8 = 1;
 
-/// All disks, as one node sees them. Threads may share it.
+/// All disks as one node sees them; shared by threads.
 #[derive(Debug)]
 pub(crate) struct Places {
     node: String,
@@ -61,8 +61,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` the disk that all share. Other nodes' SSDs are reached at `peers`, a
-    /// path with `{node}` in place of their names. `watcher` is told of each step, for tests.
+    /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` is the shared disk. Other nodes' SSDs are reached
+    /// by `peers`, a path with `{node}` in place of a node's name. `watcher` is told of each step, for tests.
     ///
     /// # Errors
     /// If a directory is missing, keeps no extended attributes, or is that of another node or tier.
@@ -102,7 +102,7 @@ impl Places {
         &self.shared
     }
 
-    /// The names of all nodes that ever mounted the tier.
+    /// The names of all nodes that have ever mounted the tier.
     ///
     /// # Errors
     /// If the shared disk cannot be read.
@@ -118,13 +118,13 @@ impl Places {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
     }
 
-    /// Whether the file system of the own SSD tells by leases who else has a file open.
+    /// Whether the own SSD's file system shows by leases who else has a file open.
     #[must_use]
     pub(crate) fn grants_leases(&self) -> bool {
         self.ssd.grants_leases()
     }
 
-    /// Does something on the tree that a place is on, with the directory at which its path begins.
+    /// Runs something on the tree of a place, with the directory at which the place's path begins.
     fn on<T>(
         &self,
         place: &Place,
@@ -145,7 +145,7 @@ impl Places {
         }
     }
 
-    /// The file at a place, by [`OFlags::PATH`], and its path from the tree's root.
+    /// Passes the file at a place, opened with [`OFlags::PATH`], to a function, with its path from the tree's root.
     fn find<T>(
         &self,
         place: &Place,
@@ -167,7 +167,7 @@ impl Places {
         })
     }
 
-    /// Makes a file on a tier, or on the other one of the node if that is full; it is open for reading and writing.
+    /// Makes a file on a tier, or on the node's other tier if that one is full; it is open for reading and writing.
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
@@ -220,10 +220,10 @@ impl Places {
         })
     }
 
-    /// Opens the file at a place. One that is opened for writing loses the attributes of a move that was not finished.
+    /// Opens the file at a place. Opening it for writing removes the attributes of an unfinished move.
     ///
     /// # Errors
-    /// `ENOENT` if the file is not there (any more): its name is to be looked up again.
+    /// `ENOENT` if the file is not there (any more): then look up its name again.
     pub(crate) fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
@@ -235,7 +235,7 @@ impl Places {
         })
     }
 
-    /// What the file at a place is.
+    /// The `stat` of the file at a place.
     ///
     /// # Errors
     /// As [`Places::open_file`].
@@ -243,8 +243,8 @@ impl Places {
         self.find(place, inode, |_, fd, _| stat_descriptor(&fd))
     }
 
-    /// Gives a file a second place on the same disk, for a rename: the first one is removed once the store has the new
-    /// one. Then [`ListedNames::change`] is due.
+    /// Gives a file a second place on the same disk, for a rename: the first one is removed once the store has the
+    /// new one. Call [`ListedNames::change`] next.
     ///
     /// # Errors
     /// As [`Places::open_file`].
@@ -268,12 +268,12 @@ impl Places {
         })
     }
 
-    /// The names that are kept with files.
+    /// The names that are recorded with files.
     pub(crate) const fn listed_names(&self) -> ListedNames<'_> {
         ListedNames(self)
     }
 
-    /// Removes the file at a place. It is no error if it is gone.
+    /// Removes the file at a place. A file that is already gone is no error.
     ///
     /// # Errors
     /// Those of `unlink(2)`, and of a node that is not reached.
@@ -325,7 +325,7 @@ impl Places {
         self.find(place, inode, |tree, fd, _| remove_xattr(tree, &fd, name))
     }
 
-    /// Makes a directory on the shared disk, before the store has it. If the store then refuses it, it is removed again.
+    /// Makes a directory on the shared disk, before the store has it. If the store then refuses it, remove it again.
     ///
     /// # Errors
     /// Those of `mkdir(2)`.
@@ -340,10 +340,11 @@ impl Places {
         self.shared.make(near, &step, Owner { mode, uid, gid })
     }
 
-    /// Removes a directory, to which `near` are the steps, from the shared disk and the own SSD, after the store did.
+    /// Removes a directory, to which `near` are the steps, from the shared disk and the own SSD, after the store has
+    /// removed it.
     ///
     /// # Errors
-    /// Those of `rmdir(2)`, but not that something is left in it.
+    /// Those of `rmdir(2)`, except that a directory that is not empty is no error.
     pub(crate) fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
         let last = near.last().ok_or(Errno::BUSY)?;
         self.shared.remove(last.number, near)?;
@@ -354,7 +355,7 @@ impl Places {
         }
     }
 
-    /// Before the store renames a directory: it is found where it was and where it will be.
+    /// Called before the store renames a directory, so that it is found at its old and at its new position.
     pub(crate) fn begin_rename(
         &self,
         directory: u64,
@@ -364,17 +365,18 @@ impl Places {
         self.shared.begin_rename(directory, &[from, to].map(|(above, name)| (above, name.clone())))
     }
 
-    /// The same for where somebody else has renamed it to meanwhile.
+    /// The same for a position to which another node has renamed it meanwhile.
     pub(crate) fn note_rename(&self, notes: &mut RenameNotes, to: (u64, &Name)) -> Result<()> {
         self.shared.note(notes, (to.0, to.1.clone()))
     }
 
-    /// After the store has not renamed a directory, or once the disk has it where the store has it.
+    /// Called if the store has not renamed a directory, or once the disk has it where the store has it.
     pub(crate) fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
         self.shared.end_rename(notes)
     }
 
-    /// Puts a directory where the store has it on the shared disk, after all above it; one that the store does not have goes.
+    /// Moves a directory on the shared disk to its position in the store, after its parents; removes one that the
+    /// store does not have.
     ///
     /// # Errors
     /// Those of `rename(2)`; `EBUSY` if others rename it again and again.
@@ -382,7 +384,8 @@ impl Places {
         self.shared.settle(directory)
     }
 
-    /// Does the same for those whose renames this node has left half done; answers their notes, of which those from `before` go.
+    /// Does the same for the directories whose renames this node has left unfinished, and removes those of their
+    /// notes that are in `before`; returns the other notes.
     ///
     /// # Errors
     /// The same.
@@ -390,11 +393,11 @@ impl Places {
         self.shared.finish_renames(before)
     }
 
-    /// After the store has renamed a directory: the same on the shared disk. `replaced` is the number of the directory that had the name. Done
-    /// once more, it does nothing.
+    /// Follows the store's rename of a directory on the shared disk. `replaced` is the number of the directory that
+    /// had the name. Repeating it is harmless.
     ///
     /// # Errors
-    /// Those of `rename(2)`. The directory is found all the same.
+    /// Those of `rename(2)`. The directory is still found.
     pub(crate) fn rename_directory(
         &self,
         directory: u64,
@@ -440,7 +443,8 @@ impl Places {
         remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
     }
 
-    /// Removes what was made on the own SSD and never got a name; when nothing else uses it.
+    /// Removes unfinished files and directories, which never got a name, from the own SSD; only if nothing else uses
+    /// it.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -454,7 +458,7 @@ fn number_of(near: &[DirectoryStep]) -> u64 {
     near.last().map_or(ROOT.0, |step| step.number)
 }
 
-/// Takes from a file the attributes of a move: it is about to be written, so another copy is not the same any more.
+/// Removes the attributes of a move from a file: it is about to be written, so it will differ from any other copy.
 fn clear_move_xattrs(tree: &Tree, fd: &impl AsFd) -> Result<()> {
     tree.step("taking the attributes of a move away", || {
         own_xattrs::clear(fd, own_xattrs::LEAVING)?;

@@ -1,5 +1,5 @@
-//! What is under way while something is renamed: names that are not known for a moment, and directories that are not where the
-//! store has them.
+//! State while a rename is under way: inodes that have none of their known names for a moment, and directories that
+//! are not yet where the store has them.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::inodes::Node;
 use crate::places::own_xattrs::{self, TwoNames};
 use crate::places::{DirectoryStep, Places, RenameNotes};
 
-/// While this lives, an inode may have none of its names for a moment.
+/// Guard: while it lives, an inode may have none of its names for a moment.
 pub(crate) struct Renaming(Option<Node>);
 
 impl Renaming {
@@ -33,8 +33,9 @@ impl Drop for Renaming {
     }
 }
 
-/// Notes on a file, with its attributes from before, that the store has renamed it over another one or exchanged both. That it cannot be
-/// noted is no error: then the names would be between those of before and after, if they were built again in this moment.
+/// Notes on a file, whose attributes from before are given, that the store has renamed it over another one or
+/// exchanged the two. A failure to note it is no error: then names rebuilt at this moment may be between before and
+/// after.
 pub(crate) fn note_two(
     places: &Places,
     of: Option<&namespace::Node>,
@@ -48,7 +49,7 @@ pub(crate) fn note_two(
     noted.inspect_err(|error| tracing::debug!(%error, "rename: it is not noted on a file")).ok()
 }
 
-/// Both files have their names on the disks.
+/// Removes the notes: both files have their names on the disks.
 pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
     for file in noted {
         if let Err(error) = own_xattrs::clear_renaming(&file) {
@@ -57,8 +58,8 @@ pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
     }
 }
 
-/// Exchanges two directories, with the steps to each before, on the shared disk in one step: names that are built again in this moment are
-/// those of before or after it. Where that is not possible, each is renamed there.
+/// Exchanges two directories on the shared disk in one step; the steps are those from before. So names rebuilt
+/// meanwhile are those of before or after. Where that is not possible, each directory is renamed there.
 pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>>; 2]) {
     let exchanged = one.and_then(|one| places.shared().exchange(&one, &other?));
     if let Err(error) = exchanged {
@@ -66,7 +67,7 @@ pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>
     }
 }
 
-/// Notes on the shared disk where a directory may be while it is renamed.
+/// Notes on the shared disk where a directory may be during its rename.
 pub(crate) fn note(
     places: &Places,
     of: InodeNumber,
@@ -80,7 +81,8 @@ pub(crate) fn note(
         .ok()
 }
 
-/// The store has not renamed directories, or it is not known whether it has, or will: then they stay noted.
+/// Removes the notes of renames that the store refused. If its answer was lost, settles the directories and keeps the
+/// notes.
 pub(crate) fn not_made(places: &Places, failure: &Failure, noted: &[RenameNotes]) {
     if !matches!(failure, Failure::Unknown(_)) {
         return forget(places, noted);
@@ -92,7 +94,7 @@ pub(crate) fn not_made(places: &Places, failure: &Failure, noted: &[RenameNotes]
     }
 }
 
-/// Takes notes away of what is where the store has it.
+/// Removes the notes of directories that are where the store has them.
 pub(crate) fn forget(places: &Places, noted: &[RenameNotes]) {
     for notes in noted {
         if let Err(error) = places.end_rename(notes) {
@@ -101,7 +103,7 @@ pub(crate) fn forget(places: &Places, noted: &[RenameNotes]) {
     }
 }
 
-/// A change of the names of something, at this time.
+/// Sets the time at which the names of something changed.
 pub(crate) fn changed_at(now_ns: i64) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
     move |attributes| {
         attributes.ctime_ns = attributes.ctime_ns.max(now_ns);

@@ -1,13 +1,13 @@
-//! `halocline cluster fsck --tier`: the names in the store are compared with what is on the disks, or built again from it.
+//! `halocline cluster fsck --tier`: compares the names in the store with the disks, or rebuilds them from the disks.
 //!
 //! What must hold:
 //! - Without `repair` nothing is changed.
-//! - A store that may have forgotten names is filled anew from the disks. In a sound one no name is removed or changed: what lies on a
-//!   node that is not reached keeps its names, and what is found of a node that was missing when the names were built
-//!   gets its own.
-//! - Removed are only copies whose own attributes say that a move left them, of files of the same owner whose place in
-//!   the store is another one. What else nothing leads to is set aside, in `.halocline/leftovers`.
-//! - Whoever is killed in the midst of it leaves a store that is not used, and that the next repair builds anew.
+//! - A store that may have forgotten names is rebuilt from the disks. In a sound one no name is removed or changed:
+//!   files on a node that is not reached keep their names, and files of a node that was missing at a rebuild get
+//!   theirs when it is back.
+//! - The only files removed are copies whose own attributes say that a move left them, whose file has the same owner
+//!   and another place in the store. Everything else without a name is set aside, in `.halocline/leftovers`.
+//! - A killed repair leaves a store that is not used, and that the next repair rebuilds.
 
 mod build;
 mod disks;
@@ -38,9 +38,9 @@ use view::View;
 /// What was found, and what was or would be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whether the names of the store are not used: it is empty, may have forgotten some, or a rebuild did not end.
+    /// Whether the store's names are not used: it is empty, may have forgotten some, or a rebuild was not finished.
     pub is_rebuilt: bool,
-    /// Directories, files and other things that get names.
+    /// How many directories, files and other things get names.
     pub named: [u64; 3],
     /// Nodes whose SSDs are not reached, and why; their files keep their names in a sound store.
     pub missing: Vec<(String, String)>,
@@ -48,17 +48,17 @@ pub struct Report {
     pub unreached_files: u64,
     /// Files in the store whose bytes are not where they should be.
     pub lost: Vec<String>,
-    /// Directories of the store that are missing on the shared disk, or are elsewhere there; they are made or renamed.
+    /// Directories of the store that are missing or misplaced on the shared disk; they are made or renamed.
     pub remade: Vec<String>,
-    /// Copies that moves left, and second places that renames left; they are removed.
+    /// Copies left by moves, and second places left by renames; they are removed.
     pub left_copies: Vec<String>,
-    /// Directories on the shared disk that the store does not know, and in which nothing is left; they are removed.
+    /// Directories on the shared disk that the store does not know, with nothing left in them; they are removed.
     pub left_directories: Vec<String>,
-    /// Files whose names on the disk are not those in the store; they are listed with them anew.
+    /// Files whose recorded names differ from the store; they are recorded anew.
     pub relisted: Vec<String>,
-    /// Files to which no name leads; they are set aside.
+    /// Files without a name; they are set aside.
     pub set_aside: Vec<String>,
-    /// What does not fit together, or could not be read; left as it is.
+    /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ fn of_store(error: impl Into<NamesError>) -> Error {
     }
 }
 
-/// Numbers of the store, in blocks.
+/// Takes numbers from the store, in blocks.
 struct StoreNumbers<'a> {
     store: &'a dyn NameStore,
     first: u64,
@@ -110,7 +110,7 @@ impl Numbers for StoreNumbers<'_> {
     }
 }
 
-/// Numbers that are only shown.
+/// Numbers for a dry run.
 struct Shown(u64);
 
 impl Numbers for Shown {
@@ -124,8 +124,8 @@ impl Numbers for Shown {
     }
 }
 
-/// Compares the names of the tier at `root` with its disks, or, with `repair`, puts them in order. Other nodes' SSDs are reached by the
-/// pattern `peers`. With `repair`, no node uses the tier meanwhile.
+/// Compares the names of the tier at `root` with its disks, or, with `repair`, repairs them. Other nodes' SSDs are
+/// reached by the pattern `peers`. With `repair`, no node may use the tier meanwhile.
 ///
 /// # Errors
 /// If the store does not answer, or the shared disk cannot be read.
@@ -173,10 +173,10 @@ pub fn run(
     Ok(report)
 }
 
-/// Confirms that the names in the store are right, though it may have forgotten some: whoever asks has looked at them.
+/// Confirms that the names in the store are right, though it may have forgotten some: the operator has checked them.
 ///
 /// # Errors
-/// If there are none, or a rebuild did not end.
+/// If there are no names, or a rebuild was not finished.
 pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::Found> {
     let state = store.refresh().map_err(of_store)?;
     if disks::is_rebuilding(root)? || state == State::Empty {
@@ -191,14 +191,14 @@ pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::Found> {
     check::clean(store).map_err(of_store)
 }
 
-/// What is to be done.
+/// The work to be done.
 struct Repair<'a> {
     disks: &'a Disks,
     view: View,
     is_rebuilt: bool,
-    /// Nodes whose files may have lost their names when these were built.
+    /// Nodes whose files may have lost their names in the last rebuild.
     were_missing: BTreeSet<String>,
-    /// Indices of what gets names.
+    /// Indices of items that get names.
     directories: Vec<usize>,
     files: Vec<usize>,
     others: Vec<usize>,
@@ -235,12 +235,12 @@ impl<'a> Repair<'a> {
         format!("{}/{}", disk.tree.path.display(), disk.scanned.items[at.1].path)
     }
 
-    /// Whether files of a node that is missing now may have no names after this.
+    /// Whether files of a node that is missing now may be without names afterwards.
     fn is_missed(&self, node: &str) -> bool {
         self.is_rebuilt || self.were_missing.contains(node)
     }
 
-    /// Decides what is to be done.
+    /// Plans the work.
     fn plan(&mut self, found: &Found) -> Report {
         let mut report = Report {
             is_rebuilt: self.is_rebuilt,
@@ -293,14 +293,14 @@ impl<'a> Repair<'a> {
         let all = unfollowed(self.disks, (&self.view, self.is_rebuilt), found, gone);
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
         all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
-        // Those on SSDs are made as files need them, and are nobody's loss.
+        // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
         on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
         self.unfollowed = all;
     }
 
-    /// Directories and what has no number. One with a number that a sound store does not know was removed, or its maker
-    /// died: it gets its name back only for what is in it.
+    /// Directories and things without numbers. A numbered directory that a sound store does not know was removed, or
+    /// its maker died: it gets its name back only if something in it needs it.
     fn plan_directories(&mut self, found: &Found, report: &mut Report) {
         let all: BTreeMap<u64, &FoundDirectory> =
             found.directories.iter().map(|one| (one.number, one)).collect();
@@ -339,7 +339,7 @@ impl<'a> Repair<'a> {
         node.is_some_and(|node| self.were_missing.contains(node))
     }
 
-    /// Whether each file of the store is where the store says.
+    /// Checks that each file of the store is at its place.
     fn look_at_places(
         &mut self,
         places: &BTreeMap<u64, (&FoundFile, Option<Place>)>,
@@ -390,7 +390,7 @@ impl<'a> Repair<'a> {
         !is_here && self.is_at(place, number, found)
     }
 
-    /// Before anything is named: what gets names gets its numbers on the disks, and missing directories are made.
+    /// Runs before anything is named: numbers what gets names on the disks, and makes missing directories.
     fn number(&self, found: &Found) -> Result<()> {
         for at in &self.directories {
             let directory = &found.directories[*at];
@@ -407,7 +407,7 @@ impl<'a> Repair<'a> {
             let disk = self.disk(file.at);
             let item = &disk.scanned.items[file.at.1];
             let fd = disk.tree.look(Some(&item.path))?;
-            // Nobody has replaced it since it was read.
+            // Nobody may have replaced it since it was read.
             if halocline_vfs::namespace::stat_descriptor(&fd)?.key() != item.key {
                 return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
             }
@@ -465,7 +465,7 @@ impl<'a> Repair<'a> {
         build.end().map_err(of_store)
     }
 
-    /// After everything has its name.
+    /// Runs after everything has its name.
     fn clear_away(&self) -> Result<()> {
         for at in &self.copies {
             let disk = self.disk(*at);

@@ -10,7 +10,7 @@ use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use parking_lot::Mutex;
 
-/// How old what is known of other sessions may be.
+/// How stale our knowledge of other sessions may be.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// The sessions of all nodes, as this one sees them.
@@ -27,23 +27,23 @@ impl Sessions {
         Self { agent, store, clock, known: Mutex::default() }
     }
 
-    /// This node's.
+    /// This node's session.
     pub(crate) fn own(&self) -> Session {
         self.agent.session()
     }
 
     /// # Errors
-    /// If this node's lease is over: others may have moved what it has open.
+    /// If this node's lease has lapsed: others may have moved what it has open.
     pub(crate) fn check(&self) -> Result<()> {
         self.agent.check_lease()
     }
 
-    /// How often the lease was over.
+    /// How often the lease has lapsed.
     pub(crate) fn lapses(&self) -> u64 {
         self.agent.lapses()
     }
 
-    /// Whether another session is over, so that what it had open is closed. One of which nothing is known goes on.
+    /// Whether another session is over, so that its opens count as closed. An unknown session counts as alive.
     pub(crate) fn is_over(&self, session: Session) -> bool {
         if session == self.own() {
             return false;
@@ -61,7 +61,7 @@ impl Sessions {
     /// Ends this node's session.
     ///
     /// # Errors
-    /// If the store does not answer: its lease ends by itself.
+    /// If the store does not answer: the session then ends with its lease.
     pub(crate) fn leave(&self) -> Result<()> {
         self.agent.leave()
     }

@@ -1,8 +1,8 @@
-//! The space on this node's own SSD, which a policy keeps: which files are there ([`residents`], found by a [`scan`]),
-//! which are to be ([`planner`], with [`rules`] and jobs), and what moves them ([`executor`]).
+//! The space on this node's own SSD, managed by a policy: which files are there ([`residents`], found by a [`scan`]),
+//! which should be ([`planner`], with [`rules`] and jobs), and what moves them ([`executor`]).
 //!
-//! What must hold: nothing that a program has open anywhere is moved, nothing that is pinned leaves by the policy, and
-//! only files of this node's SSD leave: other nodes keep their own. All moves are those of [`crate::moves`].
+//! What must hold: a file that is open anywhere is not moved, the policy demotes no pinned file, and only files on
+//! this node's SSD are demoted: each node manages its own. All moves are made by [`crate::moves`].
 
 pub(crate) mod background;
 pub(crate) mod executor;
@@ -40,7 +40,7 @@ use planner::{Paths, Planner};
 use residents::Resident;
 use rules::Rules;
 
-/// What must become free for a write that found the SSD full, beside its own bytes.
+/// Bytes to free for a write that found the SSD full, in addition to its own.
 const ROOM_FOR_WRITE: u64 = 4 << 20;
 
 /// This node's SSD.
@@ -48,7 +48,7 @@ const ROOM_FOR_WRITE: u64 = 4 << 20;
 pub(crate) struct OwnSsd {
     base: Arc<Base>,
     pub(crate) executor: Executor,
-    /// Files on it that programs here have open for writing: they grow.
+    /// Files on it that programs here have open for writing: they may grow.
     written: Mutex<FxHashSet<u64>>,
     pub(crate) wakeups: SsdWakeups,
     policy: String,
@@ -86,12 +86,12 @@ impl OwnSsd {
         self.executor.is_on(place, SSD)
     }
 
-    /// The tier of a handle's file in the counts of what was served.
+    /// The tier under which a handle's file is counted.
     pub(crate) fn tier_of(&self, place: Option<&Place>) -> usize {
         usize::from(!place.is_some_and(|place| self.is_here(place)))
     }
 
-    /// On which tier a new file is made, if there is room.
+    /// The tier on which a new file is made, if there is room.
     pub(crate) fn tier_for_new(&self, name: &EntryName) -> u8 {
         if self.executor.residents.used() > self.executor.watermarks.limit() {
             return SHARED;
@@ -103,8 +103,8 @@ impl OwnSsd {
         if is_excluded { SHARED } else { SSD }
     }
 
-    /// Tells jobs that a thread opens or makes a file; what is announced of it, if that is a job's own use. Waits for a
-    /// look at the process.
+    /// Tells jobs that a thread opens or makes a file; returns what is announced for it, if this is a job's own use.
+    /// Reads the process's data, which takes time.
     pub(crate) fn follow_jobs(&self, name: &EntryName, by: u32) -> Option<Ahead> {
         if !self.planner().jobs().any() {
             return None;
@@ -113,7 +113,7 @@ impl OwnSsd {
         self.planner().follow_jobs(&path, by)
     }
 
-    /// A file was made by a thread, and may be open for writing.
+    /// Records that a thread made a file, which may be open for writing.
     pub(crate) fn created(
         &self,
         (name, number): (&EntryName, InodeNumber),
@@ -136,8 +136,8 @@ impl OwnSsd {
         }
     }
 
-    /// A file that was found is about to be opened; whether it was moved to this SSD for that, so that it is somewhere
-    /// else by now. It may move only if nobody here has it open.
+    /// Called before the file that was found is opened; returns whether it was moved to this SSD for that, so that
+    /// its place has changed. It may move only if nobody here has it open.
     pub(crate) fn before_open(
         &self,
         name: &EntryName,
@@ -170,7 +170,7 @@ impl OwnSsd {
         comes
     }
 
-    /// Brings a file here if that is worth it.
+    /// Brings a file here if that is worthwhile; returns whether it came.
     fn wants(
         &self,
         name: &EntryName,
@@ -184,7 +184,7 @@ impl OwnSsd {
         let is_another_nodes = place.tier == SSD;
         if rules.has_excludes() || is_another_nodes && rules.has_pins() {
             let Some(path) = Paths::new(&self.base.paths).of(name) else { return false };
-            // It stays on the SSD on which it is.
+            // It stays on its SSD.
             if rules.excludes(&path) || is_another_nodes && rules.pins(&path) {
                 return false;
             }
@@ -195,7 +195,7 @@ impl OwnSsd {
         self.executor.bring(name, found, ahead)
     }
 
-    /// The last handle of a file was closed.
+    /// Records that the last handle of a file was closed.
     pub(crate) fn closed(&self, number: InodeNumber, file: &File) {
         if !self.written.lock().remove(&number.0) {
             return;
@@ -206,14 +206,14 @@ impl OwnSsd {
         self.wake_if_crowded();
     }
 
-    /// A file has no name any more.
+    /// Records that a file has lost its last name.
     pub(crate) fn removed(&self, number: InodeNumber) {
         self.executor.residents.remove(number.0);
         self.planner().removed(number.0);
         self.executor.history.removed(number.0);
     }
 
-    /// A file has another name.
+    /// Records that a file was renamed.
     pub(crate) fn renamed(&self, number: InodeNumber, name: &EntryName) {
         self.executor.residents.renamed(number.0, name);
     }
@@ -224,13 +224,13 @@ impl OwnSsd {
         }
     }
 
-    /// Makes room for a write of a file on this SSD, whose file system is full; whether that may have helped.
+    /// Makes room for a write of a file on this SSD, whose file system is full; returns whether a retry may succeed.
     pub(crate) fn make_room_for_write(&self, number: InodeNumber, bytes: u64) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
         self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
     }
 
-    /// Counts what files that are open for writing have by now.
+    /// Updates the sizes of files that are open for writing.
     fn count_written(&self) {
         let written: Vec<u64> = self.written.lock().iter().copied().collect();
         for number in written {
@@ -242,8 +242,8 @@ impl OwnSsd {
         }
     }
 
-    /// Looks at what is on the SSD. The first time, the policy is told of it, the file that was written last as the one
-    /// that was used last.
+    /// Scans the SSD. The first time, the policy learns of the files found, in the order in which they were last
+    /// written.
     fn look(&self, is_first: bool) {
         let residents = &self.executor.residents;
         residents.begin_scan();
@@ -264,7 +264,7 @@ impl OwnSsd {
         }
         times.sort_unstable();
         for (_, number, bytes) in times {
-            // What was used since the mount began is newer.
+            // Files used since the mount began are more recent.
             if residents.get(number).is_none() {
                 self.planner().referenced(number, bytes);
                 self.planner().moved(number, true);
@@ -273,7 +273,7 @@ impl OwnSsd {
         residents.end_scan(is_whole.then_some(found));
     }
 
-    /// Takes in what other nodes changed of rules and jobs; whether rules changed.
+    /// Loads changes of rules and jobs by other nodes; returns whether rules changed.
     fn refresh(&self) -> bool {
         let jobs = self.planner().jobs().refresh();
         let rules = self.planner().rules.refresh();
@@ -298,7 +298,7 @@ impl OwnSsd {
         Ok(jobs.list())
     }
 
-    /// Files that an exclude glob keeps off the SSD leave it in the background, and those above the watermark.
+    /// Demotes files that match an exclude glob and no pin.
     pub(crate) fn push_out_excluded(&self) {
         let paths = Paths::new(&self.base.paths);
         let rules = &self.planner().rules;

@@ -1,11 +1,11 @@
-//! Attributes in the form of the store, and in that of the system: what programs are shown, and what the disks have.
+//! Converts attributes between the store, the disks, and what programs are shown.
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace;
 use halocline_vfs::namespace::statx;
 use halocline_vfs::{SetTime, Stat};
 
-/// What programs may best read at once.
+/// The preferred size of reads and writes.
 const BLOCK_BYTES: i64 = 4096;
 
 /// The type of an inode, one of `S_IF*`.
@@ -21,7 +21,7 @@ pub(crate) const fn file_type(kind: Kind) -> u32 {
     }
 }
 
-/// What an inode with this mode is.
+/// The kind of an inode with this mode.
 pub(crate) const fn kind(mode: u32) -> Kind {
     match mode & libc::S_IFMT {
         libc::S_IFREG => Kind::File,
@@ -34,17 +34,17 @@ pub(crate) const fn kind(mode: u32) -> Kind {
     }
 }
 
-/// Nanoseconds since 1970 as seconds, and the rest.
+/// Splits nanoseconds since 1970 into seconds and the rest.
 pub(crate) const fn split(ns: i64) -> (i64, i64) {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
 }
 
-/// The same put together.
+/// The reverse of [`split`].
 pub(crate) const fn joined(seconds: i64, ns: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }
 
-/// A time as attributes have it, in nanoseconds since 1970.
+/// Converts a time in a change of attributes to nanoseconds since 1970.
 pub(crate) fn time_ns(time: SetTime, now_ns: i64) -> i64 {
     let SetTime::At(at) = time else { return now_ns };
     match at.duration_since(std::time::UNIX_EPOCH) {
@@ -53,7 +53,7 @@ pub(crate) fn time_ns(time: SetTime, now_ns: i64) -> i64 {
     }
 }
 
-/// Attributes as programs see them; blocks as if there were no holes.
+/// Attributes as programs see them; `st_blocks` ignores holes.
 pub(crate) fn stat(found: &namespace::Node) -> Stat {
     let of = &found.attributes;
     let mut stat = Stat::empty();
@@ -64,7 +64,7 @@ pub(crate) fn stat(found: &namespace::Node) -> Stat {
     (raw.st_uid, raw.st_gid, raw.st_rdev) = (of.uid, of.gid, of.rdev);
     let size = match of.kind {
         Kind::Symlink => of.target.len() as u64,
-        // As file systems have it: programs take one without bytes for empty.
+        // As other file systems do: programs take a directory of size 0 for empty.
         Kind::Directory => BLOCK_BYTES.unsigned_abs(),
         _ => of.size,
     };
@@ -78,12 +78,12 @@ pub(crate) fn stat(found: &namespace::Node) -> Stat {
     stat
 }
 
-/// In units of 512 bytes, whole blocks.
+/// The blocks of 512 bytes that a size takes, in multiples of 4 KiB.
 fn blocks(size: u64) -> i64 {
     i64::try_from(size.div_ceil(BLOCK_BYTES.unsigned_abs())).map_or(i64::MAX, |blocks| blocks * 8)
 }
 
-/// What is new of a file whose bytes may be written, by the file with the bytes.
+/// Updates what may have changed on a file that is open for writing, from the file with the bytes.
 pub(crate) fn overlay(stat: &mut Stat, data: &Stat) {
     let (raw, data) = (&mut stat.raw, &data.raw);
     (raw.st_size, raw.st_blocks) = (data.st_size, data.st_blocks);
@@ -92,7 +92,7 @@ pub(crate) fn overlay(stat: &mut Stat, data: &Stat) {
     (raw.st_ctime, raw.st_ctime_nsec) = changed.max((raw.st_ctime, raw.st_ctime_nsec));
 }
 
-/// Takes size and times over from the file with the bytes.
+/// Takes size and times from the file with the bytes.
 pub(crate) fn take_over(attributes: &mut Attributes, data: &Stat) {
     let raw = &data.raw;
     attributes.size = raw.st_size.unsigned_abs();

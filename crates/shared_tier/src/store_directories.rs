@@ -1,4 +1,4 @@
-//! Where directories are, as the store says.
+//! Where directories are, according to the store.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 use crate::errors::of_names;
 use crate::places::{Directories, DirectoryStep};
 
-/// More directories above each other than a path has room for.
+/// Deeper than any path can be.
 const DEPTH_MAX: usize = 2048;
-/// How often it is asked again where others rename meanwhile.
+/// How often to retry while others rename.
 const TRIES: usize = 8;
 
-/// Asks the store: one round trip for each directory above, and its pages until the name is found. For what is not in
-/// memory.
+/// Asks the store: for each parent, one round trip and its pages up to the name. For directories that are not known
+/// in memory.
 #[derive(Debug)]
 pub(crate) struct StoreDirectories(pub(crate) Arc<Namespace>);
 
 impl StoreDirectories {
-    /// The name of a directory in the one above; `None` if it is not there (any more).
+    /// The name of a directory in its parent; `None` if it is not there (any more).
     fn step(&self, parent: InodeNumber, directory: InodeNumber) -> Result<Option<DirectoryStep>> {
         let mut cursor = 0;
         loop {

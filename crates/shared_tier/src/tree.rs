@@ -31,7 +31,7 @@ pub struct SharedTree {
     pub(crate) attributes: AttributeChanges,
 }
 
-/// The device of all inodes: there is one.
+/// The device of all inodes.
 const DEVICE: u64 = 0;
 
 impl Tree for SharedTree {
@@ -77,7 +77,7 @@ impl Tree for SharedTree {
         }
     }
 
-    /// Those of the shared disk and this node's SSD together; what is available is what fits on one of them.
+    /// Totals of the shared disk and this node's SSD together; available is what fits on one of them.
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
         let places = &self.base.places;
         let (mut all, ssd) = (places.totals(SHARED)?, places.totals(SSD)?);

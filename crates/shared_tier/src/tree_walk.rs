@@ -11,8 +11,8 @@ use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::lookup::Found;
 
-/// Tells `each` of what is at a path; of a directory, of all below it that is none. What others remove meanwhile is passed
-/// over.
+/// Calls `each` for what is at a path; if that is a directory, for everything below it except directories. Items that
+/// others remove meanwhile are skipped.
 ///
 /// # Errors
 /// If the store does not answer; those of `each`.
@@ -53,7 +53,7 @@ pub(crate) fn walk(
     Ok(())
 }
 
-/// `None` if the store has it no more.
+/// `None` if it is no longer in the store.
 fn unless_gone<T>(answer: std::result::Result<T, Failure>) -> Result<Option<T>> {
     match answer {
         Ok(found) => Ok(Some(found)),

@@ -59,7 +59,7 @@ fn check(world: &World) {
     ] {
         assert_eq!(text(path), Some(expected), "{path}: {tree:?}");
     }
-    // And the directories that were renamed, which are empty below.
+    // And the renamed directories, which are empty below.
     assert_eq!(tree.len(), 15, "{tree:?}");
     let node = world.node_until("n1", 900, i64::MAX);
     let lookup =

@@ -16,7 +16,7 @@ fn nodes(world: &World) -> (Tier, Tier) {
     (world.node("n1"), world.node_until("n2", 2, i64::MAX))
 }
 
-/// Before and in the store, as a rename of a directory begins.
+/// Notes a rename of a directory and makes it in the store, as a rename begins.
 fn begin(node: &Tier, directory: u64, from: (u64, &str), to: (u64, &str)) -> RenameNotes {
     let [was, is] = [from, to].map(|(above, name)| (above, Name::from(name)));
     let notes = node.places.begin_rename(directory, (was.0, &was.1), (is.0, &is.1)).unwrap();
@@ -79,7 +79,7 @@ fn a_link_is_not_removed_for_one_that_had_its_name_before() {
     disk(&one).lost(&l, old).unwrap();
     let target = |name: &str| std::fs::read_link(world.at("shared").join(name)).unwrap();
     assert_eq!((target("l"), target("m")), ("new".into(), "old".into()));
-    // And the reverse: one that was made late is not there once it is removed.
+    // And the reverse: a link that was made late does not outlive its removal.
     let gone = two.names.unlink(&l).unwrap().unwrap();
     disk(&two).lost(&l, gone.inode).unwrap();
     disk(&one).made(&l, new, &of_new).unwrap();
@@ -113,7 +113,7 @@ fn a_directory_is_found_while_those_that_it_leaves_and_comes_to_are_renamed() {
     let notes = begin(&one, directory, (here, "a"), (there, "b"));
     two.rename((1, "here"), (there, "elsewhere")).unwrap();
     two.rename((1, "there"), (1, "moved")).unwrap();
-    // Neither of them knows it by its path.
+    // None of them knows its path.
     for node in [&world.node_until("n1", 2, i64::MAX), &two, &one] {
         node.places.set_directory_attributes(directory, &SetAttr::default()).unwrap();
     }
@@ -129,7 +129,7 @@ fn directories_that_change_places_above_each_other_follow() {
     let above = one.mkdir(1, "above").unwrap();
     let below = one.mkdir(above, "below").unwrap();
     let first = begin(&one, below, (above, "below"), (1, "below"));
-    // On the disk that would put it below itself, as long as the first is not done.
+    // On the disk this would put the directory below itself until the first rename is done.
     let second = begin(&two, above, (1, "above"), (below, "above"));
     disk(&two).renamed(second, &Tier::entry(below, "above"), None).unwrap();
     disk(&one).renamed(first, &Tier::entry(1, "below"), None).unwrap();
@@ -152,8 +152,8 @@ fn a_removed_directory_goes_though_another_was_still_to_leave_it() {
     assert!(world.repair(false).is_clean());
 }
 
-/// Regression: one that nobody had followed on the disk was there under its old name after the names were built again, and the
-/// empty one that it had replaced was, too.
+/// Regression: a rename that nobody had followed on the disk was undone when the names were built again: the
+/// directory had its old name, and the empty directory that it had replaced was back.
 #[test]
 fn what_a_node_left_half_done_it_does_after_its_next_mount() {
     let world = World::new();
@@ -178,7 +178,7 @@ fn what_a_node_left_half_done_it_does_after_its_next_mount() {
     assert_eq!(tree, ["/b"]);
 }
 
-/// Regression: it stayed on the disk where another node had renamed one above it, and was there again after a rebuild.
+/// Regression: it stayed on the disk if another node had renamed a directory above it, and was back after a rebuild.
 #[test]
 fn what_is_removed_or_replaced_goes_from_the_disk_though_its_way_is_out_of_date() {
     let world = World::new();

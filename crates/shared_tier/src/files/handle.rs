@@ -1,6 +1,7 @@
-//! What is asked of an open file.
+//! Operations on an open file.
 //!
-//! What must hold: nothing is read, and no change is acknowledged, of a file that others may have moved since it was opened.
+//! What must hold: once others may have moved a file, nothing is read through the old handle and no change is
+//! acknowledged.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -39,7 +40,7 @@ impl Handle {
         Ok(read)
     }
 
-    /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
+    /// Writes at an offset; if the file was opened to append, at its end, whatever other nodes append meanwhile.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.change(|file| {
             self.write_all(file, offset, data)?;
@@ -48,18 +49,18 @@ impl Handle {
         })
     }
 
-    /// Changes the file. If the lease was over meanwhile, because this process stood still in the midst of it, the change may
-    /// have gone to a copy that is no more: it is not acknowledged.
+    /// Changes the file. If the lease lapsed meanwhile because this process was suspended, the change may have gone
+    /// to a copy that is gone: it is not acknowledged.
     fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
         act(self.file()?)?;
         self.file().map(drop)
     }
 
-    /// Writes all of it. Where this node's SSD is full, others leave it for that.
+    /// Writes everything. If this node's SSD is full, other files are demoted to make room.
     fn write_all(&self, file: &File, offset: u64, data: &[u8]) -> Result<()> {
         let (mut done, mut has_made_room) = (0, false);
         while done < data.len() {
-            // What was written before is not written again: it may have been appended.
+            // Earlier pieces are not written again: they may have been appended.
             match file.write_at(&data[done..], offset + done as u64) {
                 Ok(0) => return Err(Errno::IO.into()),
                 Ok(written) => done += written,
@@ -73,7 +74,7 @@ impl Handle {
                         return Err(error);
                     }
                     has_made_room = true;
-                    // That may have taken longer than the lease.
+                    // Making room may have taken longer than the lease.
                     self.file()?;
                 }
             }
@@ -97,7 +98,7 @@ impl Handle {
         contents::seek(self.file()?, offset, what)
     }
 
-    /// Offers it to the kernel; see `Engine::pass_through`.
+    /// Offers the file to the kernel; see `Engine::pass_through`.
     pub(crate) fn pass_through(
         &self,
         must: bool,

@@ -1,4 +1,4 @@
-//! A close that is tried again.
+//! A close that is retried.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use halocline_model::token::Session;
 use super::*;
 use crate::repair::tests::{Node, World};
 
-/// A node looked at the file, and before it noted its close another one wrote more and noted that.
+/// A node read the file's size, and before it noted its close another node wrote more and noted that.
 #[test]
 fn a_close_that_is_tried_again_notes_the_size_of_then() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Moves that die, and files that are opened while they are moved.
+//! Migrators that die, and files that are opened while they are moved.
 
 use std::fs::File;
 use std::io::Write;
@@ -103,7 +103,8 @@ fn a_move_that_dies_at_any_step_loses_nothing() {
     }
 }
 
-/// Regression: the copy of which the store knows nothing stayed, and was a file again when the names were built from the disks.
+/// Regression: the copy that the store did not know stayed, and was a file again when the names were rebuilt from the
+/// disks.
 #[test]
 fn a_file_that_is_removed_after_its_mover_died_does_not_come_back() {
     let cases = [(SHARED, false), (SHARED, true), (SSD, false), (SSD, true)];
@@ -135,7 +136,8 @@ fn a_file_that_is_removed_after_its_mover_died_does_not_come_back() {
     }
 }
 
-/// What a check leaves alone is no copy that never arrived, also if the store forgets everything later.
+/// A copy that a check leaves in place is not taken for one that never arrived, even if the store forgets everything
+/// later.
 #[test]
 fn the_copy_that_a_check_leaves_is_a_file_from_then_on() {
     for steps in 0..60 {
@@ -149,11 +151,11 @@ fn the_copy_that_a_check_leaves_is_a_file_from_then_on() {
     }
 }
 
-/// Whoever opens a file while it is moved gets the copy that stays, at whichever step he comes; also if the migrator dies then, and the store
-/// forgets everything.
+/// A program that opens a file during a move gets the copy that stays, at whichever step it comes; also if the
+/// migrator dies then and the store forgets everything.
 #[test]
 fn what_is_written_while_a_file_is_moved_is_kept() {
-    // How many steps the migrator still does once the writer has come; `None`: all.
+    // How many steps the migrator still makes after the writer has come; `None`: all.
     let cases = [None, Some(0), Some(1)].map(|dies| [(dies, false), (dies, true)]);
     for (dies, repairs_first) in cases.into_iter().flatten() {
         for step in 0..40 {
@@ -184,7 +186,7 @@ fn what_is_written_while_a_file_is_moved_is_kept() {
             let is_written = count.load(Ordering::SeqCst) > step;
             let expected = if is_written { "ALL of these bytes" } else { TEXT };
             assert_eq!(world.tree()["/a/f"], expected, "{case}");
-            // It removes the copy that is not the file, which the disks alone may not tell.
+            // The repair removes the copy that is not the file; the disks alone may not tell which one that is.
             if repairs_first {
                 world.repair(true);
             }
@@ -217,7 +219,7 @@ fn a_file_that_is_open_stays_and_one_of_a_session_that_is_over_is_moved_with_its
             Ok(())
         })
         .unwrap();
-    // The kernel of a node whose session is over may serve it still, which only that node sees.
+    // The kernel of a node whose session is over may still serve it, and only that node can tell.
     let noted = |by_kernel: bool| {
         let noted = node.names.update_of((&at, found.inode), |attributes| {
             attributes.note_open(Session(2), false);

@@ -1,5 +1,5 @@
-//! A node changes names while its store forgets everything, before each of the requests in turn: what was acknowledged is there when
-//! the names are built again from the disks, and what was not is made or not.
+//! A node changes names, and its store forgets everything before each request in turn. Acknowledged changes are there
+//! when the names are rebuilt from the disks; unacknowledged ones are made or not.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -104,7 +104,7 @@ impl Mounted {
         Ok(found)
     }
 
-    /// The directory of a path, and its last name.
+    /// Splits a path into its directory and last name.
     fn above<'a>(&self, path: &'a str) -> Result<(Node, &'a OsStr)> {
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.at(above)?, OsStr::new(name)))
@@ -147,7 +147,7 @@ impl Mounted {
         self.tier.rename((&from, name), (&to, new), flags)
     }
 
-    /// Files in two directories, of which one has several names, and others.
+    /// Makes files in two directories, one of them with several names, and other things.
     fn fill(&self) {
         for directory in ["a", "b", "a/below", "b/empty"] {
             self.mkdir(directory).unwrap();
@@ -196,7 +196,7 @@ fn filled() -> (World, Mounted) {
     (world, mounted)
 }
 
-/// The tree after the names were built again, if they have to be.
+/// The tree after the names were rebuilt, if they have to be.
 fn built_again(world: &World, mounted: Mounted) -> BTreeMap<String, String> {
     mounted.tier.close().unwrap();
     drop(mounted);
@@ -219,7 +219,7 @@ fn none_is_lost_or_half_made(acts: &[(&str, Act)]) {
             let done = act(&mounted);
             let was_forgotten = mounted.left.load(Ordering::SeqCst) < 0;
             if !was_forgotten {
-                // All was done, and then it is forgotten.
+                // Everything was done, and then the store forgets it.
                 done.as_ref().unwrap();
                 world.forget();
             }

@@ -1,4 +1,4 @@
-//! The names of a file, as they are kept with its bytes: one of which none is listed has that of its place.
+//! The names of a file that are recorded with its bytes: a file without such names has the name of its place.
 
 use std::os::fd::OwnedFd;
 
@@ -12,13 +12,14 @@ use super::{Place, Places, own_xattrs};
 /// Names that a file gets and loses, each in the directory with a number.
 type Changes<'a> = (&'a [(u64, Name)], &'a [(u64, Name)]);
 
-/// The names that are kept with the files of these places.
+/// The names that are recorded with the files at these places.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListedNames<'a>(pub(super) &'a Places);
 
 impl ListedNames<'_> {
-    /// Keeps with a file which names it has, each in the directory with a number. All names have to be said where there are several, or
-    /// where the name is not that of the place; a single one that is is taken from there by a scan.
+    /// Records which names a file has, each in the directory with a number. Names must be recorded if there are
+    /// several, or if the name differs from that of the place; a scan takes a single name that does not differ from
+    /// the place.
     ///
     /// # Errors
     /// `EMLINK` if there are more than an attribute holds; as [`Places::open_file`].
@@ -37,7 +38,7 @@ impl ListedNames<'_> {
         })
     }
 
-    /// The names that are listed with a file, and if there are none, that of its place.
+    /// The names that are listed with a file; if there are none, the name of its place.
     ///
     /// # Errors
     /// As [`Places::open_file`].
@@ -45,8 +46,8 @@ impl ListedNames<'_> {
         self.0.find(place, inode, |tree, fd, path| listed_names(tree, &fd, &path))
     }
 
-    /// Lists names with a file, or takes them off its list; other nodes may change other ones meanwhile. A file of which no name is
-    /// listed has that of its place.
+    /// Adds names to a file's list, or removes them; other nodes may change other names meanwhile. A file with an
+    /// empty list has the name of its place.
     ///
     /// # Errors
     /// `ENOSPC` if there are more than the file system keeps; as [`Places::open_file`].
@@ -72,7 +73,8 @@ impl ListedNames<'_> {
         })
     }
 
-    /// The same, and lists them also where the only name is that of the place: nodes that have the file open find it by that.
+    /// The same, but also lists a single name that is that of the place: nodes that have the file open find it by
+    /// that.
     ///
     /// # Errors
     /// As [`ListedNames::change`].

@@ -1,9 +1,11 @@
-//! Copies of a file from one disk to another, so that a scan knows at each moment which copy is right.
+//! Copies a file from one disk to another, so that a scan knows at each moment which copy is right.
 //!
-//! The old copy gets an attribute with the number of the move before the new one has a name, and the new one is named with that number. Whoever
-//! writes either takes that attribute away first. So of two copies the one without such an attribute is right, and two with the same
-//! number are the same. The new one loses its attribute, durably, before the old one is removed: one with such an attribute that is alone is of a
-//! file that was removed since, or is to be. It says where the old one is, for whoever removes the file before that is gone.
+//! The old copy gets an attribute with the number of the move before the new copy has a name, and the new copy is
+//! named with the same number. Whoever writes either copy removes its attribute first. So of two copies the one
+//! without such an attribute is right, and two with the same number are identical. The new copy loses its attribute,
+//! durably, before the old one is removed: a copy with such an attribute and without a twin belongs to a file that
+//! was removed since, or will be. The new copy records where the old one is, so that whoever removes the file
+//! meanwhile finds both.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -22,12 +24,12 @@ use rustix::io::Errno;
 use super::tree::{Tree, fresh, proc_path};
 use super::{DirectoryStep, Place, Places, own_xattrs};
 
-/// Bytes that are copied between two looks whether to go on.
+/// Bytes that are copied between two checks whether to go on.
 const PIECE: u64 = 8 << 20;
-/// Of the buffer that is used where the kernel does not copy.
+/// Size of the buffer that is used where the kernel does not copy.
 const BUFFER: usize = 256 << 10;
 
-/// A file that is being moved: its old copy.
+/// The old copy of a file that is being moved.
 #[derive(Debug)]
 pub(crate) struct Source {
     file: File,
@@ -36,16 +38,16 @@ pub(crate) struct Source {
     place: Place,
 }
 
-/// A file that was copied: its new copy.
+/// The new copy of a file.
 #[derive(Debug)]
 pub(crate) struct Arrived {
-    /// It may be renamed meanwhile.
+    /// It may be renamed meanwhile; this descriptor stays valid.
     file: File,
     pub(crate) place: Place,
 }
 
 impl Source {
-    /// Whether it is as it was when its copy was begun.
+    /// Whether the file is unchanged since its copy was begun.
     pub(crate) fn is_unchanged(&self) -> Result<bool> {
         let [then, now] = [self.stat.raw, stat_descriptor(&self.file)?.raw];
         let of = |raw: &libc::stat64| {
@@ -57,7 +59,8 @@ impl Source {
 }
 
 impl Places {
-    /// Begins a move of a file, with a number that no other move has: its copy gets the attribute of a move, durably.
+    /// Begins a move of a file, with a number that no other move has: the old copy gets the attribute of a move,
+    /// durably.
     pub(crate) fn begin_move(&self, place: &Place, inode: u64, number: u64) -> Result<Source> {
         self.find(place, inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -65,14 +68,14 @@ impl Places {
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, own_xattrs::LEAVING, number)
             })?;
-            // With what programs wrote: the copy is made of what is durable.
+            // With what programs wrote: only durable data is copied.
             tree.step("syncing a file that is moved", || fsync(&file))?;
             let stat = stat_descriptor(&fd)?;
             Ok(Source { file, stat, number, place: place.clone() })
         })
     }
 
-    /// The move was not made: the old copy is the only one.
+    /// Cancels a move: the old copy is the only one.
     pub(crate) fn cancel_move(&self, place: &Place, inode: u64) -> Result<()> {
         self.find(place, inode, |tree, fd, _| {
             tree.step("taking the attribute of a move away", || {
@@ -84,7 +87,7 @@ impl Places {
     /// Copies a file to the own SSD or the shared disk, durably; `goes_on` is told how many bytes were copied.
     ///
     /// # Errors
-    /// `ECANCELED` if it does not go on, or if the file was changed meanwhile.
+    /// `ECANCELED` if `goes_on` stops it, or if the file was changed meanwhile.
     pub(crate) fn copy(
         &self,
         source: &Source,
@@ -114,7 +117,7 @@ impl Places {
         })();
         let path = copied.inspect_err(|_| tree.drop_temporary(&fresh))?;
         let place = self.place(tier, directory, &path)?;
-        // A second time: its list of names may have been set when it was named.
+        // Again: the list of names may have been set when the copy was named.
         let synced =
             tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_above(&path));
         if let Err(error) = synced {
@@ -124,13 +127,13 @@ impl Places {
         Ok(Arrived { file: to, place })
     }
 
-    /// The store has the new place: the attribute of the new copy goes, and then the old one.
+    /// Ends a move after the store has the new place: removes the new copy's attribute, then the old copy.
     pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
         assert_ne!(
             *from, to.place,
             "I15: the copy that is removed is not the one that the store names"
         );
-        // All trees have the same steps.
+        // The steps are the same on all trees.
         let tree = &self.shared.tree;
         tree.step("taking the attribute of a move away", || {
             own_xattrs::clear(&to.file, own_xattrs::ARRIVING)
@@ -147,8 +150,9 @@ impl Places {
         tree.step("taking the attribute of a move away", || own_xattrs::clear_from(&to.file))
     }
 
-    /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are built again then are
-    /// those of before or after it. Answered is the file, for [`own_xattrs::clear_renaming`].
+    /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are
+    /// rebuilt meanwhile are those of before or after the rename. Returns the file, for
+    /// [`own_xattrs::clear_renaming`].
     pub(crate) fn note_renaming(
         &self,
         place: &Place,
@@ -161,8 +165,8 @@ impl Places {
         })
     }
 
-    /// Removes a file that lost its last name, and the copy by which it came here, if whoever moved it left that. It is no error if it is
-    /// gone.
+    /// Removes a file that lost its last name, and also its old copy if an unfinished move left one. A file that is
+    /// already gone is no error.
     ///
     /// # Errors
     /// As [`Places::remove`].
@@ -175,7 +179,7 @@ impl Places {
         };
         if let Some((left, owner)) = left.filter(|(left, _)| left != place) {
             let removed = self.find(&left, inode, |tree, fd, path| {
-                // Its owner may have written there what he wants.
+                // The attribute is a claim: the file's owner can write anything there.
                 let is_left = own_xattrs::number(&fd, own_xattrs::LEAVING).is_some()
                     && stat_descriptor(&fd)?.raw.st_uid == owner;
                 if is_left { tree.unlink(&path, rustix::fs::AtFlags::empty()) } else { Ok(()) }
@@ -190,7 +194,7 @@ impl Places {
     }
 }
 
-/// Copies all data, and keeps holes as holes.
+/// Copies all data, and preserves holes.
 fn contents(
     tree: &Tree,
     source: &Source,
@@ -228,7 +232,7 @@ fn contents(
     Ok(())
 }
 
-/// `None` if the kernel cannot copy between these.
+/// Copies in the kernel; `None` if it cannot copy between these files.
 fn by_kernel(tree: &Tree, from: &File, to: &File, at: u64, len: usize) -> Result<Option<u64>> {
     let (mut read, mut write) = (at, at);
     let copied = tree.step("copying", || {
@@ -249,7 +253,7 @@ fn through_buffer(tree: &Tree, from: &File, to: &File, at: u64, buffer: &mut [u8
     })
 }
 
-/// Owner and extended attributes, with the list of names; not those of a move.
+/// Copies the owner and the extended attributes, with the list of names but without the attributes of a move.
 fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
     let raw = &source.stat.raw;
     let now = stat_descriptor(to)?.raw;

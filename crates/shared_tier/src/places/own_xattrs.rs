@@ -1,7 +1,7 @@
-//! What stands in the extended attributes of files and directories, so that a scan of the disks finds what they are.
+//! Extended attributes by which a scan of the disks identifies files and directories.
 //!
-//! Whoever owns a file may write there anything: what is read here is a claim. What must hold: a claim never opens,
-//! changes or removes something else than the file or directory that has it.
+//! The owner of a file can write anything into them: what is read here is a claim. What must hold: a claim never
+//! opens, changes or removes anything but the file or directory that carries it.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -20,17 +20,18 @@ use halocline_vfs::namespace::xattr;
 pub(crate) const INODE: &str = "user.halocline.inode";
 /// A directory's number.
 pub(crate) const DIRECTORY: &str = "user.halocline.directory";
-/// Begins the attributes with the names of a file that has several, or whose only one is not that of its place. Each
-/// has an attribute of its own, so that nodes which change different ones do not undo each other's changes.
+/// Prefix of the attributes with the names of a file that has several, or whose only name is not that of its place.
+/// Each name has its own attribute, so that nodes which change different names do not undo each other's changes.
 const NAME: &[u8] = b"user.halocline.name.";
-/// The move that the old copy of a file leaves by.
+/// On the old copy of a file: the number of its move.
 pub(crate) const LEAVING: &str = "user.halocline.leaving";
-/// The move that the new copy of a file arrives by.
+/// On the new copy of a file: the number of its move.
 pub(crate) const ARRIVING: &str = "user.halocline.arriving";
-/// Where the old copy is by which the new one came, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared disk.
+/// On the new copy: where the old one is, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared
+/// disk.
 const FROM: &str = "user.halocline.from";
 
-/// While a rename takes or exchanges the name of another file: which name becomes which, and what tells that it has.
+/// While a rename replaces or exchanges the name of another file: its kind, the old and the new name.
 const RENAMING: &str = "user.halocline.renaming";
 
 /// A name of a file, in the directory with a number.
@@ -73,12 +74,12 @@ fn parse_renaming(value: &[u8]) -> Option<TwoNames> {
     parts.next().is_none().then_some(TwoNames { is_exchange, from, to })
 }
 
-/// The rename is over.
+/// Removes the note: the rename is over.
 pub(crate) fn clear_renaming(fd: &impl AsFd) -> Result<()> {
     clear(fd, RENAMING)
 }
 
-/// A rename that was noted and is not the one that gives a file this name was not finished, and is over now.
+/// Removes the note of a rename that did not give the file this name: it was never finished, and is over now.
 pub(crate) fn clear_other_renaming(fd: &impl AsFd, to: &[NameIn]) -> Result<()> {
     match renaming(fd) {
         Some(renaming) if !to.contains(&renaming.to) => clear_renaming(fd),
@@ -86,12 +87,12 @@ pub(crate) fn clear_other_renaming(fd: &impl AsFd, to: &[NameIn]) -> Result<()> 
     }
 }
 
-/// A number that something has, if it has one.
+/// The number in an attribute, if there is one.
 pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
     parse_number(&xattr::get_on(fd, OsStr::new(what)).ok()?)
 }
 
-/// A number as it is written, which has one form: two could not both be taken away by the same name.
+/// Parses a number; only its canonical form is accepted, because no other could be removed by number.
 fn parse_number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
@@ -103,7 +104,7 @@ pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> 
     xattr::set_on(fd, OsStr::new(what), number.to_string().as_bytes(), 0)
 }
 
-/// Notes on the new copy of a file where its old one is.
+/// Records on the new copy of a file where the old one is.
 pub(crate) fn set_from(fd: &impl AsFd, from: &Location) -> Result<()> {
     xattr::set_on(fd, OsStr::new(FROM), &from_value(from), 0)
 }
@@ -126,12 +127,12 @@ fn parse_from(value: &[u8]) -> Option<Location> {
     Some(Location { node, tier, base, path: RelativePath::new(parts.next()?)? })
 }
 
-/// The old copy is removed.
+/// Removes that record: the old copy is gone.
 pub(crate) fn clear_from(fd: &impl AsFd) -> Result<()> {
     clear(fd, FROM)
 }
 
-/// Takes an attribute away. It is no error if it is not there.
+/// Removes an attribute; a missing one is no error.
 pub(crate) fn clear(fd: &impl AsFd, what: impl AsRef<OsStr>) -> Result<()> {
     match xattr::remove_on(fd, what.as_ref()) {
         Err(error) if matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP) => Ok(()),
@@ -139,7 +140,7 @@ pub(crate) fn clear(fd: &impl AsFd, what: impl AsRef<OsStr>) -> Result<()> {
     }
 }
 
-/// Sets an attribute of a program's.
+/// Sets an attribute that a program gave.
 pub(crate) fn set_users(fd: &impl AsFd, name: &[u8], value: &[u8]) -> Result<()> {
     match xattr::set_on(fd, OsStr::from_bytes(name), value, 0) {
         // Where it came from, the file system kept it.
@@ -148,12 +149,12 @@ pub(crate) fn set_users(fd: &impl AsFd, name: &[u8], value: &[u8]) -> Result<()>
     }
 }
 
-/// Whether an attribute is one with a name of a file.
+/// Whether an attribute holds a name of a file.
 pub(crate) fn is_name(attribute: &OsStr) -> bool {
     attribute.as_bytes().starts_with(NAME)
 }
 
-/// The attribute of a name: it ends with a hash (FNV-1a), which is the same on all nodes.
+/// The attribute for a name: it ends with a hash of it (FNV-1a), which is the same on all nodes.
 fn attribute(value: &[u8]) -> OsString {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = value.iter().fold(0xcbf2_9ce4_8422_2325, mix);
@@ -204,12 +205,12 @@ pub(crate) fn add_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()
     xattr::set_on(fd, &attribute(&value), &value, 0)
 }
 
-/// Takes a name off the list of a file's names. It is no error if it is not there.
+/// Removes a name from the list of a file's names; a missing one is no error.
 pub(crate) fn remove_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()> {
     clear(fd, attribute(&value(directory, name)))
 }
 
-/// Lists these names of a file and no others.
+/// Lists exactly these names of a file.
 ///
 /// # Errors
 /// As [`add_name`].
@@ -281,7 +282,7 @@ mod tests {
         for wrong in ["", "7:../a", "7:", ":a", "a", "7:..", "7:a\0", "07:a", "+7:a"] {
             assert_eq!(parse_name(wrong.as_bytes()), None, "{wrong:?}");
         }
-        // One that stands elsewhere than where we look for it could not be taken away, nor one in another form.
+        // A name in another attribute than its own could not be removed, nor could one in another form.
         for other in ["07:a", "+8:b"].map(str::as_bytes) {
             xattr::set_on(&scratch, &attribute(other), other, 0).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Which node and tier a directory belongs to, and where the SSDs of other nodes are reached.
+//! Which node and tier a directory belongs to, and how the SSDs of other nodes are reached.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -16,17 +16,17 @@ use rustix::io::Errno;
 use super::steps::Steps;
 use super::tree::{Tree, fresh};
 
-/// The file on a node's SSD that says whose it is: two lines, the node's name and the tier's id.
+/// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
 /// The file on the shared disk with the tier's id.
 const TIER: &str = "tier";
-/// On the shared disk: a directory with a file by the name of each node.
+/// On the shared disk: a directory with a file for each node, by its name.
 const NODES: &str = "nodes";
-/// The most bytes of either.
+/// The most bytes of each of these files.
 const BYTES_MAX: u64 = 1024;
-/// The longest name of a node: files have it with something before it.
+/// The longest node name: names of files have a prefix before it.
 const NODE_BYTES_MAX: usize = 200;
-/// Where a pattern has the node's name.
+/// The place of the node's name in a pattern.
 const PATTERN: &str = "{node}";
 
 /// Where other nodes' SSDs are.
@@ -37,7 +37,7 @@ pub(crate) struct Peers {
     steps: Steps,
 }
 
-/// Whether a text can be a node's name: one that can stand in a path.
+/// Checks that a text can be a node's name: it must be usable in a path.
 pub(crate) fn check_node(node: &str) -> Result<()> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_name = node.bytes().all(is_good) && !node.starts_with('.') && !node.is_empty();
@@ -50,7 +50,7 @@ pub(crate) fn check_node(node: &str) -> Result<()> {
     ))
 }
 
-/// The id of a tier, from its shared disk; made there if it has none yet. All nodes find the same one.
+/// The id of a tier, read from its shared disk; made there if missing. All nodes get the same one.
 pub(crate) fn tier_id(shared: &PrivateDir) -> Result<String> {
     loop {
         if let Some(id) = shared.read(TIER, BYTES_MAX)? {
@@ -64,7 +64,7 @@ pub(crate) fn tier_id(shared: &PrivateDir) -> Result<String> {
         io::Write::write_all(&mut file, id.as_bytes())
             .and_then(|()| file.sync_all())
             .map_err(at)?;
-        // Of several nodes, one is first.
+        // If several nodes make one, the first wins.
         let linked = linkat(shared, &name, shared, TIER, AtFlags::empty());
         unlinkat(shared, &name, AtFlags::empty()).map_err(|errno| at(errno.into()))?;
         match linked {
@@ -85,7 +85,7 @@ fn text(bytes: &[u8], dir: &Path, name: &str) -> Result<String> {
     }
 }
 
-/// The nodes that were ever mounted, as the shared disk knows them.
+/// The nodes that have ever mounted the tier, according to the shared disk.
 pub(crate) fn nodes(shared: &PrivateDir) -> Result<Vec<String>> {
     let names = shared.sub(NODES)?.names()?;
     let mut nodes: Vec<String> =
@@ -95,22 +95,22 @@ pub(crate) fn nodes(shared: &PrivateDir) -> Result<Vec<String>> {
     Ok(nodes)
 }
 
-/// Notes on the shared disk that there is a node.
+/// Records a node on the shared disk.
 pub(crate) fn note(shared: &PrivateDir, node: &str) -> Result<()> {
     shared.sub(NODES)?.file(node, Use::Write).map(drop)
 }
 
-/// Whose SSD of this tier is at a path, if it is one's.
+/// The name of the node whose SSD of this tier is at a path, if there is one.
 pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
     let found = whose(path).ok()?;
     let (node, of) = found.split_once('\n')?;
     (of == tier && check_node(node).is_ok()).then(|| node.to_owned())
 }
 
-/// Makes an SSD that of a node of a tier, or checks that it is.
+/// Makes an SSD that of a node of a tier, or checks that it already is.
 ///
 /// # Errors
-/// [`Error::Invalid`] if it is another one's.
+/// [`Error::Invalid`] if it belongs to another node or tier.
 pub(crate) fn claim(ssd: &Tree, node: &str, tier: &str) -> Result<()> {
     let ours = format!("{node}\n{tier}");
     let Some(found) = ssd.private.read(NODE, BYTES_MAX)? else {
@@ -134,10 +134,10 @@ fn other(path: &Path, found: &str, node: &str) -> Error {
 }
 
 impl Peers {
-    /// `pattern` has `{node}` where a node's name stands.
+    /// `pattern` has `{node}` in place of a node's name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it has not.
+    /// [`Error::Invalid`] if it does not.
     pub(crate) fn new(pattern: Option<&str>, tier: String, steps: Steps) -> Result<Self> {
         if let Some(pattern) = pattern.filter(|pattern| !pattern.contains(PATTERN)) {
             return Err(Error::invalid(
@@ -151,7 +151,7 @@ impl Peers {
     /// The SSD of a node.
     ///
     /// # Errors
-    /// [`Error::Unreached`] if it is not reached, or is another one's.
+    /// [`Error::Unreached`] if it is not reached, or belongs to another node or tier.
     pub(crate) fn tree(&self, node: &str) -> Result<Tree> {
         check_node(node)?;
         let Some(pattern) = &self.pattern else {
@@ -166,7 +166,7 @@ impl Peers {
             remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"
                 .to_owned(),
         };
-        // Before anything is made there: an empty directory, where nothing is mounted, is not its SSD.
+        // Checked before anything is made there: an empty directory where nothing is mounted is not its SSD.
         let found = whose(&path).map_err(|error| unreached(error.to_string()))?;
         if found != format!("{node}\n{}", self.tier) {
             return Err(other(&path, &found, node));
@@ -175,7 +175,7 @@ impl Peers {
     }
 }
 
-/// What an SSD says about whose it is.
+/// Reads the node name and tier id recorded on an SSD.
 fn whose(path: &Path) -> io::Result<String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, Mode::empty())?;

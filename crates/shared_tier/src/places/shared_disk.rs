@@ -1,11 +1,11 @@
-//! Directories on the shared disk, which are renamed there as in the store, and are known by their numbers.
+//! Directories on the shared disk: they are renamed as in the store, and identified by their numbers.
 //!
-//! What must hold: wherever a directory is on the disk, that is where the store has it, or where a note ([`notes`]) says that it
-//! may be. So it is found, whoever is renaming it or died when doing so. For that:
-//! - Who renames notes the directory's old and new position before the store's rename, and each further position before the
-//!   disk's. What is moved goes to where the store had it in that moment.
-//! - Notes are taken away by whoever made them, once the disk has had the directory where the store has it. Who changes the store after
-//!   that has noted what the store had before, which is where the directory is.
+//! What must hold: a directory on the disk is always either where the store has it, or where a note ([`notes`]) says
+//! that it may be. So it is found, even if a rename is under way or its node died. For that:
+//! - A rename notes the directory's old and new position before the store's rename, and each further position before
+//!   the disk's. A directory is moved to the position that the store had at that moment.
+//! - Notes are removed by their makers, once the disk has had the directory where the store has it. A later change of
+//!   the store notes the position that the store had before, which is where the directory is.
 
 mod links_and_devices;
 mod notes;
@@ -39,16 +39,16 @@ pub(crate) use notes::fuzzing;
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// How often a directory is looked for that others rename meanwhile: two seconds in all.
+/// How often a directory is looked for while others rename it: two seconds in all.
 const TRIES: u32 = 44;
-/// How often at once: each time in vain somebody else has renamed it.
+/// How many of these tries are made at once: each one fails only because another node has renamed it again.
 const AT_ONCE: u32 = 4;
-/// How long it is waited the first time after that; then twice as long each time, up to `PAUSE_MAX`.
+/// The pause after that; it doubles each time, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
-/// How many notes are followed to one directory, each in a directory that is renamed itself.
+/// How many notes are followed to one directory, if each leads into a directory that is being renamed itself.
 const NOTES_MAX: u32 = 16;
-/// How often it is tried to put a directory where others rename it to.
+/// How often we try to put a directory where others keep renaming it to.
 const SETTLED_AFTER: u32 = 8;
 
 /// The shared disk.
@@ -58,7 +58,7 @@ pub(crate) struct SharedDisk {
     notes: Notes,
     directories: Arc<dyn Directories>,
     clock: Clock,
-    /// Where directories were seen last. What is here may be wrong: the number is compared at each use.
+    /// Where directories were last seen. Entries may be stale: the number is compared at each use.
     remembered: Mutex<FxHashMap<u64, RelativePath>>,
 }
 
@@ -74,10 +74,10 @@ impl SharedDisk {
         Ok(Self { tree, notes, directories, clock, remembered })
     }
 
-    /// The directory with a number. `near` are the steps to it, if the caller knows some.
+    /// The directory with a number. `near` are the steps to it, if the caller knows them.
     ///
     /// # Errors
-    /// `ENOENT` if there is none in the store; `EIO` if it is in the store and not on the disk.
+    /// `ENOENT` if the store has no such directory; `EIO` if the store has it and the disk has not.
     pub(crate) fn find(
         &self,
         number: u64,
@@ -89,7 +89,7 @@ impl SharedDisk {
         if let Some(found) = self.look(number, near)? {
             return Ok(found);
         }
-        // Others may rename it, or one above, again and again meanwhile.
+        // Meanwhile others may rename it, or one of its parents, again and again.
         for again in 0..TRIES {
             if let Some(slow) = again.checked_sub(AT_ONCE) {
                 self.clock.sleep(PAUSE.saturating_mul(1 << slow.min(16)).min(PAUSE_MAX));
@@ -138,7 +138,7 @@ impl SharedDisk {
         remembered.insert(number, path);
     }
 
-    /// A directory that is renamed, or that is below such a one. `steps` are those that the store has.
+    /// Finds a directory that is being renamed, or is below one. `steps` are those in the store.
     fn by_notes(
         &self,
         number: u64,
@@ -149,7 +149,7 @@ impl SharedDisk {
         if let Some(found) = self.at_a_note(number, noted, notes_max)? {
             return Ok(Some(found));
         }
-        // The lowest one above it that is noted.
+        // Its lowest ancestor with a note.
         for (at, step) in steps.iter().enumerate().rev() {
             if step.number != number
                 && let Some(above) = self.at_a_note(step.number, noted, notes_max)?
@@ -161,7 +161,7 @@ impl SharedDisk {
         Ok(None)
     }
 
-    /// A directory where a note says that it may be.
+    /// Finds a directory at the positions in its notes.
     fn at_a_note(
         &self,
         number: u64,
@@ -195,7 +195,7 @@ impl SharedDisk {
             return Ok(Some(found));
         }
         match self.directories.steps(number) {
-            // It is gone from the store.
+            // The store no longer has it.
             Err(error) if error.errno() == libc::ENOENT => Ok(None),
             Err(error) => Err(error),
             Ok(steps) => match self.look(number, Some(&steps))? {
@@ -221,25 +221,24 @@ impl SharedDisk {
         Ok(())
     }
 
-    /// Before a rename in the store: the directory is found afterwards, whatever happens.
+    /// Called before a rename in the store, so that the directory is found afterwards, whatever happens.
     pub(crate) fn begin_rename(&self, number: u64, positions: &[Position]) -> Result<RenameNotes> {
         let mut notes = self.notes.begin(number);
         self.notes.add(&self.tree, &mut notes, positions)?;
         Ok(notes)
     }
 
-    /// The same for one more position, to which the store has renamed it meanwhile.
+    /// The same for a further position, to which the store has renamed it meanwhile.
     pub(crate) fn note(&self, notes: &mut RenameNotes, position: Position) -> Result<()> {
         self.notes.add(&self.tree, notes, &[position])
     }
 
-    /// The rename was not made, or the disk has followed.
+    /// Removes the notes: the rename was not made, or the disk has followed.
     pub(crate) fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
         self.notes.end(&self.tree, notes)
     }
 
-    /// After the store's rename: the directory gets its name on the disk, too. `replaced` is the number of the empty
-    /// directory that had the name.
+    /// Follows the store's rename on the disk. `replaced` is the number of the empty directory that had the name.
     pub(crate) fn rename(
         &self,
         number: u64,
@@ -255,14 +254,14 @@ impl SharedDisk {
         }
         let there = DirectoryStep { number, name: name.clone() };
         if let Some((_, Some(path))) = self.tree.child(&above, &there)? {
-            // It was done already, by whoever met it half done.
+            // Another node found the rename unfinished, and completed it.
             self.remember(number, path);
             return Ok(());
         }
         self.put_into(&above, &there)
     }
 
-    /// After the store has exchanged two directories: the same here, in one step, if they are where these steps lead.
+    /// Follows the store's exchange of two directories, in one step, if they are where these steps lead.
     pub(crate) fn exchange(&self, one: &[DirectoryStep], other: &[DirectoryStep]) -> Result<bool> {
         let (Some((one, one_near)), Some((other, other_near))) =
             (one.split_last(), other.split_last())
@@ -297,12 +296,12 @@ impl SharedDisk {
             self.remember(other.number, one_path);
             return Ok(true);
         }
-        // Another directory had one of these names by then: it goes back, if it is still there.
+        // Another directory had one of these names by then: undo the exchange, if the directory is still there.
         self.tree.step("exchanging two directories", exchange)?;
         Ok(false)
     }
 
-    /// Renames a directory, wherever it is, to a name in another one. It is noted, there and here.
+    /// Renames a directory, wherever it is, to a name in another one. Notes for both positions exist.
     fn put_into(&self, above: &FoundDirectory, step: &DirectoryStep) -> Result<()> {
         let (_, from) = self.find(step.number, None)?;
         let from = from.ok_or(Errno::BUSY)?;
@@ -315,7 +314,7 @@ impl SharedDisk {
         }
         let path = put?;
         if self.tree.directory_at(Some(&path), step.number)?.is_none() {
-            // Another directory had its old name by then: it goes back, if it is still there.
+            // Another directory had its old name by then: rename that back, if it is still there.
             let above = (self.tree.parent_of(&from)?, from.as_path().parent().and_then(relative));
             self.tree.rename(&path, &above, &Name::from(from.last()))?;
             return Err(Errno::BUSY.into());
@@ -324,7 +323,8 @@ impl SharedDisk {
         Ok(())
     }
 
-    /// Puts a directory where the store has it, after all above it, whoever was about to; one that the store does not have goes.
+    /// Moves a directory to its position in the store, after its parents, even if another node is at it; removes one
+    /// that the store does not have.
     pub(crate) fn settle(&self, number: u64) -> Result<()> {
         for _ in 0..SETTLED_AFTER {
             let steps = match self.directories.steps(number) {
@@ -339,7 +339,7 @@ impl SharedDisk {
         Err(Errno::BUSY.into())
     }
 
-    /// From the root on, so that nothing is put into what is below it.
+    /// From the root downwards, so that no directory is put below itself.
     fn put_all(&self, steps: &[DirectoryStep]) -> Result<Vec<RenameNotes>> {
         let (mut above, mut directory): (FoundDirectory, _) =
             ((self.tree.look(None)?, None), ROOT.0);
@@ -357,12 +357,12 @@ impl SharedDisk {
         Ok(put)
     }
 
-    /// Settles what this node has left half done. Notes that were there `before` go: what the store was asked for then was done by
-    /// now, if it is ever done. Answers those that are there now.
+    /// Settles this node's unfinished renames. Notes in `before` are removed: the store's part of those renames is
+    /// done by now, if it ever will be. Returns the other notes.
     pub(crate) fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let mut left = BTreeSet::new();
         let mut notes = self.notes.left()?;
-        // Those that are gone leave their names to others.
+        // Directories that are gone come first, which frees their names.
         notes.sort_by_cached_key(|(number, _)| self.directories.steps(*number).is_ok());
         for (number, note) in notes {
             self.settle(number)?;
@@ -375,7 +375,7 @@ impl SharedDisk {
         Ok(left)
     }
 
-    /// Removes a directory. One in which something is left that no name leads to stays, for a check.
+    /// Removes a directory. One that still holds something without a name in the store stays, for a check.
     pub(crate) fn remove(&self, number: u64, near: &[DirectoryStep]) -> Result<()> {
         let found = match self.look(number, Some(near))? {
             Some(found) => Some(found),
@@ -391,7 +391,7 @@ impl SharedDisk {
         Ok(())
     }
 
-    /// The last of some steps, of which those above may be out of date.
+    /// The directory at the end of these steps, even if the steps above it are stale.
     fn in_its_parent(&self, near: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
         let Some((last, above)) = near.split_last() else { return Ok(None) };
         match self.find(above.last().map_or(ROOT.0, |step| step.number), None) {
@@ -408,7 +408,7 @@ impl SharedDisk {
                 .as_ref()
                 .is_err_and(|error| matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST))
         };
-        // Directories that were renamed to elsewhere, and are still here on the disk.
+        // Directories that were renamed to elsewhere in the store may still be here on the disk.
         if is_full(&removed) && self.settle_children(path)? {
             removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
         }
@@ -426,7 +426,7 @@ impl SharedDisk {
         }
     }
 
-    /// Whether there were directories with numbers.
+    /// Settles the directories in it; returns whether there were any with numbers.
     fn settle_children(&self, path: &RelativePath) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(self.tree.look(Some(path))?, ".", flags, Mode::empty())?;
@@ -445,7 +445,7 @@ impl SharedDisk {
         Ok(are_there)
     }
 
-    /// A directory's descriptor and the number that it has on the disk.
+    /// The descriptor of a directory, by number.
     pub(crate) fn descriptor(&self, number: u64) -> Result<OwnedFd> {
         let (fd, _) = self.find(number, None)?;
         debug_assert!(
@@ -455,7 +455,7 @@ impl SharedDisk {
     }
 }
 
-/// Whether an exchange is refused by the file system, or because one of both is elsewhere by now.
+/// Whether the file system refuses the exchange, or one of the two is elsewhere by now.
 fn is_no_exchange(error: &Error) -> bool {
     matches!(error.errno(), libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOENT)
 }

@@ -1,11 +1,13 @@
-//! The steps in which disks change, each of them one call that a file system does or refuses. Tests stop and fail them.
+//! The steps by which disks change, each one call that a file system makes or refuses. Tests stop at them and fail
+//! them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use halocline_os::error::Result;
 
-/// Is told of each step. It may fail one, which is then not made, or unwind, as if the process had died there.
+/// Is called before each step. It may fail the step, which is then not made, or unwind as if the process had died
+/// there.
 pub(crate) trait Watcher: Debug + Send + Sync {
     /// Before a step.
     ///
@@ -14,17 +16,17 @@ pub(crate) trait Watcher: Debug + Send + Sync {
     fn before(&self, what: &'static str) -> Result<()>;
 }
 
-/// All steps of one node.
+/// Runs the steps of one node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Steps(Option<Arc<dyn Watcher>>);
 
 impl Steps {
-    /// Steps that a watcher is told of.
+    /// Steps that are reported to a watcher.
     pub(crate) const fn new(watcher: Option<Arc<dyn Watcher>>) -> Self {
         Self(watcher)
     }
 
-    /// Makes a step; `what` is for people.
+    /// Runs a step; `what` is for people.
     pub(crate) fn step<T, E: Into<halocline_os::error::Error>>(
         &self,
         what: &'static str,

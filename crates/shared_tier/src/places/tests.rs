@@ -1,4 +1,4 @@
-//! The disks with directories that a table names, and hostile trees.
+//! The disks, with the positions of directories given by a table, and hostile trees.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use rustix::fs::mkfifoat;
 
 use super::*;
 
-/// The store's side: each directory with the number of the one above, and its name.
+/// Stands for the store: the parent's number and the name of each directory.
 #[derive(Debug, Default)]
 struct Table(Mutex<BTreeMap<u64, (u64, Name)>>);
 
@@ -120,7 +120,7 @@ fn names_that_are_taken_do_no_harm() {
     assert_eq!(second.path.as_bytes(), b"d/f~8");
     assert_eq!(read(&one, &first, 7).unwrap(), "f 7");
     assert_eq!(read(&one, &second, 8).unwrap(), "f 8");
-    // The directory was renamed in the store: another one has its name, and its place on the SSD has another one.
+    // Renamed in the store: a new directory has the name, but the old one still has it on the SSD.
     disks.table.put(5, 1, "old");
     let near = disks.table.put(6, 1, "d");
     let third = make(&one, &near, "f", 9);
@@ -139,7 +139,7 @@ fn a_renamed_file_has_both_places_until_the_first_is_removed() {
     let [from, to] = [(5, "a"), (6, "b")].map(|(number, name)| disks.table.put(number, 1, name));
     let place = make(&one, &from, "f", 7);
     make(&one, &to, "g", 8);
-    // By another node, through its peers' directory.
+    // By another node, through its path to peers.
     let new = two.link(&place, 7, &to, &name("g")).unwrap();
     assert_eq!((new.node.as_deref(), new.path.as_bytes()), (Some("n1"), &b"b/g~7"[..]));
     let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
@@ -163,7 +163,7 @@ fn a_directory_is_found_at_every_step_of_its_rename() {
     for (near, called, number) in [(&[][..], "a", 5), (&a, "below", 6), (&[], "to", 7)] {
         one.make_directory(near, &name(called), number, owner(0o755)).unwrap();
     }
-    // A file of the shared disk, as a move makes it.
+    // A file on the shared disk, as a move makes it.
     let (place, _fd) = one
         .make_file_on(SHARED, &below, &name("f"), 9, Owner { mode: 0o600, uid: 0, gid: 0 })
         .unwrap();
@@ -172,7 +172,7 @@ fn a_directory_is_found_at_every_step_of_its_rename() {
     two.stat(&place, 9).unwrap();
     let to = disks.table.put(7, 1, "to");
     disks.table.put(5, 7, "b");
-    // The node that renames it dies here: the store has it and the disk has not.
+    // The node that renames it dies here: the store has the rename, the disk has not.
     disks.node("n2").stat(&place, 9).unwrap();
     two.rename_directory(5, &to, &name("b"), None).unwrap();
     assert!(disks.at("shared/to/b/below/f").exists());
@@ -200,7 +200,7 @@ fn a_directory_that_replaces_an_empty_one_or_a_leftover_is_found() {
         one.shared.tree.directory_at(RelativePath::new(b"b").as_ref(), 5).unwrap().map(drop),
         Some(())
     );
-    // Something that Halocline did not make has the name.
+    // A directory that Halocline did not make has the name.
     fs::create_dir(disks.at("shared/c")).unwrap();
     fs::write(disks.at("shared/c/users"), "kept").unwrap();
     let _notes = one.begin_rename(5, (1, &name("b")), (1, &name("c"))).unwrap();
@@ -208,7 +208,7 @@ fn a_directory_that_replaces_an_empty_one_or_a_leftover_is_found() {
     one.rename_directory(5, &[], &name("c"), None).unwrap();
     assert!(disks.at("shared/c~5").is_dir() && disks.at("shared/c/users").exists());
     disks.node("n2").set_directory_attributes(5, &SetAttr::default()).unwrap();
-    // With something left in it, it stays.
+    // It stays if something is left in it.
     fs::write(disks.at("shared/c~5/left"), "kept").unwrap();
     one.remove_directory(&c).unwrap();
     assert!(disks.at("shared/c~5/left").exists());
@@ -312,7 +312,7 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     let (_, uid, gid) = owner(0);
     let target = OsStr::new("../\u{e9}");
     one.shared().make_link(&[], (&name("l"), 7), target, (uid, gid)).unwrap();
-    // What is there under the name is one that was left.
+    // A leftover has the name.
     one.shared().make_special(&[], (&name("l"), 8), (libc::S_IFIFO | 0o622, uid, gid, 0)).unwrap();
     let found = fs::symlink_metadata(disks.at("shared/l")).unwrap();
     assert_eq!(found.permissions().mode(), libc::S_IFIFO | 0o622);

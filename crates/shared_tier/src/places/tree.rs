@@ -1,4 +1,4 @@
-//! The directory tree of one tier on one node, with directories that are known by their numbers.
+//! The directory tree of one tier on one node, with directories identified by number.
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
@@ -28,7 +28,7 @@ use super::own_xattrs;
 use super::steps::Steps;
 use crate::entry_names::os;
 
-/// A directory that was found, and its path from the root; `None` for the root itself.
+/// A directory and its path from the root; `None` for the root itself.
 pub(crate) type FoundDirectory = (OwnedFd, Option<RelativePath>);
 
 /// Owner and mode of something new.
@@ -51,7 +51,7 @@ pub(crate) struct Tree {
     steps: Steps,
 }
 
-/// The names by which something may be found: its own, or if that is taken, with its number.
+/// The names under which something may be found: its own, or with its number appended if that is taken.
 pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
     let suffix = format!("~{number}");
     let name_bytes = name.as_bytes();
@@ -59,14 +59,14 @@ pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
     [name.clone(), Name::from([kept, suffix.as_bytes()].concat().as_slice())]
 }
 
-/// The path by which a descriptor can be opened again.
+/// A path by which a descriptor can be reopened.
 pub(crate) fn proc_path(fd: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
-/// Puts a file at a name of the directory that it is for.
+/// Puts a file at a name in its directory.
 type PutAt<'a> = &'a dyn Fn(&Name) -> rustix::io::Result<()>;
 
 impl Tree {
@@ -102,7 +102,7 @@ impl Tree {
         let made = openat(&self.tmp, &name, flags, Mode::RUSR | Mode::WUSR);
         let at = |errno: Errno| Error::at(self.tmp.path(), "make a file in")(errno.into());
         let file = match made {
-            // A full disk has kept attributes before.
+            // A full disk is fine: it has kept attributes before.
             Err(Errno::NOSPC | Errno::DQUOT) => return Ok(()),
             made => made.map_err(at)?,
         };
@@ -130,7 +130,7 @@ impl Tree {
         grants
     }
 
-    /// Whether less than a fiftieth of it is free.
+    /// Whether less than 2% of its file system is free.
     pub(crate) fn is_nearly_full(&self) -> bool {
         statfs(self.root.as_fd()).is_ok_and(|totals| totals.f_bavail < totals.f_blocks / 50)
     }
@@ -140,13 +140,13 @@ impl Tree {
         statfs(self.root.as_fd())
     }
 
-    /// Opens something below the root by its path, by [`OFlags::PATH`].
+    /// Opens something by its path below the root, with [`OFlags::PATH`].
     pub(crate) fn look(&self, path: Option<&RelativePath>) -> rustix::io::Result<OwnedFd> {
         let path = path.map_or(Path::new(""), RelativePath::as_path);
         beneath::open(&self.root, path, OFlags::PATH, Mode::empty())
     }
 
-    /// As [`look`](Self::look), but what is at the path itself may be a symbolic link.
+    /// As [`look`](Self::look), but the last component may be a symbolic link.
     pub(crate) fn look_at_link(&self, path: &RelativePath) -> rustix::io::Result<OwnedFd> {
         let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -172,7 +172,7 @@ impl Tree {
         }
     }
 
-    /// The directory to which steps from the root lead; `None` if it is not there.
+    /// The directory to which steps from the root lead; `None` if it is missing.
     pub(crate) fn find(&self, steps: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
         let Some(last) = steps.last() else { return Ok(Some((self.look(None)?, None))) };
         let names: Vec<&[u8]> = steps.iter().map(|step| step.name.as_bytes()).collect();
@@ -183,7 +183,7 @@ impl Tree {
         self.find_below((self.look(None)?, None), steps)
     }
 
-    /// The directory to which steps lead from one that was found.
+    /// The directory to which steps from another one lead.
     pub(crate) fn find_below(
         &self,
         mut found: FoundDirectory,
@@ -198,7 +198,7 @@ impl Tree {
         Ok(Some(found))
     }
 
-    /// Names something without a number that was made in the directory of temporary names.
+    /// Names something without a number that was made among the temporary files.
     pub(crate) fn settle_other(
         &self,
         fresh: &str,
@@ -209,7 +209,7 @@ impl Tree {
         self.step("naming a link or device", || rename_new(&self.tmp, fresh, &above.0, os(name)))
     }
 
-    /// A directory in another one.
+    /// A subdirectory.
     pub(crate) fn child(
         &self,
         above: &FoundDirectory,
@@ -224,7 +224,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// The directory to which steps from the root lead; what is missing is made, closed to others.
+    /// The directory to which steps from the root lead; missing ones are made, closed to others.
     pub(crate) fn find_or_make(&self, steps: &[DirectoryStep]) -> Result<FoundDirectory> {
         if let Some(found) = self.find(steps)? {
             return Ok(found);
@@ -235,7 +235,7 @@ impl Tree {
         for step in steps {
             found = match self.child(&found, step)? {
                 Some(child) => child,
-                // Another thread may have made it meanwhile, and then ours has the other name: both are found.
+                // If another thread has made it meanwhile, ours gets the other name: both are found.
                 None => match self.make_directory(&found, step, closed) {
                     Err(error) if error.errno() == libc::EEXIST => {
                         self.child(&found, step)?.ok_or(Errno::EXIST)?
@@ -247,7 +247,7 @@ impl Tree {
         Ok(found)
     }
 
-    /// Makes a directory in another one.
+    /// Makes a subdirectory.
     ///
     /// # Errors
     /// `EEXIST` if both its names are taken.
@@ -283,8 +283,8 @@ impl Tree {
         })
     }
 
-    /// Makes a file in a directory, which is named once it has its number and owner. Answered is also its path, and
-    /// whether it has the name.
+    /// Makes a file in a directory; it is named once it has its number and owner. Also returns its path, and whether
+    /// it got the name itself.
     pub(crate) fn make_file(
         &self,
         above: &FoundDirectory,
@@ -310,7 +310,7 @@ impl Tree {
         }
     }
 
-    /// Names a file that was made in the directory of temporary names.
+    /// Names a file that was made among the temporary files.
     pub(crate) fn settle(
         &self,
         fd: &impl AsFd,
@@ -323,8 +323,8 @@ impl Tree {
         self.place_beside(fd, above, (directory, name), inode, ("naming a file", &rename))
     }
 
-    /// Puts a file where its name says, or where that is taken, beside it: then the name is listed first. A copy that was moved here
-    /// may have several, which are listed already.
+    /// Puts a file at its name, or beside it if that is taken: then the name is listed first. A copy that was moved
+    /// here may have several names, which are listed already.
     fn place_beside(
         &self,
         fd: &impl AsFd,
@@ -347,7 +347,7 @@ impl Tree {
         self.step(step, || put(&numbered)).map(|()| path)
     }
 
-    /// Removes what was made here and never got a name.
+    /// Removes temporary files that never got a name.
     pub(crate) fn drop_temporaries(&self) -> Result<usize> {
         let names = self.tmp.names()?;
         for name in &names {
@@ -358,19 +358,19 @@ impl Tree {
         Ok(names.len())
     }
 
-    /// A file that has no name yet.
+    /// Makes a temporary file, without a name in the tree.
     pub(crate) fn temporary(&self, fresh: &str) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let open = || openat(&self.tmp, fresh, flags, Mode::RUSR | Mode::WUSR);
         self.step("making a file", open)
     }
 
-    /// Removes it again.
+    /// Removes a temporary file.
     pub(crate) fn drop_temporary(&self, fresh: &str) {
         let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
     }
 
-    /// Makes the directory of a path durable, and those above it, which may be new, too.
+    /// Makes the parent directory of a path durable, and its ancestors, which may be new, too.
     pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
         for parent in path.as_path().ancestors().skip(1) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -380,8 +380,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives an open file a second place. Where that does not have the name, the name is listed first, as when a file is made: a
-    /// file of which none is listed has that of its place.
+    /// Gives an open file a second place. If that is not at the name itself, the name is listed first, as for a new
+    /// file: a file without listed names has the name of its place.
     pub(crate) fn link(
         &self,
         fd: &OwnedFd,
@@ -389,7 +389,7 @@ impl Tree {
         (directory, name): (u64, &Name),
         inode: u64,
     ) -> Result<RelativePath> {
-        // By the descriptor: a name could lead to another file by now.
+        // By descriptor: a name could lead to another file by now.
         let link =
             |name: &Name| linkat(CWD, proc_path(fd), &above.0, os(name), AtFlags::SYMLINK_FOLLOW);
         own_xattrs::clear_other_renaming(fd, &[(directory, name.clone())])?;
@@ -404,7 +404,7 @@ impl Tree {
         })
     }
 
-    /// The number of the directory of a path, if it has one.
+    /// The number of a path's parent directory, if it has one.
     pub(crate) fn parent_number(&self, path: &RelativePath) -> Result<Option<u64>> {
         let parent = path.as_path().parent().unwrap_or(Path::new(""));
         let Some(parent) = RelativePath::new(parent.as_os_str().as_bytes()) else {
@@ -413,13 +413,13 @@ impl Tree {
         Ok(own_xattrs::number(&self.look(Some(&parent))?, own_xattrs::DIRECTORY))
     }
 
-    /// The directory that a path is in.
+    /// The parent directory of a path.
     pub(crate) fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
         let parent = path.as_path().parent().unwrap_or(Path::new(""));
         Ok(beneath::open(&self.root, parent, DIRECTORY, Mode::empty())?)
     }
 
-    /// Renames something between two open directories, to a name that nothing has.
+    /// Renames something from one open directory to a free name in another.
     pub(crate) fn rename_between(
         &self,
         from: (&OwnedFd, &Name),
@@ -428,7 +428,7 @@ impl Tree {
         self.step("renaming", || rename_new(from.0, os(from.1), to.0, os(to.1)))
     }
 
-    /// Renames something to a name in a private directory.
+    /// Moves something to a name in a private directory.
     pub(crate) fn rename_to(&self, from: &RelativePath, to: &PrivateDir, name: &str) -> Result<()> {
         self.step("setting a file aside", || {
             let (from_dir, from) = beneath::parent(self.root.as_fd(), from.as_path())?;
@@ -436,7 +436,7 @@ impl Tree {
         })
     }
 
-    /// Renames a directory, or anything else in a tree, to a path that nothing has.
+    /// Renames anything in the tree to a free path.
     pub(crate) fn rename(
         &self,
         from: &RelativePath,
@@ -489,7 +489,7 @@ pub(crate) fn below_path(
     RelativePath::below(directory, path.as_bytes()).ok_or(Errno::NAMETOOLONG.into())
 }
 
-/// What a name in a directory is, one of `S_IFREG` and the other `S_IF*`; `None` if there is nothing.
+/// The type of what has a name in a directory (`S_IFREG` or another `S_IF*`); `None` if there is nothing.
 pub(crate) fn kind(above: &FoundDirectory, name: &Name) -> Result<Option<u32>> {
     match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat.st_mode & libc::S_IFMT)),

@@ -1,4 +1,4 @@
-//! Extended attributes of programs, as they set them on files and directories.
+//! Extended attributes that programs set on files and directories.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::tree::Tree;
 
-/// Ours are not for programs.
+/// Refuses own attributes, which programs may not touch.
 fn check_xattr(name: &OsStr) -> Result<()> {
     if xattr::hidden_xattr(name) { Err(Errno::PERM.into()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Names are written into a store in which nobody else changes any.
+//! Writes names into a store in which nobody else changes any.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl<'a> Build<'a> {
         self.make(ROOT.0, Body::directory(ROOT, opaque(attributes)?))
     }
 
-    /// A directory, whose parent was made before.
+    /// Adds a directory, whose parent was added before.
     pub(crate) fn directory(
         &mut self,
         number: u64,
@@ -53,7 +53,7 @@ impl<'a> Build<'a> {
         self.name(parent, name, Entry::Directory(InodeNumber(number)))
     }
 
-    /// A file or something else that is no directory, with all its names.
+    /// Adds a file, or anything else that is no directory, with all its names.
     pub(crate) fn file(
         &mut self,
         number: u64,
@@ -96,7 +96,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Writes what is still to be written.
+    /// Writes the rest.
     pub(crate) fn end(mut self) -> Result<()> {
         for (directory, changes) in std::mem::take(&mut self.waiting) {
             if !changes.is_empty() {

@@ -1,4 +1,5 @@
-//! Which disks a check reads: the shared one, and the SSDs of all nodes that were ever mounted, as far as they are reached.
+//! The disks that a check reads: the shared one, and the SSDs, as far as reached, of all nodes that have ever mounted
+//! the tier.
 
 use std::path::Path;
 
@@ -13,24 +14,24 @@ use crate::places::peers::{self, Peers};
 use crate::places::steps::Steps;
 use crate::places::tree::{Tree, fresh};
 
-/// On the shared disk: nodes of the last rebuild whose SSDs were not reached.
+/// On the shared disk: nodes whose SSDs were not reached in the last rebuild.
 const MISSING: &str = "missing";
-/// On the shared disk: names are being built anew, and the store has only a part.
+/// On the shared disk: a rebuild is under way, so the store has only a part of the names.
 const REBUILDING: &str = "rebuilding";
 
 /// All disks that are reached.
 #[derive(Debug)]
 pub(crate) struct Disks {
-    /// The shared one is the first.
+    /// The shared disk comes first.
     pub(crate) all: Vec<Disk>,
-    /// Nodes whose SSDs are not, and why.
+    /// Nodes whose SSDs are not reached, and why.
     pub(crate) missing: Vec<(String, String)>,
-    /// What a rebuild left undone.
+    /// State of unfinished rebuilds.
     check: PrivateDir,
 }
 
 impl Disks {
-    /// Reads all disks, as the node whose tier is at `root` reaches them.
+    /// Reads all disks that the node whose tier is at `root` can reach.
     pub(crate) fn read(root: &Path, peers: Option<&str>) -> Result<Self> {
         let shared = Tree::open(&root.join("hdd"), Steps::default())?;
         let tier = peers::tier_id(&shared.private)?;
@@ -55,7 +56,7 @@ impl Disks {
         Ok(Self { all, missing, check })
     }
 
-    /// The tier has names from now on: an empty store has lost them.
+    /// Notes that the tier has names: from now on, an empty store has lost them.
     pub(crate) fn set_formatted(&self) -> Result<()> {
         match self.all.first() {
             Some(shared) => set_formatted(&shared.tree.private),
@@ -63,13 +64,13 @@ impl Disks {
         }
     }
 
-    /// Nodes that were missing when the names were built last.
+    /// Nodes that were missing in the last rebuild.
     pub(crate) fn were_missing(&self) -> Result<Vec<String>> {
         let dir = self.check.sub(MISSING)?;
         Ok(dir.names()?.iter().filter_map(|name| name.to_str().map(str::to_owned)).collect())
     }
 
-    /// Keeps which nodes are missing now.
+    /// Records which nodes are missing now.
     pub(crate) fn keep_missing(&self, missing: &[String]) -> Result<()> {
         let dir = self.check.sub(MISSING)?;
         for node in missing {
@@ -83,7 +84,7 @@ impl Disks {
         Ok(())
     }
 
-    /// What is unreadable would be forgotten.
+    /// Refuses to rebuild over unreadable directories, whose content would be forgotten.
     pub(crate) fn refuse_unread(&self) -> Result<()> {
         let mut unread = self.all.iter().flat_map(|disk| {
             disk.scanned.unread.iter().map(|line| format!("{}/{line}", disk.tree.path.display()))
@@ -100,18 +101,18 @@ impl Disks {
         }
     }
 
-    /// Whether a rebuild was begun and not ended.
+    /// Whether a rebuild was begun and not finished.
     pub(crate) fn is_rebuilding(&self) -> Result<bool> {
         Ok(self.check.read(REBUILDING, 0)?.is_some())
     }
 
-    /// Keeps whether one was.
+    /// Records whether a rebuild is under way.
     pub(crate) fn set_rebuilding(&self, is: bool) -> Result<()> {
         if is { self.check.replace(REBUILDING, b"") } else { self.check.remove(REBUILDING) }
     }
 }
 
-/// Whether a rebuild of the names of the tier at `root` was begun and not ended.
+/// Whether a rebuild of the names of the tier at `root` was begun and not finished.
 pub(crate) fn is_rebuilding(root: &Path) -> Result<bool> {
     let shared = Tree::open(&root.join("hdd"), Steps::default())?;
     Ok(shared.private.sub("check")?.read(REBUILDING, 0)?.is_some())
@@ -126,13 +127,13 @@ fn read(tree: Tree, node: Option<String>) -> Result<Disk> {
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) tree: Tree,
-    /// Whose SSD it is; of the shared disk, which is the first one, nobody's.
+    /// The node whose SSD this is; `None` for the shared disk, which is the first.
     pub(crate) node: Option<String>,
     pub(crate) scanned: Scanned,
 }
 
 impl Disk {
-    /// Moves a file to where nobody looks for files of the tier; it is still there for people.
+    /// Moves a file out of the tier, to where people still find it.
     pub(crate) fn set_aside(&self, path: &RelativePath, number: u64) -> Result<()> {
         let aside = self.tree.private.sub("leftovers")?;
         self.tree.rename_to(path, &aside, &fresh("leftover", number))

@@ -1,4 +1,4 @@
-//! Numbers and names that others have written on the disks: by `cp -a` past the mounts, or to do harm.
+//! Forged numbers and names on the disks: copies made by `cp -a` past the mounts, or made to do harm.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use halocline_vfs::namespace::xattr;
 
 use super::tests::World;
 
-/// What `cp -a` makes of a directory or file: all attributes are those of the original.
+/// Copies a directory or file as `cp -a` does, with all attributes.
 fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
         fs::create_dir(to).unwrap();
@@ -40,7 +40,7 @@ fn with_a_directory() -> World {
     world
 }
 
-/// What was there before is there, as it was.
+/// Everything that was there before is still there, unchanged.
 #[track_caller]
 fn keeps_all(world: &World, before: &std::collections::BTreeMap<String, String>) {
     let report = world.repair(true);
@@ -55,7 +55,7 @@ fn keeps_all(world: &World, before: &std::collections::BTreeMap<String, String>)
 
 #[test]
 fn a_copy_of_a_directory_takes_nothing_from_the_original() {
-    // Before and behind it in the order of names.
+    // Names that sort before and after the original.
     for copied in ["a copy", "x copy"] {
         for is_forgotten in [false, true] {
             let world = with_a_directory();
@@ -82,7 +82,7 @@ fn a_file_of_somebody_else_with_the_number_of_another_takes_nothing_from_it() {
         let path = world.at("shared").join(forged);
         copy(&world.at("shared/victim/file"), &path);
         fs::write(&path, "forged").unwrap();
-        // Where that cannot be, it is one more copy of the same owner.
+        // If we may not change the owner, it is one more copy of the same owner.
         let _other = std::os::unix::fs::chown(&path, Some(1234), None);
         keeps_all(&world, &before);
         let after = world.tree();
@@ -92,7 +92,7 @@ fn a_file_of_somebody_else_with_the_number_of_another_takes_nothing_from_it() {
 
 #[test]
 fn names_that_others_may_have_listed_are_believed_only_where_they_may_make_names() {
-    // The modes of a file of ours, and of the directory in which it lists a name.
+    // Modes of one of our files, and of the directory in which it lists a name.
     let cases = [
         (0o644, 0o755, true),
         (0o664, 0o755, false),

@@ -1,8 +1,8 @@
-//! The names that the disks have together, from what was found on each.
+//! Merges what was found on each disk into one set of names.
 //!
-//! What stands in attributes are claims: whoever owns a file can write them, where he reaches the disk. What must hold:
-//! a claim gives nobody a name in a directory that he could not write to, no other owner, and nobody's number. What is where
-//! a sound store has it, with its number, is that file or directory, whoever else claims the number: copies made by
+//! Attributes are claims: a file's owner can write them if he reaches the disk. What must hold: a claim gives nobody
+//! a name in a directory that he could not write to, another owner, or another's number. Whatever is where a sound
+//! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
 mod half_made;
@@ -23,7 +23,7 @@ use crate::places::{SHARED, SSD};
 use half_made::Claim;
 use owner::Owner;
 
-/// What a mode lets others than the owner do.
+/// Permission bits of everybody but the owner.
 const NOT_OWNER: u32 = 0o077;
 
 /// Something on a disk: which disk, and which item of it.
@@ -36,7 +36,7 @@ pub(crate) struct FoundDirectory {
     pub(crate) parent: u64,
     pub(crate) name: Name,
     pub(crate) attributes: Attributes,
-    /// The directory on the shared disk; it is missing there otherwise.
+    /// The directory on the shared disk; `None` if it is missing there.
     pub(crate) at: Option<At>,
     /// Whether it has its number there.
     pub(crate) is_numbered: bool,
@@ -47,16 +47,16 @@ pub(crate) struct FoundDirectory {
 pub(crate) struct FoundFile {
     pub(crate) number: u64,
     pub(crate) names: Vec<(u64, Name)>,
-    /// With where it is.
+    /// With the file's location.
     pub(crate) attributes: Attributes,
     pub(crate) at: At,
-    /// All its paths on that disk: a rename that was not finished leaves two.
+    /// All its paths on that disk: an unfinished rename leaves two.
     pub(crate) paths: Vec<At>,
     /// Whether it has its number there.
     pub(crate) is_numbered: bool,
 }
 
-/// What has no data and no number: symbolic links, pipes, sockets, devices.
+/// Something without data and number: a symbolic link, pipe, socket or device.
 #[derive(Debug)]
 pub(crate) struct FoundOther {
     pub(crate) directory: u64,
@@ -73,30 +73,30 @@ pub(crate) struct Found {
     pub(crate) others: Vec<FoundOther>,
     /// The number of each directory of each disk.
     pub(crate) directory_of: BTreeMap<At, u64>,
-    /// Copies of files, with their numbers, that a move left.
+    /// Copies that moves left, with their files' numbers.
     pub(crate) left_copies: Vec<(At, u64)>,
-    /// Copies of files that were removed while they were moved.
+    /// Copies of files that were removed during a move.
     pub(crate) never_arrived: Vec<(At, u64)>,
-    /// What does not fit together, or was left alone.
+    /// Inconsistent things that were left alone.
     pub(crate) told: Vec<String>,
 }
 
-/// Gives numbers that nobody had.
+/// Gives unused numbers.
 pub(crate) trait Numbers {
-    /// Numbers from here on were given to nobody: whoever claims one lies.
+    /// No number from here on was ever given: a claim to one is false.
     fn first_unused(&self) -> u64;
-    /// One of them.
+    /// An unused number.
     fn fresh(&mut self) -> Result<u64>;
 }
 
-/// Puts it together.
+/// Merges the disks.
 struct Builder<'a> {
     disks: &'a [Disk],
-    /// What a sound store says.
+    /// The names in a sound store.
     view: &'a View,
     numbers: &'a mut dyn Numbers,
     found: Found,
-    /// Names that are taken, and numbers of directories with them.
+    /// Names that are taken, with the numbers of those that are directories.
     taken: BTreeMap<(u64, Name), Option<u64>>,
     /// The number of each directory of each disk.
     directory_of: BTreeMap<At, u64>,
@@ -107,7 +107,7 @@ struct Builder<'a> {
     claims: Vec<Claim>,
 }
 
-/// The names that disks have together; the first one is the shared disk. `view` is what the store says, if it is sound.
+/// Merges the names of all disks; the first one is the shared disk. `view` is what the store says, if it is sound.
 pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<Found> {
     let mut builder = Builder {
         disks,
@@ -146,7 +146,7 @@ impl<'a> Builder<'a> {
         tell(&mut self.found.told, line);
     }
 
-    /// All items of a disk that are of a kind.
+    /// All items of a kind on a disk.
     fn of_kind(&self, disk: usize, is: impl Fn(Kind) -> bool) -> Vec<At> {
         let items = self.disks[disk].scanned.items.iter().enumerate();
         items.filter(|(_, item)| is(item.attributes.kind)).map(|(at, _)| (disk, at)).collect()
@@ -156,7 +156,7 @@ impl<'a> Builder<'a> {
         number < self.numbers.first_unused()
     }
 
-    /// The number of the directory that something is in.
+    /// The number of an item's parent directory.
     fn above(&self, at: At) -> u64 {
         match self.item(at).above {
             None => ROOT.0,
@@ -195,14 +195,14 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Whether a directory of the shared disk is where the store has the one with a number.
+    /// Whether an item on the shared disk is where the store has the directory with a number.
     fn is_stored_directory(&self, number: u64, at: At) -> bool {
         self.view.directories.get(&number).is_some_and(|(parent, name)| {
             *parent == self.above(at) && candidates(name, number).contains(&name_of(self.item(at)))
         })
     }
 
-    /// Whether one of the paths of a file is where the store has the one with a number.
+    /// Whether one of a file's paths is where the store has the file with a number.
     fn is_stored_file(&self, number: u64, paths: &[At]) -> bool {
         let stored =
             self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
@@ -218,7 +218,7 @@ impl<'a> Builder<'a> {
         path.map(|path| Location { node, tier, base, path })
     }
 
-    /// The name without the number by which it was made one of its own, if nothing else has that.
+    /// A directory's name, without the number that was appended when it was made, if that name is free.
     fn true_directory_name(&self, item: &Item, number: u64) -> Name {
         let name = name_of(item);
         let suffix = format!("~{number}");
@@ -241,8 +241,8 @@ impl<'a> Builder<'a> {
         self.found.directories.push(directory);
     }
 
-    /// Directories on SSDs only say in which directory files are. Where they have no number that the shared disk
-    /// knows, their path says it.
+    /// Directories on SSDs only say in which directory files are. If the shared disk does not know their number,
+    /// their path decides.
     fn ssd_directories(&mut self) -> Result<()> {
         let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
         for disk in 1..self.disks.len() {
@@ -287,10 +287,10 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// The file that something on a disk belongs to: those of the SSDs first, whose directories are closed to others.
+    /// Groups the copies of each file; SSDs first, because their directories are closed to others.
     fn files(&mut self) -> Result<()> {
         let disks = (1..self.disks.len()).chain([0]);
-        // One file on a disk may have several paths there.
+        // A file may have several paths on one disk.
         let mut copies: BTreeMap<(usize, (u64, u64)), Vec<At>> = BTreeMap::new();
         let mut order = Vec::new();
         for disk in disks {
@@ -311,7 +311,7 @@ impl<'a> Builder<'a> {
             match item.number.filter(|number| self.is_given(*number)) {
                 None => unnumbered.push(paths),
                 Some(number) => {
-                    // A copy has the same owner: nobody can make one of another's file.
+                    // A copy has the same owner: nobody can make a copy with another owner's.
                     let key = (number, item.attributes.uid, item.attributes.gid);
                     let group = numbered.entry(key).or_default();
                     if group.is_empty() {
@@ -321,7 +321,7 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-        // The first one that claims a number gets it.
+        // The first group that claims a number gets it.
         groups.sort_by_key(|key| {
             !numbered[key].iter().any(|paths| self.is_stored_file(key.0, paths))
         });
@@ -339,7 +339,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// One number, and the copies that claim it. Of two that a move made, that which was not written since is left.
+    /// Chooses among copies that claim a number. Of two made by a move, the one not written since is left over.
     fn copies(&mut self, number: u64, copies: &[Vec<At>]) -> Result<()> {
         if copies.iter().all(|paths| self.has_never_arrived(number, paths)) {
             let all = copies.iter().flatten().map(|path| (*path, number));
@@ -386,8 +386,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Whether something is the copy of a file whose move was not made, and which is not where it was: it was removed. A copy loses its
-    /// attribute before that.
+    /// Whether this is a copy whose move was never made, while its source is gone: then the file was removed. (A
+    /// completed move removes the copy's attribute before the source.)
     fn has_never_arrived(&self, number: u64, paths: &[At]) -> bool {
         let item = self.item(paths[0]);
         let is_read = |from: &Location| self.disks.iter().any(|disk| disk.node == from.node);
@@ -415,7 +415,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Files get the names that they claim, or others where these are taken.
+    /// Names the files as they claim, or otherwise if a name is taken.
     fn name_files(&mut self) {
         let mut claims = std::mem::take(&mut self.claims);
         half_made::settle(&mut claims);
@@ -435,11 +435,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The names of a file that are believed: those of its attribute, or else of its places.
+    /// The credible names of a file: those in its attributes, or else those of its places.
     fn believed_names(&mut self, number: Option<u64>, paths: &[At]) -> Vec<(u64, Name)> {
         let item = self.item(paths[0]);
         let of_places = paths.iter().map(|at| (self.above(*at), name_of(self.item(*at))));
-        // Nobody listed names of something that is not ours. Of ours, a rename left two places: one will do.
+        // Only our files list names. If one has two places, a rename left them: one is enough.
         let most = if number.is_some() { 1 } else { usize::MAX };
         let of_places: Vec<_> = of_places.take(most).collect();
         if number.is_none() || item.names.is_empty() {
@@ -465,7 +465,7 @@ impl<'a> Builder<'a> {
         let file = &item.attributes;
         match self.owners.get(&directory) {
             None => false,
-            // Directories on SSDs are closed, but for the root, which is the operator's: only we listed these.
+            // Directories on SSDs are closed (except for the root, the operator's), so only we can have listed these.
             Some(_) if is_closed || paths.iter().any(|at| self.above(*at) == directory) => true,
             Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         }

@@ -1,4 +1,4 @@
-//! What is on one disk: every directory, file and link below its root, with what their attributes claim.
+//! Scans one disk: every directory, file and link below its root, with the claims in their attributes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,14 +21,14 @@ use crate::places::own_xattrs::{self, TwoNames};
 use crate::places::tree::Tree;
 use crate::stat_conversion::{joined, kind};
 
-/// The most lines of one kind that are kept to be shown.
+/// The most lines of each kind that are kept for display.
 const TOLD_MAX: usize = 1000;
 
 /// Something on a disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) path: RelativePath,
-    /// The item of the directory that it is in; `None` in the root.
+    /// The item of the parent directory; `None` in the root.
     pub(crate) above: Option<usize>,
     pub(crate) attributes: Attributes,
     /// Device and inode number on the disk.
@@ -39,13 +39,13 @@ pub(crate) struct Item {
     pub(crate) names: Vec<(u64, Name)>,
     pub(crate) leaving: Option<u64>,
     pub(crate) arriving: Option<u64>,
-    /// Where the copy is, as it claims, by which it arrives.
+    /// Where the old copy is, as it claims, if it is the new one.
     pub(crate) from: Option<Location>,
-    /// A rename of it and another file, as it claims, that was not finished.
+    /// An unfinished rename of it and another file, as it claims.
     pub(crate) renaming: Option<TwoNames>,
 }
 
-/// Everything on a disk: directories come before what is in them.
+/// Everything on a disk; directories come before their contents.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     pub(crate) items: Vec<Item>,
@@ -55,7 +55,7 @@ pub(crate) struct Scanned {
     pub(crate) unread: Vec<String>,
 }
 
-/// Reads a disk. What is not readable is listed, and hides nothing else.
+/// Reads a disk. Unreadable things are listed, and hide nothing else.
 pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
     let mut scanned = Scanned { root: Some(describe(&tree.look(None)?)?.0), ..Scanned::default() };
     let mut todo: Vec<Option<usize>> = vec![None];
@@ -85,7 +85,7 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
                     }
                     scanned.items.push(item);
                 }
-                // It went meanwhile.
+                // It was removed meanwhile.
                 Ok(None) => {}
                 Err(error) => tell(&mut scanned.unread, format!("{path}: {error}")),
             }
@@ -94,7 +94,7 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
     Ok(scanned)
 }
 
-/// Keeps a line to be shown, if there are not too many.
+/// Keeps a line for display, unless there are too many.
 pub(crate) fn tell(lines: &mut Vec<String>, line: String) {
     if lines.len() < TOLD_MAX {
         lines.push(line);
@@ -105,7 +105,7 @@ fn names(tree: &Tree, path: Option<&RelativePath>) -> Result<Vec<std::ffi::OsStr
     let dir = tree.look(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut names = beneath::names(openat(&dir, ".", flags, Mode::empty())?)?;
-    // What is decided by order is decided in the same way each time.
+    // Sorted, so that decisions that depend on the order are reproducible.
     names.sort_unstable();
     Ok(names)
 }
@@ -142,7 +142,7 @@ fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option
     }))
 }
 
-/// The attributes of something, as they stand in the store.
+/// The attributes of something, in the form of the store.
 fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     let stat = stat_descriptor(fd)?;
     let raw = &stat.raw;
@@ -163,7 +163,7 @@ fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     Ok((attributes, stat))
 }
 
-/// The extended attributes that programs see; those which the store has no room for are left out.
+/// The extended attributes that programs see, except for those for which the store has no room.
 fn xattrs(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let names = match xattr::list_on(fd) {
         Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),

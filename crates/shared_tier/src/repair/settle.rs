@@ -1,5 +1,5 @@
-//! Directories on the shared disk are put where the store has them: those that are missing are made, and those that a node
-//! was renaming when it died are renamed.
+//! Puts directories on the shared disk where the store has them: makes missing ones, and completes the renames of
+//! nodes that died.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use crate::places::DirectoryStep;
 use crate::places::own_xattrs;
 use crate::places::tree::{Owner, Tree, candidates};
 
-/// Where a directory is on the disk: the one that it is in, and its path.
+/// Where a directory is on the disk: its parent, and its path.
 type OnDisk = (OwnedFd, RelativePath);
 
 /// Puts all directories where the store has them.
@@ -38,13 +38,13 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
         }
         let path = one.and_then(|one| one.at).map(|at| shared.scanned.items[at.1].path.clone());
         let place = match path {
-            // Opened now: those above may be renamed first.
+            // Opened now, because its parents may be renamed first.
             Some(path) => Some((tree.parent_of(&path)?, path)),
             None => None,
         };
         wrong.insert(*number, place);
     }
-    // Those above come first, and what is renamed below another one is found there by then.
+    // Parents come first; what is then renamed to below another directory is found there.
     let mut order: Vec<u64> = wrong.keys().copied().collect();
     order.sort_by_key(|number| steps(&view, *number).len());
     for number in order {
@@ -62,7 +62,8 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
     Ok(())
 }
 
-/// Takes the attributes of moves and renames off the copies that stay: nobody moves or renames them any more, and they are alone from now on.
+/// Removes the attributes of moves and renames from the copies that stay: nobody moves or renames them any more, and
+/// they are the only ones from now on.
 pub(super) fn clear_move_xattrs(disks: &[Disk], found: &Found) -> Result<()> {
     for file in &found.files {
         let disk = &disks[file.at.0];
@@ -111,7 +112,7 @@ fn rename(
     Err(Errno::EXIST.into())
 }
 
-/// Makes a directory that the shared disk has lost.
+/// Makes a directory that is missing on the shared disk.
 fn make(
     tree: &Tree,
     above: &crate::places::tree::FoundDirectory,

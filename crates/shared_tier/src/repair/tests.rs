@@ -1,4 +1,4 @@
-//! Nodes with disks and a store that forgets: what was acknowledged is found again.
+//! Nodes with disks, and a store that forgets: acknowledged changes are recovered.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ use crate::store_directories::StoreDirectories;
 #[derive(Default)]
 pub(crate) struct Death {
     left: AtomicI64,
-    /// Is told of each step before that.
+    /// Is told of each step before the death.
     pub(crate) told: Mutex<Option<Told>>,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Death {
 }
 
 impl Death {
-    /// It dies after so many more steps.
+    /// Dies after so many more steps.
     pub(crate) fn end_after(&self, steps: i64) {
         self.left.store(steps, Ordering::SeqCst);
     }
@@ -47,13 +47,13 @@ impl Death {
 
 impl Watcher for Death {
     fn before(&self, _: &'static str) -> Result<()> {
-        // Taken out meanwhile: what it does is no step.
+        // Taken out: its own calls are no steps.
         let told = self.told.lock().take();
         if let Some(mut told) = told {
             told();
             *self.told.lock() = Some(told);
         }
-        // Nothing is done any more once it is dead.
+        // Nothing is done after the death.
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             return Err(Errno::CANCELED.into());
         }
@@ -67,7 +67,7 @@ pub(crate) struct World {
     pub(crate) store: MemoryNames,
 }
 
-/// One node: what the engine does, in the order in which it does it.
+/// One node: makes the calls of the engine, in the engine's order.
 pub(crate) struct Node {
     pub(crate) places: Places,
     pub(crate) names: Arc<Namespace>,
@@ -86,7 +86,7 @@ impl World {
         world
     }
 
-    /// Without names.
+    /// A world without names.
     pub(crate) fn unformatted() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         fs::create_dir(scratch.path().join("shared")).unwrap();
@@ -105,7 +105,7 @@ impl World {
         format!("{}/{{node}}/ssd", self.scratch.path().display())
     }
 
-    /// A node that dies before its step of a number.
+    /// A node that dies before the step with this number.
     pub(crate) fn node_until(&self, node: &str, session: u64, steps: i64) -> Node {
         let store: Arc<dyn NameStore> = Arc::new(self.store.for_another_node());
         let names = Namespace::open(store, Session(session), WaitLimit::default()).unwrap();
@@ -138,7 +138,7 @@ impl World {
         self.store.restart(Shards(BTreeMap::new()));
     }
 
-    /// Every path with what is there: a file's text, or what else it is.
+    /// Every path with its content: a file's text, or what else it is.
     pub(crate) fn tree(&self) -> BTreeMap<String, String> {
         let node = self.node_until("n1", 999, i64::MAX);
         let mut tree = BTreeMap::new();
@@ -211,7 +211,7 @@ impl Node {
         Ok(inode.0)
     }
 
-    /// A call of the store is a step, too.
+    /// A request to the store is a step, too.
     fn step(&self) -> Result<()> {
         self.death.before("asking the store")
     }
@@ -277,7 +277,7 @@ impl Node {
     }
 }
 
-/// A tree of both nodes, with directories and files that were renamed.
+/// A tree of both nodes, with renamed directories and files.
 fn filled() -> World {
     let world = World::new();
     let (one, two) = (world.node("n1"), world.node_until("n2", 2, i64::MAX));
@@ -319,11 +319,11 @@ fn a_store_that_forgot_everything_is_built_again() {
     assert_eq!(world.tree(), before);
     let again = world.repair(false);
     assert!(again.is_clean(), "{again:?}");
-    // The numbers are those from before, so descriptors that nodes have stay right.
+    // Numbers are as before, so the nodes' descriptors stay valid.
     let node = world.node_until("n2", 3, i64::MAX);
     let second = node.names.lookup(&Node::entry(1, "second")).unwrap();
     assert_eq!(second.links, 2);
-    // A store with older names is no better.
+    // A store with stale names is no better.
     let saved = world.store.saved();
     node.create(1, "newer", "than what was saved").unwrap();
     world.store.restart(saved);
@@ -343,7 +343,7 @@ fn a_node_that_is_away_is_named_and_its_files_come_back_with_it() {
         !report.is_rebuilt && report.unreached_files == 3 && report.lost.is_empty(),
         "{report:?}"
     );
-    // The names stay, and the files of the node alone fail.
+    // The names stay, and only the files on that node fail.
     let failed: Vec<_> = world.tree().into_values().filter(|what| what == "error 5").collect();
     assert_eq!(failed.len(), 3);
     world.forget();
@@ -362,7 +362,7 @@ fn a_node_that_is_away_is_named_and_its_files_come_back_with_it() {
     assert!(world.repair(false).is_clean());
 }
 
-/// What was acknowledged before is there, what was in flight was made or not, and a check has nothing to say afterwards.
+/// Acknowledged changes are there, changes in flight were made or not, and a check finds nothing afterwards.
 #[test]
 fn whoever_dies_at_any_step_loses_nothing_and_a_repair_puts_everything_in_order() {
     type Act = fn(&Node, u64) -> Result<()>;
@@ -424,7 +424,7 @@ fn claims_of_others_give_them_nothing() {
     let a = node.mkdir(1, "a").unwrap();
     let f = node.create(a, "f", "true").unwrap();
     let before = world.tree();
-    // Copies of what is there, as `cp -a` makes them past the mount: numbers, names and all.
+    // Copies of existing files, as `cp -a` makes them past the mount, with numbers and names.
     let put = |path: &str, number: u64, names: &[(u64, Name)]| {
         fs::write(world.at(path), "forged").unwrap();
         let file = File::open(world.at(path)).unwrap();
@@ -469,7 +469,7 @@ fn a_rebuild_that_died_is_done_again() {
     world.repair(true);
     let before = world.tree();
     world.forget();
-    // It began and has written the root only.
+    // A rebuild that was begun and has written only the root.
     let disks = Disks::read(&world.at("n1"), Some(&world.peers())).unwrap();
     disks.set_rebuilding(true).unwrap();
     world.store.begin_epoch(true).unwrap();

@@ -1,5 +1,5 @@
-//! What the disks did not follow, because a node died between the store's change and theirs: names of files that are
-//! listed with their bytes, second places of files, and directories that are gone.
+//! Changes that the disks did not follow, because a node died between the store's change and theirs: names that are
+//! recorded with files, second places of files, and removed directories.
 
 use std::collections::BTreeSet;
 
@@ -15,18 +15,18 @@ use super::found::{At, Found};
 use super::view::View;
 use crate::places::{Place, own_xattrs};
 
-/// What is to be put right.
+/// What must be put right.
 #[derive(Debug, Default)]
 pub(super) struct Unfollowed {
-    /// Files with other names in the store, and which.
+    /// Files whose recorded names differ from the store, and the right names.
     pub(super) relisted: Vec<(At, Vec<(u64, Name)>)>,
-    /// Further places of files; the bytes have another one.
+    /// Second places of files, which the bytes have left.
     pub(super) places: Vec<At>,
-    /// Directories that the store does not know, in which nothing is left; what is in one comes before it.
+    /// Directories that the store does not know and in which nothing is left; contents come before their directory.
     pub(super) directories: Vec<At>,
 }
 
-/// Finds it. `gone` is what will be taken away, so that it keeps no directory.
+/// Finds it. `gone` are items that will be removed, so they keep no directory.
 pub(super) fn unfollowed(
     disks: &Disks,
     (view, is_rebuilt): (&View, bool),
@@ -43,7 +43,7 @@ pub(super) fn unfollowed(
         };
         let is_there = |at: &&At| place.is_some_and(|place| is_at(disks, **at, place, found));
         let Some(at) = file.paths.iter().find(is_there) else { continue };
-        // One by hand, or of a tier of one node, is at one of its names.
+        // A file put there by hand, or of a tier of one node, is at one of its names.
         let names = stored.map_or(&file.names, |stored| &stored.names);
         let is_left = |other: &&At| *other != at && !is_named(disks, **other, names, found);
         all.places.extend(file.paths.iter().filter(is_left));
@@ -81,14 +81,14 @@ fn is_at(disks: &Disks, at: At, place: &Place, found: &Found) -> bool {
     disk.node == place.node && is_path
 }
 
-/// Whether something is at one of these names.
+/// Whether an item is at one of these names.
 fn is_named(disks: &Disks, at: At, names: &[(u64, Name)], found: &Found) -> bool {
     let last = disks.all[at.0].scanned.items[at.1].path.last();
     let above = above(at, disks, found);
     names.iter().any(|(directory, name)| Some(*directory) == above && name.as_bytes() == last)
 }
 
-/// The names that a scan takes for those of the file at a place.
+/// The names that a scan attributes to the file at a place.
 fn listed(disks: &Disks, at: At, found: &Found) -> Option<Vec<(u64, Name)>> {
     let item = &disks.all[at.0].scanned.items[at.1];
     if item.names.is_empty() {
@@ -97,11 +97,11 @@ fn listed(disks: &Disks, at: At, found: &Found) -> Option<Vec<(u64, Name)>> {
     Some(item.names.clone())
 }
 
-/// Directories of a disk of which the store knows no more, and in which nothing stays.
+/// Directories on a disk that the store no longer knows, and in which nothing stays.
 fn directories(disks: &Disks, disk: usize, view: &View, gone: &BTreeSet<At>) -> Vec<At> {
     let items = &disks.all[disk].scanned.items;
     let (mut left, mut kept) = (Vec::new(), BTreeSet::new());
-    // What is in a directory comes behind it.
+    // Contents come after their directory, so go backwards.
     for (at, item) in items.iter().enumerate().rev() {
         let is_gone = if item.attributes.kind == Kind::Directory {
             let is_unknown = |number| !view.directories.contains_key(&number);
@@ -145,7 +145,7 @@ impl Unfollowed {
 fn relist(disk: &Disk, at: At, names: &[(u64, Name)]) -> Result<()> {
     let item = &disk.scanned.items[at.1];
     let fd = disk.tree.look(Some(&item.path))?;
-    // Nobody has replaced it since it was read.
+    // Nobody may have replaced it since it was read.
     if stat_descriptor(&fd)?.key() != item.key {
         let path = disk.tree.path.join(item.path.as_path());
         return Err(Error::at(path, "list the names of the file")(Errno::STALE.into()));

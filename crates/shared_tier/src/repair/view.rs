@@ -1,4 +1,4 @@
-//! The names in the store, all of them.
+//! All names in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,10 @@ pub(crate) struct StoredFile {
     pub(crate) names: Vec<(u64, Name)>,
 }
 
-/// All names.
+/// All names in the store.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    /// Each directory with the one above it and its name there; not the root.
+    /// Each directory, except the root, with its parent and its name there.
     pub(crate) directories: BTreeMap<u64, (u64, Name)>,
     pub(crate) files: BTreeMap<u64, StoredFile>,
     pub(crate) names: BTreeSet<(u64, Name)>,
@@ -98,7 +98,7 @@ impl View {
         while let Some((above, name)) = self.directories.get(&directory) {
             names.push(name.as_bytes().escape_ascii().to_string());
             directory = *above;
-            // What others wrote into a store may lead in a circle.
+            // Forged names in the store may form a cycle.
             if names.len() > self.directories.len() + 1 {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The thread that looks after the SSD: demotes files before it is full, and looks at what others changed.
+//! The background thread of the SSD: demotes files before it is full, and picks up changes by others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use super::OwnSsd;
 
 /// How often the SSD is checked without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
-/// How often it is looked at what is on it: what other nodes do there is found only by that.
+/// How often the SSD is scanned: only a scan finds what other nodes do there.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
-/// The same where something was not as it was known.
+/// The same after something turned out to be stale.
 const LOOK_SOON: Duration = Duration::from_secs(5);
-/// A look takes at most one part in so many of the time.
+/// A scan takes at most one part in so many of the time.
 const LOOK_SHARE: u32 = 20;
 
-/// Wakes the thread: the SSD may be fuller than it should be.
+/// Wakes the thread: the SSD may be above its watermark.
 pub(super) type SsdWakeups = Wakeups<bool>;
 
-/// Nothing is due yet.
+/// Wake-ups with nothing due yet.
 pub(super) fn wakeups(clock: &Clock) -> SsdWakeups {
     Wakeups::new(clock, TICK)
 }
 
-/// When the SSD was looked at last, and how long that took.
+/// When the SSD was scanned last, and how long that took.
 #[derive(Debug)]
 struct Looked {
     at: Instant,
     took: Duration,
-    /// Notes of renames that were not finished then.
+    /// Notes of renames that were unfinished then.
     unfinished: BTreeSet<String>,
 }
 
@@ -49,10 +49,10 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If no more threads can be started.
     pub(crate) fn start(ssd: &Arc<OwnSsd>) -> Result<Self> {
         let own = Arc::clone(ssd);
         let thread = thread::Builder::new().name("tier-demoter".into()).spawn(move || {
@@ -79,7 +79,7 @@ impl Drop for Background {
 }
 
 impl OwnSsd {
-    /// Runs round after round. One that panics leaves its files at the step at which it panicked, as a kill would.
+    /// Runs round after round. A round that panics leaves its files at the step that it had reached, as a kill would.
     fn run(&self) {
         let mut looked = None;
         loop {
@@ -88,7 +88,7 @@ impl OwnSsd {
                 *self.executor.trouble.lock() = Some(panicked.to_string());
                 true
             });
-            // For the whole tick if it was in vain: each write to a full SSD wakes.
+            // After a fruitless round wait a full tick; otherwise every write to a full SSD would wake us.
             if !self.wakeups.wait(|is_due| !in_vain && std::mem::take(is_due)) {
                 break;
             }
@@ -96,7 +96,7 @@ impl OwnSsd {
         self.executor.planner.jobs().note_places();
     }
 
-    /// Does what is due; returns whether it was in vain.
+    /// Does what is due; returns whether it was fruitless.
     fn round(&self, looked: &mut Option<Looked>) -> bool {
         let base = &self.base;
         if base.sessions.check().is_err() {

@@ -23,27 +23,27 @@ use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::{Place, SHARED, SSD};
 
-/// The most files that are moved at once. The moves of small ones wait for the disks to be durable, which one wait does
-/// for many; large ones would only keep each other waiting.
+/// The most files that are moved at once. A move of a small file mostly waits for syncs, and one sync serves many
+/// moves; large files would only slow each other down.
 pub(crate) const PARALLEL_MAX: usize = 16;
-/// About so many bytes are under way at once.
+/// About how many bytes may be under way at once.
 const BYTES_AT_ONCE: u64 = 8 << 20;
-/// After so many failures in a row, no more files are moved in one go.
+/// After so many failures in a row, the round ends.
 const FAILURES_MAX: usize = 8;
-/// A copy may need this much more than its data.
+/// Space that a copy may need in addition to its data.
 pub(crate) const COPY_SLACK: u64 = 16 << 10;
 
-/// How many files are moved at once, by the sizes of the first of them, at most [`PARALLEL_MAX`].
+/// How many files to move at once, given the sizes of the first ones; at most [`PARALLEL_MAX`].
 pub(crate) fn at_once(first: &[u64]) -> usize {
     let mean = first.iter().sum::<u64>() / (first.len() as u64).max(1);
     let at_once = usize::try_from(BYTES_AT_ONCE / mean.max(1)).unwrap_or(PARALLEL_MAX);
     at_once.clamp(1, PARALLEL_MAX)
 }
 
-/// What became of a file that was to leave the SSD.
+/// The outcome of a demotion.
 enum Left {
     Yes,
-    /// It is open, or is not here any more.
+    /// It is open, or no longer here.
     No,
     Failed(Error),
 }
@@ -58,10 +58,10 @@ pub(crate) struct Executor {
     pub(crate) counters: Counters,
     pub(crate) history: History,
     pub(crate) active: ActiveMoves<PathBuf>,
-    /// Why files could not leave lately.
+    /// Why files could not be demoted lately.
     pub(crate) trouble: Mutex<Option<String>>,
     pub(crate) stops: AtomicBool,
-    /// What is on the SSD is not as it was known.
+    /// What we know of the SSD is stale: scan it soon.
     pub(crate) wants_look: AtomicBool,
 }
 
@@ -92,7 +92,7 @@ impl Executor {
         self.migrator().is_on(place, tier)
     }
 
-    /// Moves a file that was found to the own SSD or the shared disk; `goes_on` is told of each piece that was copied.
+    /// Moves a file to the own SSD or the shared disk; `goes_on` is told of each piece that was copied.
     ///
     /// # Errors
     /// As [`Migrator::move_file`].
@@ -125,7 +125,7 @@ impl Executor {
     ) -> Result<Moved> {
         let was_here = self.is_on(from, SSD);
         if tier == SHARED && !self.fits_the_shared_disk(inode, size) {
-            // Before it is copied until the disk is full.
+            // Rather than copying until the disk is full.
             return Err(Errno::NOSPC.into());
         }
         let path = Paths::new(&self.base.paths).of(name).unwrap_or_default();
@@ -139,7 +139,7 @@ impl Executor {
         if let Ok(Moved::Done(bytes)) = moved {
             self.counters.moved(tier == SSD, size.max(bytes));
             if tier == SSD {
-                // As far as it is known without a look at it.
+                // An estimate; a scan gives the exact size.
                 let bytes = bytes.next_multiple_of(4096);
                 self.residents.put(inode.0, Resident { name: name.clone(), bytes });
                 self.planner.moved(inode.0, true);
@@ -153,14 +153,15 @@ impl Executor {
 
     /// Whether the shared disk has room for a file.
     fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64) -> bool {
-        // One with holes has fewer on disk.
+        // A sparse file takes fewer bytes on disk.
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
         let need = known.map_or(size, |bytes| bytes.min(size));
         let all = self.base.places.totals(SHARED);
         all.map_or(true, |all| need <= all.f_bavail.saturating_mul(all.f_frsize))
     }
 
-    /// Bytes that its own file system has left for files, or `None` if moving files to the shared disk frees none there.
+    /// Bytes that the SSD's file system has left for files; `None` if moving files to the shared disk frees none
+    /// there.
     fn room_on_disk(&self) -> Option<u64> {
         let places = &self.base.places;
         let (ssd, shared) = (places.totals(SSD).ok()?, places.totals(SHARED).ok()?);
@@ -172,8 +173,8 @@ impl Executor {
         self.room_on_disk().is_some()
     }
 
-    /// What is free for a file of so many bytes, below the high watermark, and what has to leave for it. `None` if it
-    /// never fits.
+    /// The bytes below the high watermark that are free for a file of this size, and those that must leave for it.
+    /// `None` if it can never fit.
     pub(crate) fn room_for(&self, bytes: u64) -> Option<Room> {
         let need = bytes.saturating_add(COPY_SLACK);
         if need > self.watermarks.high() {
@@ -186,7 +187,7 @@ impl Executor {
         Some(Room { free, missing: need.saturating_sub(free) })
     }
 
-    /// Demotes files if the SSD is fuller than it should be; `false` if that was in vain.
+    /// Demotes files if the SSD is above its watermark; `false` if that was fruitless.
     pub(crate) fn keep_below_watermarks(&self) -> bool {
         let used = self.residents.used();
         let wanted = self.watermarks.wanted_room(used, || self.room_on_disk());
@@ -198,19 +199,19 @@ impl Executor {
         self.free_up(missing, &|_| false)
     }
 
-    /// How many bytes wait to be demoted.
+    /// How many bytes are above the watermark, waiting to be demoted.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.watermarks.waiting(self.residents.used())
     }
 
-    /// Demotes files in the policy's order until so many bytes have left; whether they have.
+    /// Demotes files in the policy's order until so many bytes have left; returns whether they have.
     pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> bool {
         let paths = Paths::new(&self.base.paths);
         let order = self.planner.plan_room(&self.residents, except, &paths);
         self.demote_all(&order, missing)
     }
 
-    /// Demotes files in their order until so many bytes have left; whether they have.
+    /// Demotes files in the given order until so many bytes have left; returns whether they have.
     pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> bool {
         let left = Mutex::new((0_u64, missing));
         let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -221,7 +222,7 @@ impl Executor {
                 let Some(number) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                 let Some(resident) = self.residents.get(*number) else { continue };
                 {
-                    // What others are moving counts: else too many would leave.
+                    // Count what other threads are moving: else too many files would leave.
                     let mut left = left.lock();
                     if left.0 >= left.1 || !goes_on {
                         break;
@@ -246,7 +247,7 @@ impl Executor {
         };
         thread::scope(|scope| {
             for _ in 1..self.parallel(order) {
-                // Fewer will do.
+                // If no thread can be started, fewer will do.
                 let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -255,7 +256,7 @@ impl Executor {
         left.0 >= left.1
     }
 
-    /// How many of some files are moved at once.
+    /// How many of these files to move at once.
     fn parallel(&self, order: &[u64]) -> usize {
         let first = &order[..order.len().min(PARALLEL_MAX)];
         let sizes = first.iter().filter_map(|number| self.residents.get(*number));
@@ -263,14 +264,14 @@ impl Executor {
         at_once(&sizes).min(order.len())
     }
 
-    /// Demotes a file that is on the own SSD, unless it is open somewhere.
+    /// Demotes a file on the own SSD, unless it is open somewhere.
     fn demote(&self, number: u64, resident: &Resident) -> Left {
         if self.base.table.find(InodeNumber(number)).is_some_and(|node| node.0.is_open()) {
             return Left::No;
         }
         let found = match self.base.names.lookup(&resident.name) {
             Ok(found) if found.inode.0 == number => found,
-            // It has another name by now, or none.
+            // It was renamed or removed meanwhile.
             Ok(_) | Err(Failure::Refused(_)) => return self.is_not_as_known(number),
             Err(failure) => return Left::Failed(of_names(failure)),
         };
@@ -298,14 +299,14 @@ impl Executor {
         }
     }
 
-    /// What is known of a file is old: the next look at the SSD tells.
+    /// What we know of a file is stale: the next scan corrects it.
     fn is_not_as_known(&self, number: u64) -> Left {
         self.residents.remove(number);
         self.wants_look.store(true, Ordering::Relaxed);
         Left::No
     }
 
-    /// Brings a file that nobody has open to the own SSD, if the policy finds it worth that; whether it came.
+    /// Brings a file that nobody has open to the own SSD, if the policy finds it worthwhile; returns whether it came.
     pub(crate) fn bring(&self, name: &EntryName, found: &Node, ahead: Option<Ahead>) -> bool {
         let of = &found.attributes;
         let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {

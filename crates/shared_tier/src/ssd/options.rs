@@ -1,4 +1,4 @@
-//! How the space on a node's SSD is kept.
+//! Options for the space on a node's SSD.
 
 use halocline_api::config::CacheSize;
 

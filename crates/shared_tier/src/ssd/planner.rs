@@ -1,4 +1,4 @@
-//! Which files are to be on this node's SSD: the policy, and what overrules it. It plans; the
+//! Which files should be on this node's SSD: the policy, and what overrides it. It plans; the
 //! [executor](super::executor) moves.
 
 use std::cell::RefCell;
@@ -17,14 +17,14 @@ use super::rules::Rules;
 use crate::directory_paths::DirectoryPaths;
 use crate::entry_names::os;
 
-/// The most files among which those that leave are sought.
+/// The most files that are considered for demotion.
 const VICTIMS_MAX: usize = 1 << 20;
 
 /// The policy, the rules and the jobs.
 #[derive(Debug)]
 pub(crate) struct Planner {
     policy: Mutex<Box<dyn Keep>>,
-    /// What of other nodes' files was used here.
+    /// Uses here of files on other nodes.
     transfers: Mutex<Transfers>,
     pub(crate) rules: Rules,
     jobs: Mutex<Jobs>,
@@ -32,7 +32,7 @@ pub(crate) struct Planner {
     clock: Clock,
 }
 
-/// The paths of files, by the directories that were found while one plan is made.
+/// The paths of files; directories are looked up once per plan.
 pub(crate) struct Paths<'a> {
     directories: &'a DirectoryPaths,
     found: RefCell<FxHashMap<u64, Option<PathBuf>>>,
@@ -62,7 +62,7 @@ impl<'a> Paths<'a> {
     }
 }
 
-/// The room on an SSD that a file is to get.
+/// Room on an SSD for a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     /// Bytes that are free.
@@ -95,24 +95,24 @@ impl Planner {
         })
     }
 
-    /// A file is used.
+    /// Tells the policy that a file was used.
     pub(crate) fn referenced(&self, number: u64, bytes: u64) {
         self.policy.lock().referenced(number, bytes);
     }
 
-    /// A file has come to the SSD, or left it.
+    /// Tells the policy that a file has come to the SSD, or left it.
     pub(crate) fn moved(&self, number: u64, to_ssd: bool) {
         self.policy.lock().moved(number, to_ssd);
         self.transfers.lock().forget(number);
     }
 
-    /// A file exists no more.
+    /// Tells the policy that a file is gone.
     pub(crate) fn removed(&self, number: u64) {
         self.policy.lock().removed(number);
         self.transfers.lock().forget(number);
     }
 
-    /// Whether a use of a file on another node's SSD is worth its way here.
+    /// Whether a use of a file on another node's SSD justifies moving it here.
     pub(crate) fn is_worth_the_way(&self, number: u64, ahead: Option<&Ahead>) -> bool {
         let announced = ahead.map_or(0, |ahead| ahead.later(u64::MAX));
         self.transfers.lock().used(number, announced)
@@ -123,18 +123,18 @@ impl Planner {
         self.jobs.lock()
     }
 
-    /// Whether paths of files affect where they are.
+    /// Whether any decision depends on the paths of files.
     pub(crate) fn goes_by_paths(&self) -> bool {
         self.rules.has_pins() || self.jobs.lock().any()
     }
 
-    /// Tells jobs that a thread opens or makes a file; what is announced of it, if that is a job's own use.
+    /// Tells jobs that a thread opens or makes a file; returns what is announced for it, if this is a job's own use.
     pub(crate) fn follow_jobs(&self, path: &Path, by: u32) -> Option<Ahead> {
         let opener = self.openers.of_thread(by, self.clock.instant());
         self.jobs.lock().opened(path, &opener).1
     }
 
-    /// What may leave and is known of it. `None` of the numbers stays by the policy's decision.
+    /// The files that may be demoted, with what is known of them: neither pinned nor in `except`.
     fn candidates(
         &self,
         residents: &Residents,
@@ -148,7 +148,7 @@ impl Planner {
                 continue;
             }
             if goes_by_paths {
-                // Of one whose path is not known nobody can say that it is not pinned.
+                // Without its path we cannot tell that it is not pinned.
                 let Some(path) = paths.of(&resident.name) else { continue };
                 if self.rules.pins(&path) {
                     continue;
@@ -162,7 +162,7 @@ impl Planner {
         known
     }
 
-    /// All files that may leave, in the policy's order.
+    /// All files that may be demoted, in the policy's order.
     pub(crate) fn plan_room(
         &self,
         residents: &Residents,
@@ -174,7 +174,7 @@ impl Planner {
         self.policy.lock().leaving(files, &known)
     }
 
-    /// Which files leave so that one of `bytes` bytes can come; `None` if it is to be served where it is.
+    /// Which files to demote so that one of `bytes` bytes fits; `None` if it should be served where it is.
     pub(crate) fn plan_promotion(
         &self,
         (number, bytes): (u64, u64),

@@ -1,8 +1,8 @@
-//! Which files are on this node's SSD, and how many bytes they have there.
+//! The files on this node's SSD, and the bytes that each takes there.
 //!
-//! What this node does is known at once; what others do (they move files away, write them, rename and remove them) is
-//! found by looking at the whole SSD now and then ([`scan`](super::scan)). So this is what was known last, and nothing is
-//! moved by it without a look at the store.
+//! Changes by this node are known at once; changes by others (who move files away, write, rename and remove them) are
+//! found by scanning the whole SSD now and then ([`scan`](super::scan)). So entries may be stale, and nothing is
+//! moved without checking the store.
 
 use halocline_model::namespace::EntryName;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ pub(crate) struct Residents(Mutex<State>);
 struct State {
     files: FxHashMap<u64, Resident>,
     used: u64,
-    /// What changed since a look at the SSD began: what that finds is older.
+    /// Files that changed since a scan began: its results for them are stale.
     changed: Option<FxHashSet<u64>>,
 }
 
@@ -45,12 +45,12 @@ impl State {
 }
 
 impl Residents {
-    /// A file is on the SSD now, or has another size or name there.
+    /// Adds a file, or updates its size or name.
     pub(crate) fn put(&self, number: u64, resident: Resident) {
         self.0.lock().set(number, Some(resident));
     }
 
-    /// A file that is known has so many bytes by now.
+    /// Updates the size of a known file.
     pub(crate) fn set_bytes(&self, number: u64, bytes: u64) {
         let mut state = self.0.lock();
         if let Some(known) = state.files.get(&number).filter(|known| known.bytes != bytes) {
@@ -59,7 +59,7 @@ impl Residents {
         }
     }
 
-    /// A file that is known has another name by now.
+    /// Updates the name of a known file.
     pub(crate) fn renamed(&self, number: u64, name: &EntryName) {
         let mut state = self.0.lock();
         if let Some(known) = state.files.get(&number) {
@@ -68,7 +68,7 @@ impl Residents {
         }
     }
 
-    /// A file is there no more.
+    /// Removes a file.
     pub(crate) fn remove(&self, number: u64) {
         self.0.lock().set(number, None);
     }
@@ -77,7 +77,7 @@ impl Residents {
         self.0.lock().files.get(&number).cloned()
     }
 
-    /// Bytes of all of them.
+    /// The bytes of all of them.
     pub(crate) fn used(&self) -> u64 {
         self.0.lock().used
     }
@@ -92,12 +92,12 @@ impl Residents {
         state.files.iter().map(|(number, resident)| (*number, resident.clone())).collect()
     }
 
-    /// A look at the SSD begins.
+    /// A scan begins.
     pub(crate) fn begin_scan(&self) {
         self.0.lock().changed = Some(FxHashSet::default());
     }
 
-    /// What the look has found; `None` if it failed.
+    /// The result of a scan; `None` if it failed.
     pub(crate) fn end_scan(&self, found: Option<FxHashMap<u64, Resident>>) {
         let mut state = self.0.lock();
         let changed = state.changed.take().unwrap_or_default();

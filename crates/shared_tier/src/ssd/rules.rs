@@ -1,4 +1,5 @@
-//! The globs of files that stay on SSDs, or off them. They are the tier's: any node changes them, and all heed them.
+//! Globs of files that stay on SSDs, or off them. They belong to the tier: any node can change them, and all obey
+//! them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,11 +32,11 @@ struct State {
     seen: Option<Stamp>,
 }
 
-/// What changes when the file is replaced: inode number, time in nanoseconds, size.
+/// A stamp that changes when the file is replaced: inode number, time in nanoseconds, size.
 type Stamp = (u64, i64, u64);
 
 impl Rules {
-    /// Those that are kept in a private directory of the shared disk.
+    /// Loads the rules from a private directory of the shared disk.
     pub(crate) fn load(common: &Path, pin: Vec<String>, exclude: Vec<String>) -> Result<Self> {
         let rules = Self { common: common.to_owned(), pin, exclude, state: RwLock::default() };
         *rules.state.write() = rules.read()?;
@@ -48,12 +49,12 @@ impl Rules {
     }
 
     fn read(&self) -> Result<State> {
-        // Before they are read: rules that change meanwhile are read again.
+        // Taken before the rules are read, so that a change meanwhile makes us read them again.
         let seen = self.stamp();
         Ok(State { globs: Globs::load(&self.common, &self.pin, &self.exclude)?, seen })
     }
 
-    /// Takes in what other nodes changed since; whether that was anything.
+    /// Loads changes by other nodes; returns whether there were any.
     pub(crate) fn refresh(&self) -> Result<bool> {
         let is_changed = self.stamp() != self.state.read().seen;
         if is_changed {
@@ -63,13 +64,13 @@ impl Rules {
         Ok(is_changed)
     }
 
-    /// Changes them, for all nodes and later mounts.
+    /// Changes the rules for all nodes and later mounts.
     pub(crate) fn change(&self, change: &RuleChange) -> Result<Told> {
         let lock = PrivateDir::open(&self.common)?.file(LOCK, Use::Write)?;
-        // Another node may be changing them.
+        // Waits for another node's change.
         flock(&lock, FlockOperation::LockExclusive)?;
         let _lock = LockedFile::new(lock);
-        // Without those that this mount was given, which are its own.
+        // Without the globs given to this mount, which are its own.
         let mut globs = Globs::load(&self.common, &[], &[])?;
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
@@ -83,7 +84,7 @@ impl Rules {
         Ok(self.told())
     }
 
-    /// For people.
+    /// The rules, for people.
     pub(crate) fn told(&self) -> Told {
         let globs = &self.state.read().globs;
         Told { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
@@ -97,7 +98,7 @@ impl Rules {
         self.state.read().globs.has_excludes()
     }
 
-    /// Whether a file stays on the SSD on which it is.
+    /// Whether a file stays on its SSD.
     pub(crate) fn pins(&self, path: &Path) -> bool {
         self.state.read().globs.pins(path)
     }

@@ -1,4 +1,4 @@
-//! The files that are on this node's SSD, by what is there.
+//! Finds the files on this node's SSD by reading it.
 
 use std::ops::ControlFlow;
 
@@ -21,11 +21,11 @@ use std::os::unix::ffi::OsStrExt;
 pub(super) struct Seen {
     pub(super) number: u64,
     pub(super) resident: Resident,
-    /// When it was changed last, in seconds since 1970.
+    /// When it was last changed, in seconds since 1970.
     pub(super) mtime: i64,
 }
 
-/// Tells of each file on an SSD that has a number. What cannot be read is passed over: it is moved by nobody.
+/// Reports each file on an SSD that has a number. Unreadable files are skipped: nobody moves them.
 ///
 /// # Errors
 /// If the SSD itself cannot be read.
@@ -48,7 +48,7 @@ pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(Seen) -> ControlFlow<()>) ->
                 }
                 libc::S_IFREG => {
                     let Some(number) = own_xattrs::number(&fd, own_xattrs::INODE) else { continue };
-                    // Its names are listed where its place does not tell them.
+                    // Its names are listed if its place does not give them.
                     let listed = own_xattrs::names(&fd).into_iter().next();
                     let (directory, name) =
                         listed.unwrap_or_else(|| (directory, Name::from(path.last())));

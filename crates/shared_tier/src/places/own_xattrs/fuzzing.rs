@@ -5,13 +5,13 @@ use super::{
     renaming_value, value,
 };
 
-/// A claim of each kind: what is believed has one form, or is the same when it is written again.
+/// A claim of each kind: an accepted value has only one form, or survives being written again.
 pub(crate) fn claims(bytes: &[u8]) {
     if let Some(number) = parse_number(bytes) {
         assert_eq!(number.to_string().as_bytes(), bytes);
     }
     if let Some((directory, name)) = parse_name(bytes) {
-        // In another form it would be kept where nobody takes it away.
+        // In another form it would be in an attribute where nobody removes it.
         assert_eq!(value(directory, &name), bytes);
     }
     if let Some(renaming) = parse_renaming(bytes) {
@@ -23,7 +23,7 @@ pub(crate) fn claims(bytes: &[u8]) {
     }
 }
 
-/// What is written of a file with a name, whose copy came from a place.
+/// Attributes as they are written for a file with a name, whose copy came from a place.
 pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 4] {
     let name = Name::from(&b"a name\xff"[..]);
     let (old, new) = ((4711, name.clone()), (1, Name::from("new")));

@@ -1,5 +1,5 @@
-//! What has no bytes and no number on the shared disk: symbolic links, pipes, sockets and devices. They are made after the store has
-//! them, and are known by their names.
+//! Things without bytes or numbers on the shared disk: symbolic links, pipes, sockets and devices. They are made
+//! after the store has them, and are identified by their names.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -46,13 +46,14 @@ impl SharedDisk {
             let bits = Mode::from_raw_mode(mode & 0o7777);
             mknodat(dir, fresh, FileType::from_raw_mode(mode), bits, device)?;
             own_other(dir, fresh, (uid, gid))?;
-            // `mknod` leaves out what the umask says.
+            // `mknod` applies the umask.
             Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
         })
     }
 
-    /// Makes a symbolic link, pipe, socket or device by `make`, which gets the directory and name of a temporary file. What
-    /// has the name goes, unless it is a file or directory, which have numbers; then it gets the other name.
+    /// Makes a symbolic link, pipe, socket or device by `make`, which gets the directory and name of a temporary
+    /// file. It replaces whatever has the name, except for a file or directory, which have numbers; then it gets the
+    /// other name.
     fn make_other(
         &self,
         near: &[DirectoryStep],
@@ -76,8 +77,8 @@ impl SharedDisk {
         })
     }
 
-    /// Renames a symbolic link, pipe, socket or device in one step, to a name that nothing has. Answers whether what has the new name by
-    /// now is as it should be: otherwise it is to be made there.
+    /// Renames a symbolic link, pipe, socket or device in one step, to a free name. Returns whether the new name is
+    /// now as it should be; if not, it must be made there.
     pub(crate) fn rename_other(
         &self,
         (from_near, from): (&[DirectoryStep], &Name),
@@ -95,7 +96,7 @@ impl SharedDisk {
             }
             let path = below(from_above.1.as_ref(), &name)?;
             return match self.tree.rename(&path, &to_above, to) {
-                // Another one may have its old name, and so the new one, by now.
+                // Another one may have taken the old name, and may now have the new name.
                 Ok(_) => is_as_in_store(&to_above, to, of),
                 Err(error) if matches!(error.errno(), libc::EEXIST | libc::ENOENT) => Ok(false),
                 Err(error) => Err(error),
@@ -104,7 +105,7 @@ impl SharedDisk {
         Ok(false)
     }
 
-    /// Removes a symbolic link, pipe, socket or device; nothing else, and it is no error if it is gone.
+    /// Removes a symbolic link, pipe, socket or device, but nothing else; a missing one is no error.
     pub(crate) fn remove_other(
         &self,
         near: &[DirectoryStep],
@@ -130,7 +131,7 @@ impl SharedDisk {
     }
 }
 
-/// Whether a name on the disk is of something that is neither a file nor a directory, and is what the store says.
+/// Whether a name on the disk is neither a file nor a directory, and is what the store says.
 fn is_as_in_store(above: &FoundDirectory, name: &Name, of: &Attributes) -> Result<bool> {
     let found = match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(false),

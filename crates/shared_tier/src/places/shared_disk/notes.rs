@@ -1,8 +1,8 @@
-//! Notes of directories that are renamed: where each of them may be on the disk meanwhile.
+//! Notes of renames of directories: where each directory may be on the disk meanwhile.
 //!
-//! A note is a symbolic link in `.halocline/renaming` that leads nowhere. Its name is `NUMBER.RANDOM.NODE`, so that whoever renames
-//! has notes that nobody else takes away; its target, `/DIRECTORY/NAME/DIRECTORY/NAME`, has directories by their numbers,
-//! because those are renamed, too.
+//! A note is a symbolic link in `.halocline/renaming` that leads nowhere. Its name is `NUMBER.RANDOM.NODE`, so that
+//! nobody else removes the notes of a rename; its target, `/DIRECTORY/NAME/DIRECTORY/NAME`, gives directories by
+//! number, because they are renamed, too.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -28,10 +28,10 @@ pub(crate) type Position = (u64, Name);
 /// The most positions of one note.
 const POSITIONS_MAX: usize = 2;
 
-/// Names of notes of this process that are in use.
+/// Names of this process's notes that are in use.
 type InUse = Arc<Mutex<BTreeSet<String>>>;
 
-/// The notes of one rename. Dropped without [`Notes::end`], they stay on the disk as notes of something unfinished.
+/// The notes of one rename. Dropped without [`Notes::end`], they stay on the disk for an unfinished rename.
 #[derive(Debug)]
 pub(crate) struct RenameNotes {
     number: u64,
@@ -92,7 +92,7 @@ impl Notes {
         tree.step("noting where a directory is", || symlinkat(target(positions), &self.dir, &name))
     }
 
-    /// The disk has the directory where the store has it.
+    /// Removes the notes: the disk has the directory where the store has it.
     pub(super) fn end(&self, tree: &Tree, notes: &RenameNotes) -> Result<()> {
         notes.names.iter().try_for_each(|name| self.remove(tree, name))
     }
@@ -105,7 +105,7 @@ impl Notes {
         }
     }
 
-    /// All that is noted now, by whichever node.
+    /// All notes that exist now, of all nodes.
     pub(super) fn all(&self) -> Result<Noted<'_>> {
         let read = |name: OsString| {
             let number = name.to_str()?.split('.').next()?.parse().ok()?;
@@ -117,7 +117,7 @@ impl Notes {
         })
     }
 
-    /// Notes of this node of renames that are not under way: directories, and the names of the notes.
+    /// This node's notes of renames that are not under way: the directories, and the names of the notes.
     pub(super) fn left(&self) -> Result<Vec<(u64, String)>> {
         let all = self.all()?;
         let in_use = self.in_use.lock();
@@ -130,7 +130,7 @@ impl Notes {
     }
 }
 
-/// What was noted in some moment.
+/// The notes that existed at some moment.
 pub(super) struct Noted<'a> {
     dir: &'a PrivateDir,
     names: Vec<(u64, OsString)>,
@@ -143,7 +143,7 @@ impl Noted<'_> {
         for (_, name) in self.names.iter().filter(|(of, _)| *of == number) {
             match readlinkat(self.dir, name, Vec::new()) {
                 Ok(target) => positions.extend(read(target.as_bytes())),
-                // It went, or is no link.
+                // It was removed, or is no link.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -152,7 +152,7 @@ impl Noted<'_> {
     }
 }
 
-/// What the note of some positions says.
+/// The target of a note of these positions.
 fn target(positions: &[Position]) -> Vec<u8> {
     let position = |(directory, name): &Position| {
         [b"/", directory.to_string().as_bytes(), b"/", name.as_bytes()].concat()
@@ -160,7 +160,7 @@ fn target(positions: &[Position]) -> Vec<u8> {
     positions.iter().flat_map(position).collect()
 }
 
-/// The positions of a note; those that nobody can have written are left out.
+/// The positions in a note; those that no node can have written are left out.
 fn read(target: &[u8]) -> Vec<Position> {
     let parts: Vec<&[u8]> = target.split(|byte| *byte == b'/').skip(1).collect();
     let (pairs, _) = parts.as_chunks::<2>();

@@ -1,25 +1,25 @@
-//! Renames that change the names of two files, and that only one of both has followed on the disks: each is made, or is not.
+//! Renames of two files that only one of them has followed on the disks: each is completed or dropped.
 
 use std::collections::BTreeMap;
 
 use super::FoundFile;
 use crate::places::own_xattrs::{NameIn, TwoNames};
 
-/// A file, with the names that it claims, and a rename that is noted with it.
+/// A file with the names that it claims, and the rename that is noted on it.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) file: FoundFile,
     pub(super) renaming: Option<TwoNames>,
 }
 
-/// Gives files the names that renames of two files make, where these have begun on the disks.
+/// Completes renames of two files that have begun on the disks.
 ///
-/// What tells that: of an exchange, that the other file claims the name; of a file that replaces another one, that the other one claims it
-/// no more. A note that was left behind by a rename that is over says nothing then: its file has another name.
+/// An exchange has begun if the other file claims the old name; a replacement has begun if the other file no longer
+/// claims the new name. A stale note of a finished rename has no effect: its file has another name.
 pub(super) fn settle(claims: &mut [Claim]) {
     for claim in &mut *claims {
         let Some(renaming) = &claim.renaming else { continue };
-        // Its names are listed one after the other.
+        // A file's names are listed one after the other, so it may list both.
         if claim.file.names.contains(&renaming.to) {
             claim.file.names.retain(|name| *name != renaming.from);
         }

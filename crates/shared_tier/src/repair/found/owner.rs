@@ -1,8 +1,8 @@
-//! Whose directories are.
+//! Owners of directories.
 
 use halocline_cluster::names::attributes::Attributes;
 
-/// Whose a directory is, and who else may make names in it.
+/// A directory's owner, and who else may make names in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner {
     pub(super) uid: u32,
@@ -15,7 +15,7 @@ impl Owner {
         Self { uid: attributes.uid, gid: attributes.gid, mode: attributes.mode }
     }
 
-    /// Whether all who may write a file, and so its attributes, may make names in this directory.
+    /// Whether everybody who may write a file, and therefore its attributes, may make names in this directory.
     pub(super) const fn admits_writers_of(&self, file: &Attributes) -> bool {
         let is_open = self.mode & 0o002 != 0;
         let admits_group = is_open || self.mode & 0o020 != 0 && self.gid == file.gid;

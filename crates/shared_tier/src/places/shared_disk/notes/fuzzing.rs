@@ -1,8 +1,8 @@
-//! What notes of renames say: part of a fuzz target (`crate::fuzzing`).
+//! What notes of renames claim: part of a fuzz target (`crate::fuzzing`).
 
 use super::{POSITIONS_MAX, Position, read, target};
 
-/// The positions of a note are those that are read when it is written again.
+/// The positions of a note survive being written and read again.
 pub(crate) fn note(bytes: &[u8]) {
     let positions = read(bytes);
     assert!(positions.len() <= POSITIONS_MAX);
