@@ -2,12 +2,12 @@
 
 use halocline_api::control::{FileExplanation, FileInfo};
 use halocline_api::file_tier::why_jobs;
-use halocline_cluster::names::attributes::{Attributes, Open};
+use halocline_cluster::names::attributes::{Attributes, Location, Open};
 use halocline_os::counted::counted;
 
 use crate::base::Base;
 use crate::lookup::Found;
-use crate::places::{Place, SSD};
+use crate::places::SSD;
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::planner::Paths;
 
@@ -38,7 +38,12 @@ struct Seen<'a> {
 
 impl Explainer<'_> {
     /// Explains why the file that was found is where it is.
-    pub(crate) fn explain(&self, file: FileInfo, found: &Found, place: &Place) -> FileExplanation {
+    pub(crate) fn explain(
+        &self,
+        file: FileInfo,
+        found: &Found,
+        place: &Location,
+    ) -> FileExplanation {
         let (number, of) = (found.node.inode, &found.node.attributes);
         let side = match &place.node {
             _ if self.executor.is_on(place, SSD) => Holder::Own,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use halocline_api::jobs::Ahead;
-use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::token::Session;
@@ -29,7 +29,6 @@ use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, told_names};
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
-use crate::places::Place;
 use crate::ssd::OwnSsd;
 use crate::stat_conversion::take_over;
 
@@ -327,7 +326,7 @@ impl Files {
     }
 
     /// Sets a new file's inherited ACL on the file with the bytes, too.
-    fn keep_acl(&self, place: &Place, number: u64, attributes: &Attributes) -> Result<()> {
+    fn keep_acl(&self, place: &Location, number: u64, attributes: &Attributes) -> Result<()> {
         for (name, value) in &attributes.xattrs {
             let name = std::os::unix::ffi::OsStrExt::from_bytes(name.as_slice());
             self.base.places.set_xattr(place, number, name, value, 0)?;
@@ -339,7 +338,7 @@ impl Files {
     ///
     /// # Errors
     /// As [`Places::remove_all`](crate::places::Places::remove_all); it is logged.
-    pub(crate) fn remove_data(&self, place: &Place, number: u64) -> Result<()> {
+    pub(crate) fn remove_data(&self, place: &Location, number: u64) -> Result<()> {
         self.ssd.removed(InodeNumber(number));
         self.base.places.remove_all(place, number).inspect_err(|error| {
             tracing::warn!(%error, ?place, "the bytes of a removed file stay until a check sets them aside");
@@ -457,7 +456,7 @@ impl Closes for Files {
 }
 
 /// Where the bytes of a file are.
-pub(crate) fn place_of(attributes: &Attributes) -> Result<&Place> {
+pub(crate) fn place_of(attributes: &Attributes) -> Result<&Location> {
     attributes.location.as_ref().ok_or_else(|| Errno::IO.into())
 }
 

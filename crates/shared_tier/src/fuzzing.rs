@@ -26,14 +26,14 @@ mod tests {
     use halocline_testkit::fuzz_target::run;
 
     use super::*;
-    use crate::places::Place;
     use crate::places::own_xattrs::fuzzing::seeds as claim_seeds;
     use crate::places::shared_disk::fuzzing::seed as note_seed;
+    use halocline_cluster::names::attributes::Location;
 
     #[test]
     fn hostile_attributes() {
         let path = RelativePath::new(b"a/b c").expect("a path");
-        let from = Place { node: Some("n1".to_owned()), tier: 0, base: 1, path };
+        let from = Location { node: Some("n1".to_owned()), tier: 0, base: 1, path };
         let mut seeds = claim_seeds(&from).to_vec();
         let positions = [(1, Name::from("a")), (27, Name::from("b c"))];
         seeds.push(("note", note_seed(&positions)));

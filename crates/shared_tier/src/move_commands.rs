@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glob};
 use halocline_api::globs::{self, Globs};
-use halocline_cluster::names::attributes::Open;
+use halocline_cluster::names::attributes::{Location, Open};
 use halocline_cluster::names::namespace::Node;
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 use crate::base::Base;
 use crate::lookup::{Found, mended};
 use crate::moves::Moved;
-use crate::places::{Place, SHARED, SSD};
+use crate::places::{SHARED, SSD};
 use crate::ssd::executor::{Executor, PARALLEL_MAX, at_once};
 use crate::ssd::planner::Paths;
 use crate::tree_walk::walk;
@@ -36,7 +36,7 @@ struct Named {
     name: EntryName,
     inode: InodeNumber,
     size: u64,
-    place: Place,
+    place: Location,
     /// Whether it is where it should go already.
     is_there: bool,
     /// Whether a program on some node had it open.

@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::token::Session;
@@ -15,7 +15,7 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::{Directories, Place, Places, SHARED};
+use crate::places::{Directories, Places, SHARED};
 use crate::stat_conversion::take_over;
 
 /// The outcome of a move.
@@ -56,7 +56,7 @@ fn is_same(one: &Attributes, other: &Attributes) -> bool {
 
 impl Migrator<'_> {
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
-    pub(crate) fn is_on(&self, place: &Place, tier: u8) -> bool {
+    pub(crate) fn is_on(&self, place: &Location, tier: u8) -> bool {
         place.tier == tier && (tier == SHARED || place.node.as_deref() == Some(self.places.node()))
     }
 
@@ -132,7 +132,7 @@ impl Migrator<'_> {
     fn copy_and_switch(
         &self,
         (name, inode): (&EntryName, InodeNumber),
-        (before, place): (&Attributes, &Place),
+        (before, place): (&Attributes, &Location),
         tier: u8,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
@@ -187,7 +187,7 @@ impl Migrator<'_> {
     }
 
     /// Withdraws the move's attributes and its announcement.
-    fn give_up(&self, (name, inode): (&EntryName, InodeNumber), place: &Place) {
+    fn give_up(&self, (name, inode): (&EntryName, InodeNumber), place: &Location) {
         let _cleared = self.places.cancel_move(place, inode.0);
         let _unannounced = self.names.update_of((name, inode), |attributes| {
             if attributes.writer != Some(self.session) {

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Open};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location, Open};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
 use halocline_os::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
 use crate::lookup::{Found, Lookup};
-use crate::places::{DirectoryStep, Place, RenameNotes};
+use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming};
 
 /// How often to retry recording a file's names with its bytes while others change them.
@@ -175,7 +175,7 @@ impl NameChanges {
     fn tell_names(
         &self,
         number: InodeNumber,
-        place: Result<&Place>,
+        place: Result<&Location>,
         (is, was): (&[&EntryName], &[&EntryName]),
     ) -> Result<()> {
         let (places, mut place) = (&self.base.places, place?.clone());
@@ -480,8 +480,8 @@ impl NameChanges {
     fn set_place(
         &self,
         (name, number): (&EntryName, InodeNumber),
-        old: &Place,
-        new: &Place,
+        old: &Location,
+        new: &Location,
     ) -> Result<namespace::Node> {
         let now_ns = self.base.now_ns();
         let swap = |attributes: &mut Attributes| {

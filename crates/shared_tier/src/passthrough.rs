@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use halocline_api::control::tier::PassthroughStatus;
 use halocline_api::file_tier::KernelServed;
-use halocline_cluster::names::attributes::Attributes;
+use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_os::clock::Clock;
 use halocline_os::kernel_passthrough;
 use parking_lot::Mutex;
@@ -88,8 +88,7 @@ impl Passthrough {
     /// Why the kernel must not serve a file that `node` opens; `None` if it may.
     pub(crate) fn why_ours(&self, of: &Attributes, flags: i32, node: &str) -> WhyOurs {
         let set_id = libc::S_ISUID | libc::S_ISGID;
-        let is_own =
-            |place: &crate::places::Place| place.tier == SSD && place.node.as_deref() == Some(node);
+        let is_own = |place: &Location| place.tier == SSD && place.node.as_deref() == Some(node);
         if let Some(why) = self.served.why_none() {
             Some(why)
         } else if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {

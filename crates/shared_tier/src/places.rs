@@ -1,6 +1,6 @@
 //! Places of files and directories on the disks: this node's own SSD, the shared disk, other nodes' SSDs.
 //!
-//! The bytes of a file are one ordinary file, at the [`Place`] that its attributes in the store name; directories are
+//! The bytes of a file are one ordinary file, at the [`Location`] that its attributes in the store name; directories are
 //! on the shared disk, and on SSDs as far as they are needed. All of them carry their numbers in extended attributes
 //! (`docs/decisions/0047-shared-tier-on-disk.md`). What must hold:
 //! - Nothing is opened, changed or removed unless it has the number that the caller asks for, and nothing is reached
@@ -42,9 +42,6 @@ use steps::Steps;
 pub(crate) use steps::Watcher;
 use tree::{FoundDirectory, Owner, Tree, proc_path};
 use users_xattrs::{remove_xattr, set_xattr};
-
-/// Where the bytes of a file are.
-pub(crate) type Place = Location;
 
 /// The tier of SSDs.
 pub(crate) const SSD: u8 = 0;
@@ -127,7 +124,7 @@ impl Places {
     /// Runs something on the tree of a place, with the directory at which the place's path begins.
     fn on<T>(
         &self,
-        place: &Place,
+        place: &Location,
         act: impl FnOnce(&Tree, FoundDirectory) -> Result<T>,
     ) -> Result<T> {
         match (&place.node, place.tier) {
@@ -148,7 +145,7 @@ impl Places {
     /// Passes the file at a place, opened with [`OFlags::PATH`], to a function, with its path from the tree's root.
     fn find<T>(
         &self,
-        place: &Place,
+        place: &Location,
         inode: u64,
         act: impl FnOnce(&Tree, OwnedFd, RelativePath) -> Result<T>,
     ) -> Result<T> {
@@ -178,7 +175,7 @@ impl Places {
         inode: u64,
         (mode, uid, gid): (u32, u32, u32),
         tier: u8,
-    ) -> Result<(Place, OwnedFd)> {
+    ) -> Result<(Location, OwnedFd)> {
         let owner = Owner { mode, uid, gid };
         let prefers_ssd = tier == SSD && !self.ssd.is_nearly_full();
         let [first, second] = if prefers_ssd { [SSD, SHARED] } else { [SHARED, SSD] };
@@ -195,7 +192,7 @@ impl Places {
         name: &Name,
         inode: u64,
         owner: Owner,
-    ) -> Result<(Place, OwnedFd)> {
+    ) -> Result<(Location, OwnedFd)> {
         let directory = number_of(near);
         let (tree, above) = self.directory_on(tier, near)?;
         let (fd, path) = tree.make_file(&above, (directory, name), inode, owner)?;
@@ -211,12 +208,12 @@ impl Places {
     }
 
     /// The place of a path from the root of the own SSD or the shared disk.
-    fn place(&self, tier: u8, directory: u64, path: &RelativePath) -> Result<Place> {
+    fn place(&self, tier: u8, directory: u64, path: &RelativePath) -> Result<Location> {
         Ok(if tier == SSD {
-            Place { node: Some(self.node.clone()), tier, base: ROOT.0, path: path.clone() }
+            Location { node: Some(self.node.clone()), tier, base: ROOT.0, path: path.clone() }
         } else {
             let name = RelativePath::new(path.last()).ok_or(Errno::INVAL)?;
-            Place { node: None, tier, base: directory, path: name }
+            Location { node: None, tier, base: directory, path: name }
         })
     }
 
@@ -224,7 +221,7 @@ impl Places {
     ///
     /// # Errors
     /// `ENOENT` if the file is not there (any more): then look up its name again.
-    pub(crate) fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open_file(&self, place: &Location, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
         self.find(place, inode, |tree, fd, _| {
@@ -239,7 +236,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub(crate) fn stat(&self, place: &Place, inode: u64) -> Result<Stat> {
+    pub(crate) fn stat(&self, place: &Location, inode: u64) -> Result<Stat> {
         self.find(place, inode, |_, fd, _| stat_descriptor(&fd))
     }
 
@@ -250,11 +247,11 @@ impl Places {
     /// As [`Places::open_file`].
     pub(crate) fn link(
         &self,
-        place: &Place,
+        place: &Location,
         inode: u64,
         to_near: &[DirectoryStep],
         name: &Name,
-    ) -> Result<Place> {
+    ) -> Result<Location> {
         let directory = number_of(to_near);
         self.find(place, inode, |tree, fd, _| {
             let above = if place.tier == SSD {
@@ -264,7 +261,7 @@ impl Places {
             };
             let path = tree.link(&fd, &above, (directory, name), inode)?;
             let to = self.place(place.tier, directory, &path)?;
-            Ok(Place { node: place.node.clone(), ..to })
+            Ok(Location { node: place.node.clone(), ..to })
         })
     }
 
@@ -277,7 +274,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `unlink(2)`, and of a node that is not reached.
-    pub(crate) fn remove(&self, place: &Place, inode: u64) -> Result<()> {
+    pub(crate) fn remove(&self, place: &Location, inode: u64) -> Result<()> {
         match self.find(place, inode, |tree, _, path| tree.unlink(&path, AtFlags::empty())) {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
@@ -290,7 +287,7 @@ impl Places {
     /// As [`Places::open_file`].
     pub(crate) fn set_attributes(
         &self,
-        place: &Place,
+        place: &Location,
         inode: u64,
         change: &SetAttr,
     ) -> Result<Stat> {
@@ -308,7 +305,7 @@ impl Places {
     /// As [`Places::open_file`].
     pub(crate) fn set_xattr(
         &self,
-        place: &Place,
+        place: &Location,
         inode: u64,
         name: &OsStr,
         value: &[u8],
@@ -321,7 +318,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub(crate) fn remove_xattr(&self, place: &Place, inode: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, place: &Location, inode: u64, name: &OsStr) -> Result<()> {
         self.find(place, inode, |tree, fd, _| remove_xattr(tree, &fd, name))
     }
 

@@ -20,14 +20,14 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
+use crate::places::own_xattrs;
 use crate::places::tree::candidates;
-use crate::places::{Place, own_xattrs};
 use build::Build;
 use disks::{Disk, Disks};
 use found::{At, Found, FoundDirectory, FoundFile, Numbers, found};
@@ -342,7 +342,7 @@ impl<'a> Repair<'a> {
     /// Checks that each file of the store is at its place.
     fn look_at_places(
         &mut self,
-        places: &BTreeMap<u64, (&FoundFile, Option<Place>)>,
+        places: &BTreeMap<u64, (&FoundFile, Option<Location>)>,
         found: &Found,
         report: &mut Report,
     ) {
@@ -365,7 +365,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Whether something with a number is at a place.
-    fn is_at(&self, place: &Place, number: u64, found: &Found) -> bool {
+    fn is_at(&self, place: &Location, number: u64, found: &Found) -> bool {
         let disk = self.disks.all.iter().find(|disk| disk.node == place.node);
         let Some(disk) = disk else { return false };
         disk.scanned.items.iter().any(|item| {

@@ -22,7 +22,7 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_api::control::{JobChange, JobInfo};
 use halocline_api::file_tier::Opening;
 use halocline_api::jobs::{Ahead, Jobs};
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::namespace::Node;
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::base::Base;
-use crate::places::{Place, SHARED, SSD};
+use crate::places::{SHARED, SSD};
 use background::{SsdWakeups, wakeups};
 use executor::Executor;
 use options::SpaceOptions;
@@ -82,12 +82,12 @@ impl OwnSsd {
         &self.policy
     }
 
-    fn is_here(&self, place: &Place) -> bool {
+    fn is_here(&self, place: &Location) -> bool {
         self.executor.is_on(place, SSD)
     }
 
     /// The tier under which a handle's file is counted.
-    pub(crate) fn tier_of(&self, place: Option<&Place>) -> usize {
+    pub(crate) fn tier_of(&self, place: Option<&Location>) -> usize {
         usize::from(!place.is_some_and(|place| self.is_here(place)))
     }
 
@@ -117,7 +117,7 @@ impl OwnSsd {
     pub(crate) fn created(
         &self,
         (name, number): (&EntryName, InodeNumber),
-        place: &Place,
+        place: &Location,
         by: u32,
         is_open: bool,
     ) {
@@ -174,7 +174,7 @@ impl OwnSsd {
     fn wants(
         &self,
         name: &EntryName,
-        (found, place): (&Node, &Place),
+        (found, place): (&Node, &Location),
         ahead: Option<Ahead>,
     ) -> bool {
         if self.executor.stops.load(Ordering::Relaxed) {

@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use halocline_cluster::names::attributes::RelativePath;
+use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::Name;
 use halocline_os::error::Result;
 
 use super::tree::Tree;
-use super::{Place, Places, own_xattrs};
+use super::{Places, own_xattrs};
 
 /// Names that a file gets and loses, each in the directory with a number.
 type Changes<'a> = (&'a [(u64, Name)], &'a [(u64, Name)]);
@@ -24,7 +24,7 @@ impl ListedNames<'_> {
     /// # Errors
     /// `EMLINK` if there are more than an attribute holds; as [`Places::open_file`].
     #[cfg(test)]
-    pub(crate) fn set(self, place: &Place, inode: u64, names: &[(u64, Name)]) -> Result<()> {
+    pub(crate) fn set(self, place: &Location, inode: u64, names: &[(u64, Name)]) -> Result<()> {
         self.0.find(place, inode, |tree, fd, path| {
             let is_plain = match names {
                 [(directory, name)] => {
@@ -42,7 +42,7 @@ impl ListedNames<'_> {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub(crate) fn of(self, place: &Place, inode: u64) -> Result<Vec<(u64, Name)>> {
+    pub(crate) fn of(self, place: &Location, inode: u64) -> Result<Vec<(u64, Name)>> {
         self.0.find(place, inode, |tree, fd, path| listed_names(tree, &fd, &path))
     }
 
@@ -53,7 +53,7 @@ impl ListedNames<'_> {
     /// `ENOSPC` if there are more than the file system keeps; as [`Places::open_file`].
     pub(crate) fn change(
         self,
-        place: &Place,
+        place: &Location,
         inode: u64,
         (add, remove): Changes<'_>,
     ) -> Result<()> {
@@ -78,7 +78,12 @@ impl ListedNames<'_> {
     ///
     /// # Errors
     /// As [`ListedNames::change`].
-    pub(crate) fn tell(self, place: &Place, inode: u64, (add, remove): Changes<'_>) -> Result<()> {
+    pub(crate) fn tell(
+        self,
+        place: &Location,
+        inode: u64,
+        (add, remove): Changes<'_>,
+    ) -> Result<()> {
         self.0.find(place, inode, |tree, fd, _| change(tree, &fd, (add, remove)))
     }
 }

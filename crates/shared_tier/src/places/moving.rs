@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
+use halocline_cluster::names::attributes::Location;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
@@ -22,7 +23,7 @@ use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, se
 use rustix::io::Errno;
 
 use super::tree::{Tree, fresh, proc_path};
-use super::{DirectoryStep, Place, Places, own_xattrs};
+use super::{DirectoryStep, Places, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
 const PIECE: u64 = 8 << 20;
@@ -35,7 +36,7 @@ pub(crate) struct Source {
     file: File,
     pub(crate) stat: Stat,
     number: u64,
-    place: Place,
+    place: Location,
 }
 
 /// The new copy of a file.
@@ -43,7 +44,7 @@ pub(crate) struct Source {
 pub(crate) struct Arrived {
     /// It may be renamed meanwhile; this descriptor stays valid.
     file: File,
-    pub(crate) place: Place,
+    pub(crate) place: Location,
 }
 
 impl Source {
@@ -61,7 +62,7 @@ impl Source {
 impl Places {
     /// Begins a move of a file, with a number that no other move has: the old copy gets the attribute of a move,
     /// durably.
-    pub(crate) fn begin_move(&self, place: &Place, inode: u64, number: u64) -> Result<Source> {
+    pub(crate) fn begin_move(&self, place: &Location, inode: u64, number: u64) -> Result<Source> {
         self.find(place, inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
@@ -76,7 +77,7 @@ impl Places {
     }
 
     /// Cancels a move: the old copy is the only one.
-    pub(crate) fn cancel_move(&self, place: &Place, inode: u64) -> Result<()> {
+    pub(crate) fn cancel_move(&self, place: &Location, inode: u64) -> Result<()> {
         self.find(place, inode, |tree, fd, _| {
             tree.step("taking the attribute of a move away", || {
                 own_xattrs::clear(&fd, own_xattrs::LEAVING)
@@ -128,7 +129,7 @@ impl Places {
     }
 
     /// Ends a move after the store has the new place: removes the new copy's attribute, then the old copy.
-    pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
+    pub(crate) fn end_move(&self, from: &Location, to: &Arrived, inode: u64) -> Result<()> {
         assert_ne!(
             *from, to.place,
             "I15: the copy that is removed is not the one that the store names"
@@ -155,7 +156,7 @@ impl Places {
     /// [`own_xattrs::clear_renaming`].
     pub(crate) fn note_renaming(
         &self,
-        place: &Place,
+        place: &Location,
         inode: u64,
         renaming: &own_xattrs::TwoNames,
     ) -> Result<OwnedFd> {
@@ -170,7 +171,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::remove`].
-    pub(crate) fn remove_all(&self, place: &Place, inode: u64) -> Result<()> {
+    pub(crate) fn remove_all(&self, place: &Location, inode: u64) -> Result<()> {
         let left = match self.find(place, inode, |_, fd, _| {
             Ok(own_xattrs::from(&fd).zip(Some(stat_descriptor(&fd)?.raw.st_uid)))
         }) {

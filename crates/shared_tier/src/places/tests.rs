@@ -76,13 +76,13 @@ fn name(text: &str) -> Name {
 }
 
 /// Makes a file with a text in it.
-fn make(places: &Places, near: &[DirectoryStep], called: &str, inode: u64) -> Place {
+fn make(places: &Places, near: &[DirectoryStep], called: &str, inode: u64) -> Location {
     let (place, fd) = places.make_file(near, &name(called), inode, owner(0o640), SSD).unwrap();
     write!(File::from(fd), "{called} {inode}").unwrap();
     place
 }
 
-fn read(places: &Places, place: &Place, inode: u64) -> Result<String> {
+fn read(places: &Places, place: &Location, inode: u64) -> Result<String> {
     let mut text = String::new();
     File::from(places.open_file(place, inode, OFlags::RDONLY)?).read_to_string(&mut text)?;
     Ok(text)
@@ -226,7 +226,7 @@ fn no_link_is_followed_and_nothing_but_a_file_is_opened() {
     symlink(disks.at("outside/f"), disks.at("n1/ssd/f")).unwrap();
     mkfifoat(CWD, disks.at("n1/ssd/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
     fs::create_dir(disks.at("n1/ssd/directory")).unwrap();
-    let at = |path: &str| Place {
+    let at = |path: &str| Location {
         node: Some("n1".to_owned()),
         tier: SSD,
         base: 1,
@@ -245,9 +245,9 @@ fn no_link_is_followed_and_nothing_but_a_file_is_opened() {
     let place = make(&one, &near, "f", 8);
     assert_eq!(place.path.as_bytes(), b"d~5/f");
     for place in [
-        Place { tier: 2, ..at("f") },
-        Place { node: None, tier: SSD, ..at("f") },
-        Place { node: Some("../n2".to_owned()), ..at("f") },
+        Location { tier: 2, ..at("f") },
+        Location { node: None, tier: SSD, ..at("f") },
+        Location { node: Some("../n2".to_owned()), ..at("f") },
     ] {
         assert!(one.stat(&place, 7).is_err(), "{place:?}");
     }

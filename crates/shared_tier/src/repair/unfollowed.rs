@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::disks::{Disk, Disks};
 use super::found::{At, Found};
 use super::view::View;
-use crate::places::{Place, own_xattrs};
+use crate::places::own_xattrs;
 
 /// What must be put right.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ fn above(at: At, disks: &Disks, found: &Found) -> Option<u64> {
     }
 }
 
-fn is_at(disks: &Disks, at: At, place: &Place, found: &Found) -> bool {
+fn is_at(disks: &Disks, at: At, place: &Location, found: &Found) -> bool {
     let (disk, item) = (&disks.all[at.0], &disks.all[at.0].scanned.items[at.1]);
     let is_path = match &disk.node {
         Some(_) => item.path == place.path,

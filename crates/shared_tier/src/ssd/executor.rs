@@ -8,7 +8,7 @@ use std::thread;
 
 use halocline_api::file_tier::{ActiveMoves, Counters, History};
 use halocline_api::jobs::Ahead;
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::namespace::{Failure, Node};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
@@ -21,7 +21,7 @@ use super::residents::{Resident, Residents};
 use crate::base::Base;
 use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
-use crate::places::{Place, SHARED, SSD};
+use crate::places::{SHARED, SSD};
 
 /// The most files that are moved at once. A move of a small file mostly waits for syncs, and one sync serves many
 /// moves; large files would only slow each other down.
@@ -88,7 +88,7 @@ impl Executor {
     }
 
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
-    pub(crate) fn is_on(&self, place: &Place, tier: u8) -> bool {
+    pub(crate) fn is_on(&self, place: &Location, tier: u8) -> bool {
         self.migrator().is_on(place, tier)
     }
 
@@ -100,7 +100,7 @@ impl Executor {
         &self,
         name: &EntryName,
         (inode, size): (InodeNumber, u64),
-        (from, tier): (&Place, u8),
+        (from, tier): (&Location, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
         let moved = self.move_uncounted(name, (inode, size), (from, tier), goes_on);
@@ -120,7 +120,7 @@ impl Executor {
         &self,
         name: &EntryName,
         (inode, size): (InodeNumber, u64),
-        (from, tier): (&Place, u8),
+        (from, tier): (&Location, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
         let was_here = self.is_on(from, SSD);

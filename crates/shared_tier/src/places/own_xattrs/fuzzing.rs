@@ -1,9 +1,10 @@
 //! What the extended attributes of files and directories claim: part of a fuzz target (`crate::fuzzing`).
 
 use super::{
-    Location, Name, TwoNames, from_value, parse_from, parse_name, parse_number, parse_renaming,
+    Name, TwoNames, from_value, parse_from, parse_name, parse_number, parse_renaming,
     renaming_value, value,
 };
+use halocline_cluster::names::attributes::Location;
 
 /// A claim of each kind: an accepted value has only one form, or survives being written again.
 pub(crate) fn claims(bytes: &[u8]) {
