@@ -61,8 +61,8 @@ const SOURCES: [Source; 5] = [
             ),
             (
                 "the_note_comes_before_the_count",
-                "        self.count.fetch_add(1, Ordering::SeqCst);\n        // Seldom",
-                "        if self.noted.load(Ordering::SeqCst) {\n            self.count.fetch_add(1, Ordering::SeqCst);\n            return;\n        }\n        self.count.fetch_add(1, Ordering::SeqCst);\n        // Seldom",
+                "        self.count.fetch_add(1, Ordering::SeqCst);\n        // Rarely",
+                "        if self.noted.load(Ordering::SeqCst) {\n            self.count.fetch_add(1, Ordering::SeqCst);\n            return;\n        }\n        self.count.fetch_add(1, Ordering::SeqCst);\n        // Rarely",
             ),
             // As it was until this found it.
             (

@@ -213,14 +213,18 @@ fn i5_a_batch_brings_no_more_than_fits() {
     let fixture = Arc::new(fixture);
     fixture.tier().change_rules(&RuleChange::Pin("greedy".into())).unwrap();
     let greedy = fixture.create("greedy");
-    let (watched, taken) = (Arc::downgrade(&fixture), AtomicBool::new(false));
-    // Somebody takes the room when the first copy of the batch is made.
+    let (watched, taken) = (Arc::downgrade(&fixture), Mutex::new(false));
+    // Somebody takes the room when the first copy of the batch is made. The other threads that copy wait for that: if
+    // they took the room first, the greedy file would go on on the disk, and leave room for all.
     let steps = fixture.count(move |tier, what| {
         let Some(fixture) = watched.upgrade() else { return };
-        if (tier, what) == (0, "creating a copy") && !taken.swap(true, Ordering::AcqRel) {
-            for at in 0..(limit - (160 << 10)) >> 16 {
+        if (tier, what) == (0, "creating a copy") {
+            let mut taken = taken.lock();
+            let left = if *taken { 0 } else { (limit - (160 << 10)) >> 16 };
+            for at in 0..left {
                 fixture.tier().write(&greedy, at << 16, &vec![1; 64 << 10], CALLER).unwrap();
             }
+            *taken = true;
         }
         let used = blocks_below(&fixture.ssd(""));
         assert!(used <= limit, "{used} bytes before {what}");
