@@ -61,13 +61,13 @@ const SOURCES: [Source; 5] = [
             ),
             (
                 "the_note_comes_before_the_count",
-                "        self.count.fetch_add(1, Ordering::SeqCst);\n        // Rarely",
-                "        if self.noted.load(Ordering::SeqCst) {\n            self.count.fetch_add(1, Ordering::SeqCst);\n            return;\n        }\n        self.count.fetch_add(1, Ordering::SeqCst);\n        // Rarely",
+                "        self.count.fetch_add(1, Ordering::SeqCst);\n        if !self.noted",
+                "        if self.noted.load(Ordering::SeqCst) {\n            self.count.fetch_add(1, Ordering::SeqCst);\n            return;\n        }\n        self.count.fetch_add(1, Ordering::SeqCst);\n        if !self.noted",
             ),
             // As it was until this found it.
             (
                 "others_rely_on_a_note_too_early",
-                "                lease.note_exit();\n                // Not earlier: others that begin rely on it without the lock.\n                self.noted.store(true, Ordering::SeqCst);\n",
+                "                lease.note_exit();\n                self.noted.store(true, Ordering::SeqCst);\n",
                 "                self.noted.store(true, Ordering::SeqCst);\n                lease.note_exit();\n",
             ),
         ],
@@ -132,10 +132,13 @@ fn main() {
     }
 }
 
-/// The source without its own tests and what stands before its first item, over other primitives.
+/// The source without its own tests and all lines of comments, which may be reworded, over other primitives.
 fn explored(source: &Source, text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests").next().expect("a first part");
-    let lines = text.lines().filter(|line| !line.starts_with("//!"));
+    let lines = text.lines().filter(|line| {
+        let line = line.trim_start();
+        !line.starts_with("//") || line.starts_with("// SAFETY")
+    });
     let mut text: String = lines.flat_map(|line| [line, "\n"]).collect();
     for (from, to) in PRIMITIVES {
         text = text.replace(from, to);
