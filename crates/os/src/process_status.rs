@@ -19,24 +19,43 @@ impl ProcessStatus {
     /// # Errors
     /// If it cannot be read: there is none, or it is hidden from this user.
     pub fn of(id: u32) -> io::Result<Self> {
-        let bytes = bounded::read(format!("/proc/{id}/status").as_ref(), BYTES_MAX)?;
-        Ok(Self(String::from_utf8_lossy(&bytes).into_owned()))
+        Self::read(&format!("/proc/{id}/status"))
+    }
+
+    /// Of a thread of a process.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of); also if the thread is another process's.
+    pub fn of_thread(process: u32, thread: u32) -> io::Result<Self> {
+        Self::read(&format!("/proc/{process}/task/{thread}/status"))
+    }
+
+    fn read(path: &str) -> io::Result<Self> {
+        Ok(Self::parse(&bounded::read(path.as_ref(), BYTES_MAX)?))
+    }
+
+    /// The contents of such a file.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        Self(String::from_utf8_lossy(bytes).into_owned())
     }
 
     /// The numbers of a field, such as `Groups`; none if it is missing.
     pub fn numbers(&self, field: &str) -> impl Iterator<Item = u32> {
-        self.value(field).split_whitespace().filter_map(|word| word.parse().ok())
+        self.field(field).split_whitespace().filter_map(|word| word.parse().ok())
     }
 
     /// The set of signals in a field, such as `SigPnd`; empty if it is missing.
     #[must_use]
     pub fn signals(&self, field: &str) -> u64 {
-        u64::from_str_radix(self.value(field).trim(), 16).unwrap_or(0)
+        u64::from_str_radix(self.field(field), 16).unwrap_or(0)
     }
 
-    fn value(&self, field: &str) -> &str {
+    /// The text of a field; empty if it is missing.
+    #[must_use]
+    pub fn field(&self, field: &str) -> &str {
         let mut fields = self.0.lines().filter_map(|line| line.split_once(':'));
-        fields.find(|(name, _)| *name == field).map_or("", |(_, value)| value)
+        fields.find(|(name, _)| *name == field).map_or("", |(_, value)| value.trim())
     }
 }
 
@@ -62,7 +81,7 @@ mod tests {
     #[test]
     fn fields_are_found_by_their_whole_names() {
         let status =
-            ProcessStatus("Name:\tx\nNSpid:\t7\npid:\t8 9\nSigPnd:\t0000000000000100\n".to_owned());
+            ProcessStatus::parse(b"Name:\tx\nNSpid:\t7\npid:\t8 9\nSigPnd:\t0000000000000100\n");
         assert_eq!(status.numbers("pid").collect::<Vec<_>>(), [8, 9]);
         assert_eq!((status.numbers("Groups").count(), status.signals("SigPnd")), (0, 0x100));
     }

@@ -10,10 +10,8 @@
 
 use std::cell::Cell;
 
-use crate::bounded;
+use crate::process_status::ProcessStatus;
 
-/// Limit for reading a file of `/proc` about a thread, in bytes.
-const STATUS_BYTES_MAX: u64 = 64 << 10;
 /// `SIGKILL` in a set of signals. The kernel adds it for each thread of a process that ends, whatever ends it.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
@@ -48,14 +46,11 @@ pub fn is_killed() -> bool {
     if thread == 0 {
         return false;
     }
-    let status = bounded::read(format!("/proc/{thread}/status").as_ref(), STATUS_BYTES_MAX);
-    status.is_ok_and(|status| is_dying(&String::from_utf8_lossy(&status)))
+    ProcessStatus::of(thread).is_ok_and(|status| is_dying(&status))
 }
 
-fn is_dying(status: &str) -> bool {
-    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
-    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    pending.is_some_and(|set| set & KILL != 0)
+fn is_dying(status: &ProcessStatus) -> bool {
+    status.signals("SigPnd") & KILL != 0
 }
 
 #[cfg(test)]
@@ -64,6 +59,7 @@ mod tests {
 
     #[test]
     fn who_is_dying_has_a_kill_pending_for_its_own_thread() {
+        let is_dying = |text: &str| is_dying(&ProcessStatus::parse(text.as_bytes()));
         let status = |own: &str| format!("Name:\tx\nSigPnd:\t{own}\nShdPnd:\t0000000000000100\n");
         assert!(is_dying(&status("0000000000000100")));
         assert!(is_dying(&status("0000000000004302")));

@@ -5,11 +5,12 @@
 //! without one, its program would see an error that is not a valid error number.
 
 use std::fs;
+use std::io;
+
+use halocline_os::process_status::ProcessStatus;
 
 /// How many threads of a program are examined.
 const THREADS_MAX: usize = 4096;
-/// Limit for reading a file of `/proc` about a thread, in bytes.
-const STATUS_MAX: u64 = 64 << 10;
 
 /// The signals of a thread, as bit sets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +48,11 @@ pub(super) fn look(thread: u32) -> (PendingSignal, usize) {
 }
 
 fn pending_counted(thread: u32, reads: &mut usize) -> PendingSignal {
-    let mut read = |path: &str| {
+    let mut read = |status: io::Result<ProcessStatus>| {
         *reads += 1;
-        let text = halocline_os::bounded::read(path.as_ref(), STATUS_MAX).ok()?;
-        Some(Signals::of(&String::from_utf8_lossy(&text)))
+        status.ok().map(|status| Signals::of(&status))
     };
-    let Some(signals) = read(&format!("/proc/{thread}/status")).filter(|_| thread != 0) else {
+    let Some(signals) = read(ProcessStatus::of(thread)).filter(|_| thread != 0) else {
         return PendingSignal::Nothing;
     };
     if signals.own & !signals.blocked != 0 {
@@ -69,32 +69,25 @@ fn pending_counted(thread: u32, reads: &mut usize) -> PendingSignal {
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", signals.process)) else {
         return PendingSignal::Quiet;
     };
-    let others = threads.take(THREADS_MAX).flatten().map(|other| other.file_name());
-    let others = others.filter(|other| *other != *thread.to_string());
-    let blocked = others.map(|other| {
-        let path = format!("/proc/{}/task/{}/status", signals.process, other.to_string_lossy());
-        read(&path).map_or(0, |other| other.blocked)
+    let others = threads.take(THREADS_MAX).flatten();
+    let others = others.filter_map(|other| other.file_name().to_str()?.parse().ok());
+    let blocked = others.filter(|other| *other != thread).map(|other| {
+        read(ProcessStatus::of_thread(signals.process, other)).map_or(0, |other| other.blocked)
     });
     let blocked_by_others = blocked.fold(u64::MAX, |all, one| all & one);
     if shared & blocked_by_others == 0 { PendingSignal::Quiet } else { PendingSignal::Shared }
 }
 
 impl Signals {
-    fn of(status: &str) -> Self {
-        let mut signals = Self::default();
-        for line in status.lines() {
-            let Some((key, value)) = line.split_once(':') else { continue };
-            let set = || u64::from_str_radix(value.trim(), 16).unwrap_or(0);
-            match key {
-                "Tgid" => signals.process = value.trim().parse().unwrap_or(0),
-                "Threads" => signals.threads = value.trim().parse().unwrap_or(0),
-                "SigPnd" => signals.own = set(),
-                "ShdPnd" => signals.shared = set(),
-                "SigBlk" => signals.blocked = set(),
-                _ => {}
-            }
+    fn of(status: &ProcessStatus) -> Self {
+        let number = |field| status.numbers(field).next().unwrap_or(0);
+        Self {
+            process: number("Tgid"),
+            threads: number("Threads").into(),
+            own: status.signals("SigPnd"),
+            shared: status.signals("ShdPnd"),
+            blocked: status.signals("SigBlk"),
         }
-        signals
     }
 }
 
@@ -108,7 +101,7 @@ mod tests {
                     SigBlk:\t00000000000000ff\nSigIgn:\t0\n";
         let signals =
             Signals { process: 12, threads: 3, own: 0x100, shared: 0x4000, blocked: 0xff };
-        assert_eq!(Signals::of(text), signals);
+        assert_eq!(Signals::of(&ProcessStatus::parse(text.as_bytes())), signals);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Clients and what they do.
 
 use std::fmt::Display;
-use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,7 +12,7 @@ use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, PAGE_ENTRIES_MAX};
 use halocline_model::namespace::{EntryName, Flags, InodeNumber, ROOT};
 use halocline_model::token::Session;
-use halocline_os::bounded;
+use halocline_os::process_status::ProcessStatus;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::store_server::Server;
@@ -24,8 +23,6 @@ use crate::failure::Failure;
 
 /// What the benchmark's names are called in the store.
 const ORIGIN: &str = "bench-metadata";
-/// Bytes that the system tells of a process at most.
-const STATUS_BYTES_MAX: u64 = 1 << 16;
 /// The most names that the server's own benchmark makes.
 const NATIVE_MAX: u64 = 200_000;
 
@@ -333,9 +330,7 @@ fn processor_time() -> Duration {
 
 /// Memory that this process has now; 0 if the system does not say.
 fn resident_bytes() -> u64 {
-    let status = bounded::read_to_string(Path::new("/proc/self/status"), STATUS_BYTES_MAX);
-    let status = status.unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    let kib =
+        ProcessStatus::of(std::process::id()).ok().and_then(|own| own.numbers("VmRSS").next());
+    u64::from(kib.unwrap_or(0)) * 1024
 }
