@@ -9,6 +9,6 @@ mod kernel_served;
 
 pub use active_moves::{ActiveMove, ActiveMoves};
 pub use counters::{Counters, Opening};
-pub use explaining::why_jobs;
+pub use explaining::{no_file, not_found, why_jobs_and_moves};
 pub use history::{History, OpenCount};
 pub use kernel_served::KernelServed;

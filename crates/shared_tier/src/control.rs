@@ -9,6 +9,7 @@ use halocline_api::control::{
     JobInfo, JobPlaces, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report,
     RuleChange, Rules, Side, Status, TierStatus,
 };
+use halocline_api::file_tier::{no_file, not_found};
 use halocline_cluster::names::attributes::Kind;
 use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
@@ -181,15 +182,9 @@ impl Controlled for SharedTier {
     }
 
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let found = self.at(path).map_err(|error| {
-            let source = std::io::Error::from_raw_os_error(error.errno());
-            Error::at(path, "find the file on the mount")(source)
-        })?;
+        let found = self.at(path).map_err(|error| not_found(path, &error))?;
         let file = self.describe(path, &found).zip(found.node.attributes.location.clone());
-        let (file, place) = file.ok_or_else(|| {
-            let what = format!("{} is not a regular file", path.display());
-            Error::invalid(what, "`halocline where DIR` lists the files below a directory")
-        })?;
+        let (file, place) = file.ok_or_else(|| no_file(path))?;
         let (base, executor) = (&*self.tree.base, &self.ssd.executor);
         let explainer = Explainer { base, executor, policy: self.ssd.policy() };
         Ok(explainer.explain(file, &found, &place))

@@ -1,7 +1,7 @@
 //! Why a file is where it is, and what would change that: `halocline explain FILE`.
 
 use halocline_api::control::{FileExplanation, FileInfo};
-use halocline_api::file_tier::why_jobs;
+use halocline_api::file_tier::why_jobs_and_moves;
 use halocline_cluster::names::attributes::{Attributes, Location, Open};
 use halocline_os::counted::counted;
 
@@ -134,8 +134,7 @@ fn why(told: &FileExplanation, seen: &Seen<'_>) -> Vec<String> {
         let nodes = counted(seen.open_elsewhere, "other node");
         why.push(format!("open on {nodes}: it does not move until it is closed"));
     }
-    why.extend(why_jobs(&told.jobs));
-    why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
+    why.extend(why_jobs_and_moves(told));
     why
 }
 

@@ -15,9 +15,9 @@ use super::reporter::Reporter;
 use super::residents::Residents;
 use super::tree_walk::{Named, TreeWalk};
 use halocline_api::control::FileExplanation;
-use halocline_api::file_tier::{History, why_jobs};
+use halocline_api::file_tier::{History, no_file, not_found, why_jobs_and_moves};
 use halocline_os::counted::counted;
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 
 /// Says why files are where they are.
 #[derive(Debug)]
@@ -57,16 +57,10 @@ impl Explainer {
 
     /// Explains where the one file at `path` is. Changes nothing.
     pub(super) fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let node = self.tree_walk.node_at(path).map_err(|error| {
-            let source = std::io::Error::from_raw_os_error(error.errno());
-            Error::at(path, "find the file on the mount")(source)
-        })?;
+        let node = self.tree_walk.node_at(path).map_err(|error| not_found(path, &error))?;
         let is_file = self.inodes.stat(&node.0)?.kind() == libc::S_IFREG;
         let file = if is_file { self.tree_walk.named(path, 1)?.pop() } else { None };
-        let file = file.ok_or_else(|| {
-            let what = format!("{} is not a regular file", path.display());
-            Error::invalid(what, "`halocline where DIR` lists the files below a directory")
-        })?;
+        let file = file.ok_or_else(|| no_file(path))?;
         let mut told = self.facts(file)?;
         (told.reasons, told.remedies) = match (told.file.lost, told.file.tier) {
             (true, _) => (
@@ -155,8 +149,7 @@ fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
     if told.file.disk_bytes == 0 {
         why.push("it has no data to move".to_owned());
     }
-    why.extend(why_jobs(&told.jobs));
-    why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
+    why.extend(why_jobs_and_moves(told));
     why
 }
 
@@ -176,8 +169,7 @@ fn why_below(told: &FileExplanation) -> Vec<String> {
     if !told.too_large && told.file.disk_bytes + COPY_SLACK > told.ssd_free_bytes {
         why.push("the SSD has no room for it: others would have to leave".to_owned());
     }
-    why.extend(why_jobs(&told.jobs));
-    why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
+    why.extend(why_jobs_and_moves(told));
     why
 }
 
