@@ -52,11 +52,12 @@ impl Lifecycle {
         if let Some(file) = self.files.by_key(key) {
             return self.follow_attributes(&file, node);
         }
+        // So that the file is neither forgotten, nor opened and examined meanwhile.
+        let forgetting = self.store.forgetting.lock();
         let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
-        // So that the file is not opened and examined meanwhile.
         let frozen = self.files.freeze();
         if let Some(file) = frozen.by_key(key).cloned() {
-            drop(frozen);
+            drop((frozen, forgetting));
             return self.follow_attributes(&file, node);
         }
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);

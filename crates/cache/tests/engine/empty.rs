@@ -3,18 +3,21 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use halocline_api::config::Config;
 use halocline_api::control::Controlled;
-use halocline_testkit::waiting::eventually;
-use halocline_vfs::Engine;
+use halocline_testkit::waiting::{SetOnDrop, eventually};
+use halocline_vfs::{Engine, SetAttr};
 
-use crate::fixture::{Fixture, still};
+use crate::fixture::{Fixture, ME, still};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 16;
+/// How often a file is forgotten while another program changes it.
+const FORGOTTEN: u32 = 1000;
 
 fn config() -> Config {
     Config {
@@ -117,5 +120,29 @@ fn i1_files_that_are_forgotten_while_they_are_used_keep_their_bytes() {
         }
     });
     let mut fixture = fixture;
+    fixture.close();
+}
+
+/// That failed with "the cache does not know file 1".
+#[test]
+fn a_file_that_is_forgotten_meanwhile_changes_all_the_same() {
+    let mut fixture = Fixture::new(Config { max_dirty_age: Duration::ZERO, ..config() });
+    fixture.write("file", 0, &[1; BLOCK]);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (fixture, is_over) = (&fixture, &is_over);
+        scope.spawn(move || {
+            let _over = SetOnDrop(is_over);
+            for round in 0..FORGOTTEN {
+                fixture.write("file", 0, &[u8::try_from(round % 251).unwrap(); BLOCK]);
+                fixture.evict("file");
+                fixture.flush();
+            }
+        });
+        while !is_over.load(Ordering::SeqCst) {
+            let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            fixture.engine().set_attr(&fixture.node("file"), None, &change, ME).unwrap();
+        }
+    });
     fixture.close();
 }
