@@ -181,7 +181,11 @@ pub fn invalidations(bytes: &[u8]) {
 pub fn lock_file(bytes: &[u8]) {
     let scratch = scratch();
     let dir = PrivateDir::open(scratch.path()).expect("a directory of our own");
-    let identity = crate::identity::CacheIdentity { format: FORMAT, cache_id: "id".into() };
+    let identity = crate::identity::CacheIdentity {
+        format: FORMAT,
+        cache_id: "id".into(),
+        record_store: None,
+    };
     write_identity(&dir, &identity).expect("it is written");
     fs::write(scratch.path().join(LOCK_FILE), bytes).expect("it is written");
     let Ok((owner, said)) = Owner::take_with_witness(scratch.path(), None) else { return };

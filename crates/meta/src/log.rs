@@ -25,9 +25,6 @@ mod tail;
 pub(super) mod tests;
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -129,24 +126,17 @@ impl fmt::Debug for Shared {
 }
 
 impl Log {
-    /// Makes an empty log in `path`, which does not exist, or is left as it was.
-    pub(crate) fn create(path: &Path) -> Result<()> {
-        let fresh = path.with_extension("new");
-        // A directory that a crash left here was never used.
-        match fs::remove_dir_all(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::at(&fresh, "remove the half-made store")(error));
-            }
-            _ => {}
-        }
-        let dir = PrivateDir::make(&fresh)?;
-        write_first(&dir, &mut |_| Ok(()))?;
-        keep_spare(&dir);
-        fs::rename(&fresh, path).map_err(Error::at(path, "make the store"))?;
-        let parent = path.parent().unwrap_or(path);
-        File::open(parent)
-            .and_then(|parent| parent.sync_all())
-            .map_err(Error::at(parent, "sync the cache directory"))
+    /// Makes an empty log in a new directory.
+    pub(crate) fn fill(dir: &PrivateDir) -> Result<()> {
+        write_first(dir, &mut |_| Ok(()))?;
+        keep_spare(dir);
+        Ok(())
+    }
+
+    /// Makes a directory with an empty log.
+    #[cfg(test)]
+    pub(crate) fn create(path: &std::path::Path) -> Result<()> {
+        records::create(path, Self::fill)
     }
 
     /// Opens the log in `dir`. `torn` says that a power loss may have dropped anything that was not synced.
