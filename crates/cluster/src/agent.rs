@@ -14,7 +14,7 @@ mod file;
 mod idle_tokens;
 mod known_files;
 mod lease;
-mod membership;
+mod own_session;
 mod peer_queries;
 mod pieces;
 mod roll;
@@ -48,8 +48,8 @@ use background::Background;
 use file::File;
 use idle_tokens::IdleTokens;
 use known_files::KnownFiles;
-use membership::Membership;
-pub(crate) use membership::remove;
+use own_session::OwnSession;
+pub(crate) use own_session::remove;
 use peer_queries::PeerQueries;
 use yielding::Queue;
 
@@ -118,7 +118,7 @@ pub(crate) struct Shared {
     session: Session,
     local_cache: OnceLock<Weak<dyn LocalCache>>,
     files: Arc<KnownFiles>,
-    membership: Membership,
+    own_session: OwnSession,
     queue: Queue,
     stop: AtomicBool,
     counters: Arc<Counters>,
@@ -166,10 +166,10 @@ impl Agent {
         }
         let (registry, files) = (Arc::new(registry), Arc::<KnownFiles>::default());
         let counters = Arc::<Counters>::default();
-        let membership =
-            Membership::new(&options, session, (&store, &registry), (&files, &counters), roll);
+        let own_session =
+            OwnSession::new(&options, session, (&store, &registry), (&files, &counters), roll);
         let shared = Arc::new(Shared {
-            membership,
+            own_session,
             background: Background::new(&options, &store, session),
             options,
             store,
@@ -187,7 +187,7 @@ impl Agent {
         if let Err(error) = agent.start() {
             // Nothing is left of a session that never began; `cluster fsck` reports what could not be removed.
             agent.stop();
-            let _ = agent.shared.membership.end_session();
+            let _ = agent.shared.own_session.end_session();
             agent.shared.registry.leave(session)?;
             return Err(error);
         }
@@ -195,7 +195,7 @@ impl Agent {
     }
 
     fn start(&self) -> Result<()> {
-        self.shared.membership.join().map_err(cluster_error)?;
+        self.shared.own_session.join().map_err(cluster_error)?;
         let threads =
             threads::spawn(&self.shared).map_err(Error::at("agent", "start a thread of"))?;
         *self.threads.lock() = threads;
@@ -210,7 +210,7 @@ impl Agent {
     /// The agent's counters.
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
-        let left = shared.membership.lease.left();
+        let left = shared.own_session.lease.left();
         let mut counts = shared.counters.counts();
         for file in shared.files.all() {
             let holding = file.holding();
@@ -234,12 +234,12 @@ impl Agent {
     /// # Errors
     /// Says why it may not.
     pub fn check_lease(&self) -> Result<()> {
-        self.shared.membership.check_lease()
+        self.shared.own_session.check_lease()
     }
 
     /// Number of times that the lease has lapsed: nothing that was begun before the last lapse may continue.
     pub fn lapses(&self) -> u64 {
-        self.shared.membership.lease.lapses()
+        self.shared.own_session.lease.lapses()
     }
 
     /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this
@@ -248,8 +248,8 @@ impl Agent {
     /// # Errors
     /// If the store does not answer, or others must act first.
     pub fn keep(&self) -> Result<(), StoreError> {
-        self.shared.membership.keep()?;
-        self.shared.background.tell(self.shared.membership.roll.nodes());
+        self.shared.own_session.keep()?;
+        self.shared.background.tell(self.shared.own_session.roll.nodes());
         Ok(())
     }
 
@@ -263,13 +263,13 @@ impl Agent {
         }
         self.stop();
         self.shared.background.end();
-        self.shared.membership.end_session().map_err(cluster_error)?;
+        self.shared.own_session.end_session().map_err(cluster_error)?;
         self.shared.registry.leave(self.shared.session)
     }
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.membership.wake();
+        self.shared.own_session.wake();
         self.shared.queue.wake();
         self.shared.idle_tokens.wake();
         for thread in self.threads.lock().drain(..) {
@@ -282,7 +282,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
         // Files that are still referenced serve no more requests.
-        self.shared.membership.lease.end();
+        self.shared.own_session.lease.end();
         self.shared.files.clear();
     }
 }
@@ -302,7 +302,7 @@ impl Coherence for Agent {
 
     fn share(&self, own: Use) -> Share {
         if self.shared.background.note(own) {
-            self.shared.membership.wake();
+            self.shared.own_session.wake();
         }
         self.shared.background.share()
     }

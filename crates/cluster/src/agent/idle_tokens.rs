@@ -51,7 +51,7 @@ pub(super) fn give_back(shared: &Arc<Shared>) {
 /// eighths of the limit; files with nothing cached come first.
 fn give_idle_back(shared: &Shared) {
     let limit = shared.options.files_max.max(1);
-    if shared.files.len() <= limit || shared.membership.check_lease().is_err() {
+    if shared.files.len() <= limit || shared.own_session.check_lease().is_err() {
         return;
     }
     let held: Vec<_> = shared.files.all().into_iter().filter(|file| !file.is_idle()).collect();
@@ -60,7 +60,7 @@ fn give_idle_back(shared: &Shared) {
     }
     let excess = held.len() - (limit - limit / 8);
     for file in longest_at_rest(shared, &held, excess) {
-        if shared.is_stopped() || shared.membership.check_lease().is_err() {
+        if shared.is_stopped() || shared.own_session.check_lease().is_err() {
             return;
         }
         match file.give_at_rest(ALL) {

@@ -26,7 +26,7 @@ const RACES: u32 = 64;
 const NAMED: usize = 3;
 
 /// This session as one of the members: its lease, and what it asserts to hold.
-pub(super) struct Membership {
+pub(super) struct OwnSession {
     session: Session,
     /// The node's name.
     node: String,
@@ -56,7 +56,7 @@ pub(super) struct Membership {
 }
 
 /// What the threads that keep the session wait for.
-impl Membership {
+impl OwnSession {
     /// A session that holds nothing yet and is no member yet; `roll` was just read.
     pub(super) fn new(
         options: &Options,
@@ -150,7 +150,7 @@ impl Membership {
 }
 
 /// Renewals.
-impl Membership {
+impl OwnSession {
     /// Renews the lease if the thread that keeps the session is late with it.
     pub(super) fn renew_if_late(&self, late: Duration) {
         let is_late = self.lease.left() < late;
@@ -284,7 +284,7 @@ impl Membership {
         }
     }
 
-    /// As [`Membership::is_listed`], but the answer must not be put off.
+    /// As [`OwnSession::is_listed`], but the answer must not be put off.
     fn is_found(&self) -> Result<bool> {
         let presence = self.registry.presence_of(self.session).map_err(|error| {
             StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))

@@ -44,30 +44,30 @@ fn live(shared: &Arc<Shared>, run: fn(&Arc<Shared>)) {
 
 /// Keeps the session until the agent stops.
 fn keep_session(shared: &Arc<Shared>) {
-    let (membership, options) = (&shared.membership, &shared.options);
-    let third = membership.lease.lasts() / 3;
+    let (own_session, options) = (&shared.own_session, &shared.options);
+    let third = own_session.lease.lasts() / 3;
     while !shared.is_stopped() {
-        let kept = membership.keep();
+        let kept = own_session.keep();
         if kept.is_ok() {
-            shared.background.tell(membership.roll.nodes());
+            shared.background.tell(own_session.roll.nodes());
         }
         let pause = if kept.is_ok() { third } else { third.min(options.poll) };
         if let Err(error) = kept {
             tracing::debug!("node {}: {error}", options.node);
-            membership.note_obstacle(error.to_string());
+            own_session.note_obstacle(error.to_string());
         }
-        membership.wait_woken(&options.wait_clock, options.wait_clock.instant() + pause);
+        own_session.wait_woken(&options.wait_clock, options.wait_clock.instant() + pause);
     }
 }
 
 /// Renews the lease whenever the thread that keeps the session is late with it, until the agent stops.
 fn renew_in_time(shared: &Arc<Shared>) {
-    let (membership, options) = (&shared.membership, &shared.options);
-    let third = membership.lease.lasts() / 3;
-    let late = membership.lease.lasts().saturating_sub(third + third / 4);
+    let (own_session, options) = (&shared.own_session, &shared.options);
+    let third = own_session.lease.lasts() / 3;
+    let late = own_session.lease.lasts().saturating_sub(third + third / 4);
     while !shared.is_stopped() {
-        membership.renew_if_late(late);
+        own_session.renew_if_late(late);
         let until = options.wait_clock.instant() + (third / 4).min(options.poll);
-        membership.wait_until(&options.wait_clock, until, || shared.is_stopped());
+        own_session.wait_until(&options.wait_clock, until, || shared.is_stopped());
     }
 }

@@ -146,7 +146,7 @@ impl Change<'_> {
     /// Makes a change, retrying after lost races; `None` if the epoch changed, so that the change no longer applies.
     pub(super) fn make(&self, change: impl Fn(&mut Tokens, Epoch)) -> Result<Option<Tokens>> {
         let StoredTokens { id, shared, .. } = self.of;
-        let epoch = shared.membership.roll.known().partitions[shared.store.partition(*id)];
+        let epoch = shared.own_session.roll.known().partitions[shared.store.partition(*id)];
         let mut value = self.of.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
@@ -158,7 +158,7 @@ impl Change<'_> {
                     return Ok(Some(new));
                 }
                 Swap::Other(reading) if reading.epoch != epoch => {
-                    shared.membership.wake();
+                    shared.own_session.wake();
                     return Ok(None);
                 }
                 Swap::Other(reading) => value = reading.tokens,
