@@ -189,7 +189,7 @@ pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Re
     let unmarked = label::unlabelled(cache, cache_id)?;
     match unmarked.first() {
         None => Ok(()),
-        Some(_) if dmt.usage().extents == 0 => label::write(cache, cache_id),
+        Some(_) if dmt.index().usage().extents == 0 => label::write(cache, cache_id),
         Some(server) => Err(Error::invalid(
             format!(
                 "{} holds nothing of the cache {}: its device is not mounted, or was replaced",

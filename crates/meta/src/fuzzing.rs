@@ -125,7 +125,7 @@ fn load(records: &dyn RecordStore) {
     let (mut extents, mut bytes, mut dirty) = (0, 0, 0);
     for state in loaded.files.all() {
         let mut end = 0;
-        for extent in state.mapped.read().extents.all() {
+        for extent in state.mapped().extents.all() {
             assert!(end <= extent.range.start && !extent.range.is_empty(), "extents overlap");
             end = extent.range.end;
             extents += 1;

@@ -39,7 +39,7 @@ use background::{Background, Bell};
 use files::{FRESH, keep_spare, log_name, make, snapshot_name, write_snapshot};
 pub(super) use files::{is_in, is_name, write_first};
 use log_file::{HEAD, LogFile};
-use recover::Found;
+use recover::Recovered;
 pub(super) use salvage::salvage;
 use snapshot::Head;
 use sync_point::Synced;
@@ -54,7 +54,7 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 20;
 /// opened.
 const LOG_SHARE: u64 = 4;
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Changes wait for a snapshot once the files take this many times their limit.
+/// ExtentChanges wait for a snapshot once the files take this many times their limit.
 const WAIT_TIMES: u64 = 2;
 /// Each opening may leave a short file.
 const FILES_MAX: usize = 64;
@@ -460,7 +460,7 @@ impl RecordStore for Log {
 }
 
 /// Goes on in the last file that was found, where there is room: this takes no inode.
-fn go_on(found: &mut Found, pace: Pace) -> Option<LogFile> {
+fn go_on(found: &mut Recovered, pace: Pace) -> Option<LogFile> {
     let bytes = usize::try_from(pace.segment_bytes).ok()?;
     let (last, file) = found.files.pop_if(|(last, _)| last.end <= bytes / 2)?;
     let number = (last.number, found.snapshot.generation);

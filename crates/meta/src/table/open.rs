@@ -8,7 +8,7 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::blocks::UnmappedBlocks;
-use super::change::Changes;
+use super::change::ExtentChanges;
 use super::critical::CriticalRanges;
 use super::epochs::Epochs;
 use super::evict::Evictor;
@@ -113,7 +113,8 @@ impl ExtentTable {
         let index = ExtentIndex::new(files, (space, sums), loaded.eviction_queue, last);
         let (index, owner) = (Arc::new(index), Arc::new(owner));
         let epochs = Arc::new(Epochs::after(loaded.epoch, loaded.completed));
-        let changes = Arc::new(Changes::new(&records, &index, &epochs, options.intent_bytes));
+        let changes =
+            Arc::new(ExtentChanges::new(&records, &index, &epochs, &owner, options.intent_bytes));
         let dmt = Self {
             evictor: Evictor::new(&records, &index, &epochs),
             blocks: UnmappedBlocks::new(&index, &epochs, loaded.recovery.trim),
@@ -129,7 +130,7 @@ impl ExtentTable {
         };
         dmt.untrusted.honour(invalidated, access)?;
         match access {
-            Access::Change if dmt.usage().dirty > 0 => dmt.owner.mark().set(),
+            Access::Change if dmt.index.usage().dirty > 0 => dmt.owner.mark().set(),
             Access::Change if options.marks_witness => {}
             _ => dmt.owner.mark().leave_off(),
         }
@@ -205,7 +206,7 @@ fn open_checksums(
     let dir = &PrivateDir::open(&owner.dir().join(STORE_DIR))?;
     let is_mapped = |file: FileId, placement: Placement, range: ByteRange| {
         files.get(file).is_some_and(|state| {
-            let mapped = state.mapped.read();
+            let mapped = state.mapped();
             mapped.extents.overlapping(range).any(|(_, extent)| extent.placement == placement)
         })
     };

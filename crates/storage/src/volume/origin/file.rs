@@ -54,9 +54,9 @@ pub(super) struct Striped {
 }
 
 /// The object to which a file refers.
-enum Found<'a> {
+enum ObjectReference<'a> {
     /// It refers to none.
-    None,
+    Absent,
     /// Its own, which may have no data yet.
     Own(&'a VolumeFile),
     /// The data of another file: this one is a copy made behind the mount, or its owner is trying to reach that data.
@@ -158,8 +158,8 @@ impl OriginFile {
         match &self.0 {
             Data::Plain { file, .. } => Ok(file.on_server().allocated()? / SECTOR),
             Data::Striped(striped) => match striped.find()? {
-                Found::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
-                Found::None | Found::OfAnother => Ok(0),
+                ObjectReference::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
+                ObjectReference::Absent | ObjectReference::OfAnother => Ok(0),
             },
         }
     }
@@ -201,19 +201,19 @@ impl Striped {
     }
 
     /// The object that the file currently has.
-    fn find(&self) -> io::Result<Found<'_>> {
+    fn find(&self) -> io::Result<ObjectReference<'_>> {
         if let Some((_, object)) = self.object.get() {
-            return Ok(Found::Own(object));
+            return Ok(ObjectReference::Own(object));
         }
-        let Some(id) = ObjectId::of(self.node.file())? else { return Ok(Found::None) };
+        let Some(id) = ObjectId::of(self.node.file())? else { return Ok(ObjectReference::Absent) };
         let Some(object) = self.object(id)? else {
             let other = self.is_of_another(id)?;
-            return if other { Ok(Found::OfAnother) } else { Err(layouts::missing(id)) };
+            return if other { Ok(ObjectReference::OfAnother) } else { Err(layouts::missing(id)) };
         };
         if !object.is_anywhere() && self.is_of_another(id)? {
-            return Ok(Found::OfAnother);
+            return Ok(ObjectReference::OfAnother);
         }
-        Ok(Found::Own(self.attach(id, object)))
+        Ok(ObjectReference::Own(self.attach(id, object)))
     }
 
     /// Whether the object to which the file refers has no data of this file but data of another.
@@ -232,10 +232,10 @@ impl Striped {
     /// The object; `None` if the file never had data.
     fn existing(&self) -> io::Result<Option<&VolumeFile>> {
         match self.find()? {
-            Found::Own(object) => Ok(Some(object)),
-            Found::None => Ok(None),
-            Found::OfAnother if self.size()? == 0 => Ok(None),
-            Found::OfAnother => Err(of_another()),
+            ObjectReference::Own(object) => Ok(Some(object)),
+            ObjectReference::Absent => Ok(None),
+            ObjectReference::OfAnother if self.size()? == 0 => Ok(None),
+            ObjectReference::OfAnother => Err(of_another()),
         }
     }
 
@@ -247,12 +247,12 @@ impl Striped {
         }
         let _given_once = self.size_lock().lock();
         let id = match self.find()? {
-            Found::Own(object) => return Ok(object),
-            Found::None => ObjectId::ensure(self.node.file())?,
-            Found::OfAnother if self.size()? == 0 => {
+            ObjectReference::Own(object) => return Ok(object),
+            ObjectReference::Absent => ObjectId::ensure(self.node.file())?,
+            ObjectReference::OfAnother if self.size()? == 0 => {
                 ObjectId::give(self.node.file(), XattrFlags::REPLACE)?
             }
-            Found::OfAnother => return Err(of_another()),
+            ObjectReference::OfAnother => return Err(of_another()),
         };
         let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
         Ok(self.attach(id, object))
@@ -360,10 +360,10 @@ impl Striped {
     fn truncate(&self, len: u64) -> io::Result<()> {
         let _size = self.size_lock().lock();
         match self.find()? {
-            Found::Own(object) => object.cut(len)?,
-            Found::OfAnother if len > 0 => return Err(of_another()),
+            ObjectReference::Own(object) => object.cut(len)?,
+            ObjectReference::OfAnother if len > 0 => return Err(of_another()),
             // The object has no data of this file to cut.
-            Found::OfAnother | Found::None => {}
+            ObjectReference::OfAnother | ObjectReference::Absent => {}
         }
         self.set_size(len)
     }
