@@ -47,13 +47,10 @@ struct Dump {
 
 fn dump(dmt: &ExtentTable) -> Dump {
     let files = dmt.files().all();
-    let extents = files
-        .iter()
-        .flat_map(|file| {
-            dmt.index().extents(file.id).into_iter().map(move |extent| (file.id, extent))
-        })
-        .map(|(file, extent)| (file, extent.range, extent.placement, extent.dirty))
-        .collect();
+    let of = |id| dmt.index().extents(id).into_iter().map(move |extent| (id, extent));
+    let all = files.iter().flat_map(|file| of(file.id));
+    let extents = all.map(|(file, extent)| (file, extent.range, extent.placement, extent.dirty));
+    let extents = extents.collect();
     Dump { files, extents, wanted: dmt.critical().wanted(usize::MAX) }
 }
 
@@ -103,6 +100,7 @@ impl Random {
 
 /// Does one random change that the store must remember.
 fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
+    let files = dmt.files();
     let file = FileId(1 + random.below(3));
     let range = random.range();
     match random.below(12) {
@@ -125,14 +123,11 @@ fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
         8 => dmt.changes().unmap(file, range).unwrap(),
         9 => dmt.critical().note(CriticalRange { file, range, placement: HERE }, true),
         10 if number.is_multiple_of(2) => {
-            let files = dmt.files().all();
-            dmt.files().exchange(&files[0].path, &files[2].path).unwrap();
+            let all = files.all();
+            files.exchange(&all[0].path, &all[2].path).unwrap();
         }
-        10 => dmt.files().rename(Path::new("d"), Path::new(&format!("d{number}"))).unwrap(),
-        _ => dmt
-            .files()
-            .stamp(file, Stamp::Closed { size: number, mtime_ns: 1, ctime_ns: 2 })
-            .unwrap(),
+        10 => files.rename(Path::new("d"), Path::new(&format!("d{number}"))).unwrap(),
+        _ => files.stamp(file, Stamp::Closed { size: number, mtime_ns: 1, ctime_ns: 2 }).unwrap(),
     }
 }
 

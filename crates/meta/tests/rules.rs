@@ -405,19 +405,15 @@ fn threads_on_one_file_keep_the_counts_exact() {
     });
     let extents = dmt.index().extents(A);
     let bytes: u64 = extents.iter().map(|extent| extent.range.len()).sum();
-    assert_eq!(
-        (dmt.index().usage().mapped, dmt.index().usage().extents),
-        (bytes, extents.len() as u64)
-    );
+    let usage = dmt.index().usage();
+    assert_eq!((usage.mapped, usage.extents), (bytes, extents.len() as u64));
     barrier(&dmt);
-    for discard in dmt.blocks().take_discards() {
-        dmt.blocks().discarded(&discard);
-    }
+    dmt.blocks().take_discards().iter().for_each(|discard| dmt.blocks().discarded(discard));
     let touched = |block: &u64| extents.iter().any(|e| e.range.overlaps(blocks(*block, 1)));
     let on_disk = (0..4 * PART).filter(touched).count() as u64 * BLOCK;
     assert_eq!(dmt.index().usage().used, on_disk, "I5 after many threads");
-    let recorded: Vec<_> =
-        dmt.index().recorded(A).into_iter().map(|r| (r.0, r.2.is_some())).collect();
+    let recorded = dmt.index().recorded(A).into_iter().map(|r| (r.0, r.2.is_some()));
+    let recorded: Vec<_> = recorded.collect();
     drop(dmt);
     let (dmt, _) = ExtentTable::open(dir.path(), options()).unwrap();
     let found: Vec<_> = dmt.index().extents(A).iter().map(|e| (e.range, e.dirty)).collect();

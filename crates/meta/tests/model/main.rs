@@ -271,18 +271,13 @@ impl Pair {
         let before: Vec<_> = self.ids.iter().map(|&id| self.dmt().index().extents(id)).collect();
         let kept = keep.map(|(file, range)| (self.id(file), range));
         let mut locked = Vec::new();
-        let discards = self
-            .dmt()
-            .evictor()
-            .evict(wanted, kept, &mut |file, range| {
-                assert!(
-                    !locked.iter().any(|&(f, r): &(_, ByteRange)| f == file && r.overlaps(range)),
-                    "locked twice"
-                );
-                locked.push((file, range));
-                true
-            })
-            .unwrap();
+        let mut lock = |file, range: ByteRange| {
+            let is_locked = |&(f, r): &(_, ByteRange)| f == file && r.overlaps(range);
+            assert!(!locked.iter().any(is_locked), "locked twice");
+            locked.push((file, range));
+            true
+        };
+        let discards = self.dmt().evictor().evict(wanted, kept, &mut lock).unwrap();
         let mut touched = BTreeSet::new();
         let mut possible = self.model.covered();
         for (file, extents) in before.iter().enumerate() {
@@ -451,11 +446,8 @@ impl Pair {
         let mut segments = Vec::new();
         for (file, cells) in self.model.cells.iter().enumerate() {
             let mut seen = vec![None; BYTES];
-            self.dmt().index().lookup(
-                self.ids[file],
-                ByteRange::new(0, BYTES as u64),
-                &mut segments,
-            );
+            let all = ByteRange::new(0, BYTES as u64);
+            self.dmt().index().lookup(self.ids[file], all, &mut segments);
             let mut at = 0;
             for segment in &segments {
                 prop_assert_eq!(segment.range.start, at, "segments are in order without gaps");
@@ -480,8 +472,8 @@ impl Pair {
         prop_assert_eq!((usage.mapped, usage.dirty), (mapped, dirty));
         prop_assert_eq!(usage.used, self.model.used(), "I5: blocks counted against brute force");
         prop_assert!(usage.used <= LIMIT, "I5");
-        let extents: Vec<_> =
-            self.ids.iter().flat_map(|&id| self.dmt().index().extents(id)).collect();
+        let extents = self.ids.iter().flat_map(|&id| self.dmt().index().extents(id));
+        let extents: Vec<_> = extents.collect();
         prop_assert_eq!(usage.extents, extents.len() as u64);
         prop_assert_eq!(usage.dirty_extents, extents.iter().filter(|e| e.dirty).count() as u64);
         Ok(())
