@@ -1,4 +1,4 @@
-//! ExtentChanges of records as one byte string: the form in which they are made and written to the log, and in which the
+//! Changes of records as one byte string: the form in which they are made and written to the log, and in which the
 //! store reads them back.
 //!
 //! A change: length of the key:1, length of the value:2, key, value; if the second length is all ones, the change
@@ -6,7 +6,7 @@
 
 use std::iter;
 
-/// ExtentChanges in order; the last change of a record counts.
+/// Changes in order; the last change of a record counts.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     bytes: Vec<u8>,

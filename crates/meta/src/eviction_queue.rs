@@ -129,7 +129,7 @@ impl EvictionQueue {
         self.free.push(slot);
     }
 
-    /// ExtentChanges the start of a slot's extent, of which only the rest is left.
+    /// Changes the start of a slot's extent, of which only the rest is left.
     pub(crate) fn renamed(&mut self, slot: u32, start: u64) {
         self.slots[slot as usize].start = start;
     }

@@ -319,7 +319,7 @@ impl Lease {
         self.renew(true).map_err(Error::at(&self.path, "write"))
     }
 
-    /// ExtentChanges begin, the last of which may complete long after a kill: makes the kernel note when.
+    /// Changes begin, the last of which may complete long after a kill: makes the kernel note when.
     pub fn note_exit(&self) {
         self.change_exit(true, ExitTime::raise);
     }

@@ -161,7 +161,7 @@ pub struct Extent {
     pub placement: Placement,
     /// `D_flag`: the cache holds the only newest copy.
     pub dirty: bool,
-    /// ExtentChanges with every write to the extent; a flush marks clean only what did not change.
+    /// Changes with every write to the extent; a flush marks clean only what did not change.
     pub generation: u64,
     /// When it became dirty, in milliseconds since the epoch; 0 when clean.
     pub dirty_since_ms: u64,

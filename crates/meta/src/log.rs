@@ -54,7 +54,7 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 20;
 /// opened.
 const LOG_SHARE: u64 = 4;
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// ExtentChanges wait for a snapshot once the files take this many times their limit.
+/// Changes wait for a snapshot once the files take this many times their limit.
 const WAIT_TIMES: u64 = 2;
 /// Each opening may leave a short file.
 const FILES_MAX: usize = 64;

@@ -79,7 +79,7 @@ fn read(path: &Path) -> fjall::Result<(Records, Option<Vec<u8>>)> {
     Ok((records, kept))
 }
 
-/// Applies the changes in the ring that the library lacks: those that follow `kept` without a gap. ExtentChanges after a gap
+/// Applies the changes in the ring that the library lacks: those that follow `kept` without a gap. Changes after a gap
 /// are left from a power loss; if there was none, a gap is damage.
 fn replay(dir: &PrivateDir, kept: u64, torn: bool, records: &mut Records) -> Result<()> {
     let ring = dir.read(RING, SLOT as u64 * SLOTS)?;

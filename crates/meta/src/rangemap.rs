@@ -24,7 +24,7 @@ pub(crate) struct Entry {
     pub(crate) epoch: u64,
     /// When it became dirty, in milliseconds since the epoch; 0 if and only if clean.
     pub(crate) dirty_since_ms: u64,
-    /// ExtentChanges with every write.
+    /// Changes with every write.
     pub(crate) generation: AtomicU64,
     /// Last use in milliseconds since the epoch.
     pub(crate) last_use_ms: AtomicU64,

@@ -105,7 +105,7 @@ impl ExtentTable {
         &self.index
     }
 
-    /// ExtentChanges of what is cached.
+    /// Changes of what is cached.
     pub fn changes(&self) -> &ExtentChanges {
         &self.changes
     }

@@ -129,7 +129,7 @@ mod tests {
         assert!(!allows(&mut allowance, 1));
         allowance.spend(10);
         allowance.earn(reads(16 + 10 * 8, 0), 100);
-        assert!(!allows(&mut allowance, 1), "what left in advance is debt");
+        assert!(!allows(&mut allowance, 1), "what left in advance is a debt");
         allowance.earn(reads(16 + 11 * 8, 0), 100);
         assert!(allows(&mut allowance, 1) && !allows(&mut allowance, 2));
         allowance.earn(reads(u64::MAX, 0), 100);

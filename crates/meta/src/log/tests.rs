@@ -24,7 +24,7 @@ fn open(dir: &Path, torn: bool) -> Result<Log> {
     Log::open(PrivateDir::open(dir).unwrap(), torn, QUIET)
 }
 
-/// ExtentChanges at random, the same in every run.
+/// Changes at random, the same in every run.
 struct Story {
     random: u64,
     now: Records,

@@ -1,4 +1,4 @@
-//! ExtentChanges of one file's extents: each is planned on the index, committed to the store as one batch, then applied to the
+//! Changes of one file's extents: each is planned on the index, committed to the store as one batch, then applied to the
 //! index.
 
 mod write_intents;
@@ -51,7 +51,7 @@ pub struct ExtentChanges {
 }
 
 impl ExtentChanges {
-    /// ExtentChanges of what is in `index`; a first write into a clean extent records an aligned stretch of `intent_bytes` as dirty.
+    /// Changes of what is in `index`; a first write into a clean extent records an aligned stretch of `intent_bytes` as dirty.
     pub(super) fn new(
         records: &Arc<dyn RecordStore>,
         index: &Arc<ExtentIndex>,
