@@ -45,7 +45,7 @@ pub(super) fn used_segments_of(
     segments: &mut Vec<Segment>,
 ) {
     look_up(file, range, segments, |id, segments| {
-        store.dmt.index().lookup_used(id, range, segments)
+        store.dmt.index().lookup_used(id, range, segments);
     });
 }
 

@@ -65,16 +65,15 @@ impl ExtentTable {
         let path = owner.dir().join(STORE_DIR);
         let is_there = is_there(&path)?;
         let kind = store_kind(&owner, options.record_store, is_there)?;
-        let (records, damage) = match options.access {
-            Access::Salvage => (kind.salvage)(&PrivateDir::open(&path)?, boot_id)?,
-            _ => {
-                let torn = owner.last_boot() != Some(boot_id);
-                let set_aside_bytes = options.records_bytes;
-                let opening = Opening { torn, set_aside_bytes, rewrite_bytes };
-                let records = open_records(&mut owner, kind, is_there, opening)?;
-                owner.opened_on(boot_id)?;
-                (records, None)
-            }
+        let (records, damage) = if options.access == Access::Salvage {
+            (kind.salvage)(&PrivateDir::open(&path)?, boot_id)?
+        } else {
+            let torn = owner.last_boot() != Some(boot_id);
+            let set_aside_bytes = options.records_bytes;
+            let opening = Opening { torn, set_aside_bytes, rewrite_bytes };
+            let records = open_records(&mut owner, kind, is_there, opening)?;
+            owner.opened_on(boot_id)?;
+            (records, None)
         };
         let (dmt, mut recovery) = Self::over((owner, &invalidated), records, options, boot_id)?;
         recovery.damage = damage;
