@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::Token;
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
+use super::calls::is_left_out;
 use super::{Source, circles};
 
 /// How many of the largest are named.
@@ -55,25 +54,6 @@ fn is_product(source: &Source) -> bool {
             && !inner.contains("tests.rs")
             && !inner.contains("fuzzing")
     })
-}
-
-/// Whether an item with these attributes is compiled for tests or fuzzing alone, or only where the whole crate is.
-fn is_left_out(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args().is_ok_and(|condition| is_test_or_fuzzing(&condition))
-    })
-}
-
-fn is_test_or_fuzzing(condition: &syn::Meta) -> bool {
-    match condition {
-        syn::Meta::Path(path) => path.is_ident("test") || path.is_ident("fuzzing"),
-        syn::Meta::List(list) if list.path.is_ident("any") => {
-            let all = list.parse_args_with(Punctuated::<syn::Meta, Token![,]>::parse_terminated);
-            all.is_ok_and(|all| all.iter().all(is_test_or_fuzzing))
-        }
-        _ => false,
-    }
 }
 
 /// Paths, without `.rs`, of the files that such modules, or crates, have.
