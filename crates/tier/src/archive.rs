@@ -342,7 +342,7 @@ impl Archiver {
             stale: false,
             unrecorded: None,
         };
-        if !self.clean.record_clean(resident, record, (&file, &copy)) {
+        if !self.clean.record_clean(resident, record, (&source.file, &copied.file)) {
             return Err(NotMoved::Changed);
         }
         self.archive_queue.done(place.entry.key(), resident);
