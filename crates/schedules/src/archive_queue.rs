@@ -199,7 +199,7 @@ macro_rules! stories {
                         // While it is copied, a program may write.
                         *self.place.lock() = (true, false);
                         shuttle::thread::yield_now();
-                        let mut place = self.place.lock();
+                        let place = self.place.lock();
                         if place.0 {
                             self.queue.done(entry, &resident);
                         } else {
