@@ -190,7 +190,7 @@ macro_rules! stories {
                 /// As `Archiver::archive_due`.
                 fn archive(&self) {
                     for (entry, resident) in self.queue.due() {
-                        self.queue.begin(&resident);
+                        ArchiveQueue::begin(&resident);
                         let (is_clean, is_linked) = *self.place.lock();
                         if is_clean || is_linked {
                             self.queue.needless(entry, &resident);

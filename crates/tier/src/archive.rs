@@ -146,7 +146,7 @@ impl Archiver {
         resident: &Arc<Resident>,
         on_progress: super::copy::OnProgress<'_>,
     ) -> Result<Outcome, NotMoved> {
-        self.archive_queue.begin(resident);
+        ArchiveQueue::begin(resident);
         let Some(inode) = self.inodes.inode_of(entry, resident) else {
             return Ok(Outcome::Needless);
         };

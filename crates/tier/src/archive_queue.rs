@@ -92,7 +92,7 @@ impl ArchiveQueue {
     }
 
     /// Called before a file is examined: one that changes from now on waits again, whatever is found.
-    pub(super) fn begin(&self, resident: &Resident) {
+    pub(super) fn begin(resident: &Resident) {
         // The change that is forgotten here is seen by the examination.
         resident.clean.waits.swap(false, Ordering::AcqRel);
     }
