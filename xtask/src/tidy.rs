@@ -17,6 +17,7 @@ mod forbidden;
 mod layers;
 mod options;
 mod ownership;
+mod parsers;
 mod promises;
 mod reads;
 mod records;
@@ -103,6 +104,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(forbidden::check(&sources));
     findings.extend(clocks::check(&sources));
     findings.extend(reads::check(&sources));
+    findings.extend(parsers::check(&sources));
     findings.extend(records::check(&sources));
     findings.extend(options::check(&sources));
     findings.extend(ownership::check(&sources));

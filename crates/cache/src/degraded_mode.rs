@@ -89,6 +89,11 @@ impl DegradedMode {
         let bytes = self.copy_to_origin(file, id, &mut copied)?;
         if bytes > 0 {
             self.mappings.unmap(id, WHOLE)?;
+            assert_eq!(
+                self.store.dmt.dirty_bytes(id),
+                0,
+                "I7: the origin alone has all of the file"
+            );
         }
         Ok(bytes)
     }

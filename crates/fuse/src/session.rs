@@ -33,6 +33,9 @@ use crate::transport::uring::{self, Between};
 
 use unmounting::OwnMount;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use programs::fuzzing::descriptor as hostile_descriptor;
+
 pub use fusermount::with_helper;
 pub use private_namespace::private_namespace;
 pub use private_view::PrivateView;

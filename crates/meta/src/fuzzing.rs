@@ -24,6 +24,7 @@ use crate::record;
 use crate::records::{RecordStore, Visit};
 
 pub use crate::checksums::fuzzing::checksum_slot;
+pub use crate::cluster_mark::fuzzing::cluster_mark;
 pub use crate::lease::fuzzing::lease;
 pub use crate::migrate::fuzzing::migrated_slot;
 pub use crate::origin_mark::fuzzing::origin_mark;
@@ -194,6 +195,12 @@ pub fn lock_file(bytes: &[u8]) {
     drop(owner);
     let (owner, again) = Owner::take_with_witness(scratch.path(), None).expect("our own");
     assert_eq!((owner.last_boot(), again), (Some("boot"), said));
+}
+
+/// What the kernel says of semaphores and processes of anybody.
+pub fn processes(bytes: &[u8]) {
+    crate::exit_time::fuzzing::semaphores(bytes);
+    crate::owner::process(bytes);
 }
 
 #[cfg(test)]

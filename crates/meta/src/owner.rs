@@ -264,6 +264,12 @@ fn owned(dir: &Path, holder: Option<&LockHolder>, ending: bool) -> Error {
     )
 }
 
+/// Part of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) fn process(bytes: &[u8]) {
+    lock_holder::fuzzing::process(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -36,6 +36,8 @@ pub mod client_pages;
 pub mod clock;
 pub mod counted;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod kernel_passthrough;
 pub mod locked_file;
 pub mod one_device;
