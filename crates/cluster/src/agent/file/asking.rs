@@ -81,6 +81,7 @@ impl Asking<'_> {
             }
             Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
+            Ok(Asked::Unreadable(held)) => Err(self.unreadable(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
                 // The request may have been executed.
                 file.state.lock().polls.failure = Some(error.to_string());
@@ -100,6 +101,20 @@ impl Asking<'_> {
                 self.file.id.inode
             ),
             remedy: "recover it: halocline cluster recover ORIGIN NODE --cluster URL".to_owned(),
+        }
+    }
+
+    fn unreadable(&self, held: Held) -> Error {
+        let node = self.file.shared.registry.name(held.session);
+        Error::Cluster {
+            what: format!(
+                "{} of inode {}: {node} has newer ones and cannot read them from its cache",
+                bytes(held.range),
+                self.file.id.inode
+            ),
+            remedy: "see `halocline status` there; if that cache is lost, end its mount (halocline umount --force), and \
+                     give up what only it had: halocline cluster forget ORIGIN NODE --cluster URL"
+                .to_owned(),
         }
     }
 
@@ -131,7 +146,11 @@ impl Asking<'_> {
             None => Tokens::new(roll.partitions[partition]),
         };
         if poll.is_some_and(|count| count % CHECK_EVERY == 0) {
-            roll = shared.roll.declare_gone(&value, session, &shared.registry)?;
+            roll = if shared.lease.is_settled() {
+                shared.roll.declare_gone(&value, session, &shared.registry)?
+            } else {
+                shared.roll.refresh()?
+            };
         }
         for _ in 0..RACES {
             roll = shared.roll.knowing(roll, &value)?;
@@ -181,6 +200,7 @@ impl Asking<'_> {
                 self.waits(on)
             }
             Answer::Lost(held) => Asked::Lost(*held),
+            Answer::Unreadable(held) => Asked::Unreadable(*held),
             Answer::Granted(held) => {
                 let now = shared.options.clock.boot_instant();
                 let mut state = file.state.lock();
@@ -233,4 +253,5 @@ enum Asked {
     /// This node must first give up what it holds there: cached bytes became contended, or contended ones cacheable.
     GiveFirst(ByteRange),
     Lost(Held),
+    Unreadable(Held),
 }
