@@ -88,7 +88,11 @@ impl OwnChanges {
         file: &'a CachedFile,
         via: &OriginFile,
     ) -> Result<Changing<'a>> {
-        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
+        if let Some(coherence) = &self.coherence {
+            coherence.check_lease().inspect_err(|_| {
+                self.refused.fetch_add(1, Ordering::AcqRel);
+            })?;
+        }
         self.changing(file, Some(via))
     }
 

@@ -11,6 +11,9 @@ use crate::request::ByteRange;
 
 /// How long a mark answers demands before the holder is asked again, in milliseconds.
 const RETRY_MS: u64 = 10_000;
+/// The most that a mark can seem to hold. Nodes differ in what they take for the store's time; and whoever can write to
+/// the store, or sets its clock back, must not make a mark hold for ever.
+const BELIEVED_MS: u64 = 2 * RETRY_MS;
 /// The most marks of one file. Beyond that demands wait, as they do without marks.
 const MARKS_MAX: usize = 256;
 
@@ -51,8 +54,7 @@ impl Marks {
     /// The first of these tokens that has a mark, and the bytes of both.
     pub(super) fn first_of(&self, tokens: &[Held], now_ms: u64) -> Option<Held> {
         let holds = |mark: &&Unreadable| {
-            // Whoever can write to the store, or set its clock back, cannot make a mark hold for longer.
-            mark.retry_ms.checked_sub(now_ms).is_some_and(|left| (1..=RETRY_MS).contains(&left))
+            mark.retry_ms.checked_sub(now_ms).is_some_and(|left| (1..=BELIEVED_MS).contains(&left))
         };
         tokens.iter().find_map(|token| {
             let own = |mark: &&Unreadable| mark.session == token.session;
