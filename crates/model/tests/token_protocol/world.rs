@@ -205,10 +205,7 @@ impl World {
                         steps.push(Step::Use(at, direction, block_at));
                     }
                     if may_act && !allowed && self.may_change(at) {
-                        steps.push(Step::Ask(at, direction, block_at));
-                        if self.is_marked() {
-                            steps.push(Step::AskLater(at, direction, block_at));
-                        }
+                        steps.extend(self.demands(at, direction, block_at));
                     }
                 }
                 steps.extend(self.ask_alone(at, block_at).filter(|_| may_act));
@@ -219,9 +216,7 @@ impl World {
             let wanted = self.store.tokens.wanted_from(node.session).is_some();
             if may_act && wanted && self.may_change(at) {
                 steps.push(Step::GiveUp(at));
-                if self.unreadable > 0 && node.cache.iter().flatten().any(|copy| copy.dirty) {
-                    steps.push(Step::CannotRead(at));
-                }
+                steps.extend(self.fail_to_read(at));
             }
             if node.pending.is_some() && (!self.is_under_way(at) || self.lost_replies > 0) {
                 steps.push(Step::Timeout(at));
@@ -280,6 +275,23 @@ impl World {
         let is_alone = self.nodes[at].mode_of(block_at) == Some(Mode::Exclusive);
         let asks = self.contended && !is_alone && self.may_change(at);
         asks.then_some(Step::AskAlone(at, block_at))
+    }
+
+    /// A node asks for a token, before or after the end of marks.
+    fn demands(
+        &self,
+        at: usize,
+        direction: Direction,
+        block_at: usize,
+    ) -> impl Iterator<Item = Step> {
+        let later = self.is_marked().then_some(Step::AskLater(at, direction, block_at));
+        [Some(Step::Ask(at, direction, block_at)), later].into_iter().flatten()
+    }
+
+    /// A node that has dirty bytes may fail to read them.
+    fn fail_to_read(&self, at: usize) -> Option<Step> {
+        let is_dirty = self.nodes[at].cache.iter().flatten().any(|copy| copy.dirty);
+        (self.unreadable > 0 && is_dirty).then_some(Step::CannotRead(at))
     }
 
     /// Whether a node may compute a change of tokens now.
