@@ -216,6 +216,12 @@ pub trait LocalCache: Send + Sync {
     /// If not all bytes are on the origin: the token stays here, and the agent tries again.
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()>;
 
+    /// Dirty bytes of a range that could not be given up, because they cannot be read from the cache. May name only
+    /// some of them. Changes nothing.
+    fn unreadable(&self, _file: SharedFile, _range: ByteRange) -> Vec<ByteRange> {
+        Vec::new()
+    }
+
     /// Whether anything of a file is cached, so that it costs something to give it up.
     fn caches(&self, _file: SharedFile) -> bool {
         true

@@ -54,28 +54,40 @@ pub(crate) struct DegradedMode {
     giving_up: Mutex<()>,
 }
 
+/// How often work is repeated because the lease of the node ended under it.
+const LAPSES: u32 = 4;
+
 /// Dirty extents already copied to the origin, with their generations.
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
 impl DegradedMode {
     /// Does `work`, which may have to record invalidations. If these can no longer be recorded, because there are too
     /// many or because no medium takes them, the whole cache is given up and the work repeated, so that programs see
-    /// no failure (D11). The caller holds no lock of a file, and `work` can be repeated.
+    /// no failure (D11). It is repeated, too, if the node's lease ended while it was under way: it begins with a permit,
+    /// for which it waits until the node has a lease again. The caller holds no lock of a file, and `work` can be
+    /// repeated.
     pub(crate) fn retry_after_giving_up<T>(
         &self,
         mut work: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let before = self.mappings.unstated();
-        match work() {
-            Err(error) if self.mappings.unstated() != before => {
+        for _ in 0..LAPSES {
+            let (unstated, refused) = (self.mappings.unstated(), self.own.refused());
+            let error = match work() {
+                Err(error) => error,
+                done => return done,
+            };
+            if self.mappings.unstated() != unstated {
                 if let Err(stuck) = self.give_up() {
                     self.notes.note(format!("the cache cannot be given up: {stuck}"));
                     return Err(error);
                 }
-                work()
+                return work();
             }
-            done => done,
+            if !matches!(error, Error::Cluster { .. }) || self.own.refused() == refused {
+                return Err(error);
+            }
         }
+        work()
     }
 
     /// Copies all dirty bytes of a file to the origin, makes them durable there, and abandons its mappings. For a
@@ -90,7 +102,7 @@ impl DegradedMode {
         if bytes > 0 {
             self.mappings.unmap(id, WHOLE)?;
             assert_eq!(
-                self.store.dmt.dirty_bytes(id),
+                self.store.dmt.index().dirty_bytes(id),
                 0,
                 "I7: the origin alone has all of the file"
             );

@@ -192,7 +192,7 @@ impl ExternalChanges {
                 self.drop_clean(id)?;
             } else {
                 self.keep_origins_version(file, id)?;
-                let left = self.store.dmt.dirty_bytes(id);
+                let left = self.store.dmt.index().dirty_bytes(id);
                 assert_eq!(left, 0, "I9: no dirty byte can go over what others wrote");
                 // The held time belongs to a write that is no longer in the file.
                 file.let_mtime_go(None);

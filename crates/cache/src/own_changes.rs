@@ -11,7 +11,7 @@
 //! neither.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bon::Builder;
 use parking_lot::Mutex;
@@ -55,6 +55,9 @@ pub(crate) struct OwnChanges {
     pub(crate) name_changes: NameChangeCount,
     #[builder(required)]
     coherence: Option<Arc<dyn Coherence>>,
+    /// Number of changes that did not begin because the node had no lease.
+    #[builder(skip)]
+    refused: AtomicU64,
     /// Whether other nodes use the origin.
     shared: bool,
 }
@@ -81,6 +84,11 @@ impl Drop for Changing<'_> {
 }
 
 impl OwnChanges {
+    /// Number of changes that did not begin because the node had no lease.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Acquire)
+    }
+
     /// As [`Self::changing`], for a change of bytes or of the size. Must be called after everything that the change
     /// waits for: without a lease other nodes may have taken the bytes meanwhile (I12).
     pub(crate) fn changing_bytes<'a>(
@@ -88,7 +96,11 @@ impl OwnChanges {
         file: &'a CachedFile,
         via: &OriginFile,
     ) -> Result<Changing<'a>> {
-        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
+        if let Some(coherence) = &self.coherence {
+            coherence.check_lease().inspect_err(|_| {
+                self.refused.fetch_add(1, Ordering::AcqRel);
+            })?;
+        }
         self.changing(file, Some(via))
     }
 
@@ -257,3 +269,6 @@ impl OwnChanges {
         *self.evidence.lock() = Evidence::Nothing;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,12 +18,17 @@ use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::recover::Recoverer;
-use halocline_meta::{FileId, OriginKey};
+use halocline_meta::{Extent, FileId, OriginKey};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
 /// Shortest time between two searches for files under other names.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The most dirty extents that are read to find out which of them cannot be.
+const PROBED: usize = 64;
+/// The most bytes that are read for that.
+const PROBED_BYTES: u64 = 8 << 20;
 
 /// The engine as seen by the agent of its node.
 #[derive(Debug, Builder)]
@@ -170,6 +175,29 @@ impl Revocation {
         Ok(())
     }
 
+    /// The bytes of a dirty extent that cannot be read. Nothing if it has changed meanwhile.
+    fn unreadable_in(&self, file: &CachedFile, id: FileId, extent: &Extent) -> Vec<ByteRange> {
+        let ByteRange { start, .. } = extent.range;
+        let Ok(len) = usize::try_from(extent.range.len()) else { return Vec::new() };
+        let _held = file.range.shared(extent.range);
+        if self.store.dmt.index().dirty(id, extent.range, 1).first() != Some(extent) {
+            return Vec::new();
+        }
+        match self.store.read_checked(id, extent.placement, start, &mut vec![0; len]) {
+            Ok(damaged) => damaged,
+            // This process lacks something, and the cache may have them.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR)
+                ) =>
+            {
+                Vec::new()
+            }
+            Err(_) => vec![extent.range],
+        }
+    }
+
     /// Whether bytes of `range` are dirty.
     fn is_dirty(&self, id: FileId, range: ByteRange) -> bool {
         !self.store.dmt.index().dirty(id, range, 1).is_empty()
@@ -182,6 +210,22 @@ impl LocalCache for Revocation {
         // Including earlier flushes. If the store refuses changes, it is recorded elsewhere which of its records are
         // not to be trusted.
         self.mappings.advisory(self.store.dmt.changes().persist_cleaned())
+    }
+
+    fn unreadable(&self, shared: SharedFile, range: ByteRange) -> Vec<ByteRange> {
+        let Ok(Some(file)) = self.reached(key_of(shared), range, true) else { return Vec::new() };
+        let Some(id) = file.id() else { return Vec::new() };
+        let mut found = Vec::new();
+        let mut read = 0;
+        for extent in self.store.dmt.index().dirty(id, range, PROBED) {
+            if read > PROBED_BYTES {
+                break;
+            }
+            read += extent.range.len();
+            let parts = self.unreadable_in(&file, id, &extent);
+            found.extend(parts.into_iter().filter_map(|part| part.intersect(range)));
+        }
+        found
     }
 
     fn caches(&self, shared: SharedFile) -> bool {

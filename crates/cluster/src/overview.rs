@@ -76,6 +76,15 @@ pub enum Problem {
         /// The other.
         other: Session,
     },
+    /// A live session could not read dirty bytes from its cache when others wanted them: they are an error for all.
+    Unreadable {
+        /// Inode of the file.
+        inode: u64,
+        /// Its name, or its number.
+        node: String,
+        /// How many bytes.
+        bytes: u64,
+    },
     /// A value that was not written by Halocline.
     Unsound {
         /// Inode of the file.
@@ -170,7 +179,7 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let mut held: BTreeMap<Session, Holdings> =
         nodes.iter().map(|node| (node.session, Holdings::default())).collect();
     for file in files {
-        look_at(store, file, roll.now_ms, &mut held, &mut found)?;
+        look_at((store, registry), file, roll.now_ms, &mut held, &mut found)?;
         if found.silent() > SILENT_MAX {
             break;
         }
@@ -191,7 +200,7 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
 
 /// Counts the tokens of one file.
 fn look_at(
-    store: &dyn Store,
+    (store, registry): (&dyn Store, &Registry),
     file: SharedFile,
     now_ms: u64,
     held: &mut BTreeMap<Session, Holdings>,
@@ -234,6 +243,15 @@ fn look_at(
     let is_contended =
         |held: &Held| held.mode == Mode::Direct && tokens.is_contended(held.range, now_ms);
     found.contended_files += u64::from(tokens.all().iter().any(is_contended));
+    let mut unreadable: BTreeMap<Session, u64> = BTreeMap::new();
+    for mark in tokens.unreadable() {
+        let bytes = unreadable.entry(mark.session).or_default();
+        *bytes = bytes.saturating_add(mark.range.len());
+    }
+    for (session, bytes) in unreadable {
+        let node = registry.node(session);
+        found.problems.push(Problem::Unreadable { inode, node, bytes });
+    }
     if let Some((one, other)) = conflict(tokens.all()) {
         found.problems.push(Problem::Conflict { inode, one, other });
     }

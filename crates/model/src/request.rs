@@ -91,6 +91,15 @@ impl ByteRange {
         (start < end).then_some(Self { start, end })
     }
 
+    /// The parts of this range outside `hole`.
+    pub fn without(self, hole: Self) -> impl Iterator<Item = Self> {
+        let before = Self { start: self.start, end: hole.start.clamp(self.start, self.end) };
+        let after = Self { start: hole.end.clamp(self.start, self.end), end: self.end };
+        let parts =
+            if self.overlaps(hole) { [Some(before), Some(after)] } else { [Some(self), None] };
+        parts.into_iter().flatten().filter(|part| !part.is_empty())
+    }
+
     /// The smallest range of whole `unit`-byte blocks that covers this one, up to the last address.
     #[must_use]
     pub const fn widen_to(self, unit: u64) -> Self {

@@ -22,6 +22,7 @@ mod border;
 mod heat;
 mod members;
 mod table;
+mod unreadable;
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,7 @@ pub use border::border;
 pub use heat::{Heat, REGION};
 pub use members::{Life, Members};
 pub use table::{Answer, Tokens};
+pub use unreadable::Unreadable;
 
 /// One life of a node's mount, from its start to its end or its recovery; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

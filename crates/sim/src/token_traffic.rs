@@ -190,7 +190,9 @@ impl World {
                 self.nodes[at].asked += 1;
                 self.nodes[at].version = self.tokens.version;
             }
-            Answer::Lost(held) => unreachable!("nobody dies: {held:?}"),
+            Answer::Lost(held) | Answer::Unreadable(held) => {
+                unreachable!("nobody dies: {held:?}")
+            }
         }
         self.nodes[at].version = self.tokens.version;
     }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_testkit::nodes::Nodes;
 use halocline_testkit::program;
@@ -103,6 +103,16 @@ fn i13_what_a_dead_cache_had_alone_is_an_error_until_it_is_given_up() {
     kill_the_disk(&nodes);
     let error = fs::read(one.join("lost")).unwrap_err();
     assert!(error.raw_os_error().is_some_and(|errno| errno != libc::ENOENT), "{error}");
+    // The node lives and has its lease. Others need not wait for what it cannot do: a wait would end after 120 s.
+    let begun = Instant::now();
+    let refused = fs::read(other.join("lost")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(100), "it waited: {:?}", begun.elapsed());
+    let why = nodes.halocline(&["explain", "other/lost", "0", "4"]);
+    assert!(written(&why).contains("cannot read from its cache"), "{}", said(&why));
+    let fsck = nodes.cluster("fsck", &[]);
+    assert!(!fsck.status.success(), "{}", said(&fsck));
+    assert!(written(&fsck).contains("one has 4 B that it could not read"), "{}", written(&fsck));
     assert_eq!(fs::read_to_string(one.join("clean")).unwrap(), "clean");
     assert_eq!(fs::read_to_string(other.join("clean")).unwrap(), "clean");
     for (writes, reads) in [(&one, &other), (&other, &one)] {

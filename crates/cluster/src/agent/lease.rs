@@ -35,6 +35,10 @@ pub(super) struct OwnLease {
     begun: Instant,
     /// When it ends, in nanoseconds since `begun`.
     until_ns: AtomicU64,
+    /// Since when it has been held without a gap, in nanoseconds since `begun`.
+    since_ns: AtomicU64,
+    /// How long it must have been held before others are declared gone.
+    settles: Duration,
     /// Number of lapses.
     lapses: AtomicU64,
     /// Another node recovered the session or gave it up.
@@ -54,6 +58,8 @@ impl OwnLease {
             lasts: options.lease.saturating_sub(options.margin),
             begun: options.clock.boot_instant(),
             until_ns: AtomicU64::new(0),
+            since_ns: AtomicU64::new(0),
+            settles: options.margin,
             lapses: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
@@ -87,10 +93,24 @@ impl OwnLease {
     pub(super) fn hold_since(&self, sent: Instant) -> Option<Duration> {
         let before =
             (self.until_ns.load(Ordering::Acquire) > 0 || self.lapses() > 0).then(|| self.left());
+        if before.is_none_or(|left| left.is_zero()) {
+            let since = self.clock.boot_instant().saturating_duration_since(self.begun);
+            let since_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+            self.since_ns.store(since_ns, Ordering::Release);
+        }
         let until = sent.saturating_duration_since(self.begun) + self.lasts;
         let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.until_ns.fetch_max(until_ns, Ordering::AcqRel);
         before
+    }
+
+    /// Whether the lease has been held for so long that others whose leases are over have had their chance to renew
+    /// them. Leases also end because the store stood still, or could not be reached by anybody: then this node's own
+    /// lapsed, too, and whoever is back first must not declare the others gone, whose programs would get errors.
+    pub(super) fn is_settled(&self) -> bool {
+        let since = Duration::from_nanos(self.since_ns.load(Ordering::Acquire));
+        let held = self.clock.boot_instant().saturating_duration_since(self.begun);
+        self.runs() && held.saturating_sub(since) >= self.settles
     }
 
     /// The lease is over, and results of what was begun under it are not used.

@@ -8,4 +8,5 @@ mod keeping;
 mod memory;
 mod server;
 mod stops;
+mod unreadable;
 mod world;

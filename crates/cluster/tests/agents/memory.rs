@@ -252,6 +252,36 @@ fn i12_a_node_whose_lease_lapsed_begins_nothing_and_forgets_what_is_shared() {
     world.end(vec![one, other]);
 }
 
+/// Regression: after a pause of the store that was longer than all leases, whoever was back first took the others for
+/// gone, and its programs got errors.
+#[test]
+fn i12_whoever_is_back_first_after_the_store_stood_still_takes_nobody_for_gone() {
+    let world = World::new(1);
+    let (one, other) = (world.timed("a"), world.timed("b"));
+    one.request(0, Node::want(WRITE, 0, false)).unwrap();
+    for pause in 0..2 {
+        world.store.set_faults(Faults { stopped: true, ..Faults::default() });
+        for node in [&one, &other] {
+            node.clock.sleep(Duration::from_secs(31));
+        }
+        world.store.advance(Duration::from_secs(31));
+        world.store.set_faults(Faults::default());
+        other.agent.keep().unwrap();
+        let before = other.agent.counts().round_trips;
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| other.request(0, Node::want(WRITE, pause, false)));
+            // Long enough for some looks whether the other one is alive.
+            eventually("it has looked often", || {
+                waits.is_finished() || other.agent.counts().round_trips > before + 40
+            });
+            one.agent.keep().unwrap();
+            waits.join().unwrap().unwrap();
+        });
+        one.request(0, Node::want(WRITE, pause, false)).unwrap();
+    }
+    world.end(vec![one, other]);
+}
+
 #[test]
 fn i13_dirty_bytes_of_a_node_that_is_gone_are_an_error_until_it_was_recovered() {
     let world = World::new(1);
@@ -262,6 +292,8 @@ fn i13_dirty_bytes_of_a_node_that_is_gone_are_an_error_until_it_was_recovered() 
     let registry = world.registry();
     sessions::end(&*world.store, &registry, session).unwrap_err();
     drop(one);
+    // It has its lease for long enough to judge others.
+    other.clock.sleep(Duration::from_secs(10));
     world.store.advance(Duration::from_secs(31));
     other.agent.keep().unwrap();
     let error = other.request(0, Node::want(READ, 0, false)).unwrap_err();

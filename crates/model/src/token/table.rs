@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::unreadable::{Marks, Unreadable};
 use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session, border};
 use crate::request::{ByteRange, Direction};
 
@@ -24,6 +25,8 @@ pub struct Tokens {
     /// In order of arrival.
     waiting: Vec<Waiting>,
     heat: Heat,
+    #[serde(default, skip_serializing_if = "Marks::is_empty")]
+    unreadable: Marks,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,13 +58,23 @@ pub enum Answer {
     Waits(Vec<Held>),
     /// A dead session may have dirty bytes there: an error until it is recovered.
     Lost(Held),
+    /// A live session has dirty bytes there, which it could not read from its cache: an error, until it can, or until
+    /// it was ended and given up.
+    Unreadable(Held),
 }
 
 impl Tokens {
     /// For a file that no one uses.
     #[must_use]
     pub const fn new(epoch: Epoch) -> Self {
-        Self { version: 0, epoch, held: Vec::new(), waiting: Vec::new(), heat: Heat::NONE }
+        Self {
+            version: 0,
+            epoch,
+            held: Vec::new(),
+            waiting: Vec::new(),
+            heat: Heat::NONE,
+            unreadable: Marks::NONE,
+        }
     }
 
     /// A session requests a token at `now_ms` of the store's clock. Repeating a request is harmless: a waiting session
@@ -110,6 +123,10 @@ impl Tokens {
             self.leave_queue(session, direction, required);
             return Answer::Lost(*lost);
         }
+        if let Some(unreadable) = self.unreadable.first_of(&in_the_way, now_ms) {
+            self.leave_queue(session, direction, required);
+            return Answer::Unreadable(unreadable);
+        }
         if !in_the_way.is_empty() || self.others_come_first(session, mode, direction, required) {
             let is_new = self.queue(Waiting { session, direction, range: required, mode });
             if is_new && !in_the_way.is_empty() {
@@ -138,7 +155,7 @@ impl Tokens {
             self.held.drain(..).partition(|held| held.session == session);
         self.held = others;
         for held in mine {
-            for outside in without(held.range, range) {
+            for outside in held.range.without(range) {
                 self.held.push(Held { range: outside, ..held });
             }
             if let (Some(inside), Some(mode)) = (held.range.intersect(range), keep) {
@@ -147,7 +164,28 @@ impl Tokens {
                 self.held.push(Held { mode, range: inside, ..held });
             }
         }
+        self.unreadable.cut(session, range);
         self.tidy();
+    }
+
+    /// A session tried to give up `tried` and could not read `ranges` of it from its cache, at `now_ms` of the store's
+    /// clock. It keeps its token.
+    pub fn note_unreadable(
+        &mut self,
+        session: Session,
+        (tried, ranges): (ByteRange, &[ByteRange]),
+        epoch: Epoch,
+        now_ms: u64,
+    ) {
+        self.begin(epoch);
+        self.unreadable.note(session, tried, ranges, now_ms);
+        self.tidy();
+    }
+
+    /// What sessions could not read when they were last asked for it.
+    #[must_use]
+    pub fn unreadable(&self) -> &[Unreadable] {
+        self.unreadable.all()
     }
 
     /// Replaces a session's tokens by those that it reports: at the beginning of an epoch, or after its lease lapsed.
@@ -155,21 +193,10 @@ impl Tokens {
         self.begin(epoch);
         self.held.retain(|held| held.session != session);
         self.waiting.retain(|waiting| waiting.session != session);
+        // Asked again, it tries again.
+        self.unreadable.forget(session);
         self.held.extend(holds.iter().map(|held| Held { session, ..*held }));
         self.tidy();
-    }
-
-    /// A session no longer waits.
-    #[cfg(test)]
-    pub(crate) fn withdraw(
-        &mut self,
-        session: Session,
-        direction: Direction,
-        range: ByteRange,
-        epoch: Epoch,
-    ) {
-        self.begin(epoch);
-        self.leave_queue(session, direction, range);
     }
 
     /// What `session` must give up now because others wait for it, and the mode that it may keep.
@@ -270,7 +297,8 @@ impl Tokens {
         let is_filled = self.held.iter().all(|held| !held.range.is_empty());
         let is_counted = self.version < u64::MAX / 2;
         let is_small = self.held.len() + self.waiting.len() <= TOKENS_MAX;
-        is_ordered && is_filled && is_counted && is_small && self.heat.is_sound()
+        let parts_are_sound = self.heat.is_sound() && self.unreadable.is_sound();
+        is_ordered && is_filled && is_counted && is_small && parts_are_sound
     }
 
     /// Whether this value says no more than an empty one.
@@ -309,6 +337,7 @@ impl Tokens {
             None => false,
         });
         self.waiting.retain(|waiting| members.life(waiting.session) == Some(Life::Live));
+        self.unreadable.tidy(&self.held);
     }
 
     fn is_crowded(&self) -> bool {
@@ -324,7 +353,7 @@ impl Tokens {
     ) -> Vec<ByteRange> {
         let mine = self.held.iter().filter(|held| held.session == session);
         mine.filter(|held| enough(held.mode)).fold(vec![range], |gaps, held| {
-            gaps.into_iter().flat_map(|gap| without(gap, held.range)).collect()
+            gaps.into_iter().flat_map(|gap| gap.without(held.range)).collect()
         })
     }
 
@@ -430,7 +459,7 @@ impl Tokens {
                 self.held.drain(..).partition(|held| held.session == session);
             self.held = others;
             for held in mine {
-                let outside = without(held.range, gap);
+                let outside = held.range.without(gap);
                 self.held.extend(outside.map(|range| Held { range, ..held }));
             }
             self.held.push(Held { session, mode, range: gap });
@@ -449,6 +478,7 @@ impl Tokens {
             }
             joins
         });
+        self.unreadable.tidy(&self.held);
         debug_assert!(
             self.held.windows(2).all(|pair| {
                 pair[0].session != pair[1].session || pair[0].range.end <= pair[1].range.start
@@ -456,15 +486,6 @@ impl Tokens {
             "a session holds each byte once"
         );
     }
-}
-
-/// The parts of `range` outside `hole`.
-fn without(range: ByteRange, hole: ByteRange) -> impl Iterator<Item = ByteRange> {
-    let before = ByteRange { start: range.start, end: hole.start.clamp(range.start, range.end) };
-    let after = ByteRange { start: hole.end.clamp(range.start, range.end), end: range.end };
-    let parts =
-        if range.overlaps(hole) { [Some(before), Some(after)] } else { [Some(range), None] };
-    parts.into_iter().flatten().filter(|part| !part.is_empty())
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl Model for Cluster {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let Budget { failovers, crashes, contended, .. } = self.budget;
+        let Budget { failovers, crashes, unreadable, contended, .. } = self.budget;
         let mut properties = vec![
             Property::always("I1, I13: bytes are the newest", |_, world: &World| {
                 world.wrong.is_none()
@@ -56,6 +56,12 @@ impl Model for Cluster {
         if crashes > 0 {
             properties.push(seen("a recovered node is back", |_, world| world.is_back()));
         }
+        if unreadable > 0 {
+            properties.push(seen("a node cannot read its cache", |_, world| world.is_marked()));
+            properties.push(seen("what it could not read is handed over", |_, world| {
+                world.is_given_after_all()
+            }));
+        }
         if failovers > 0 {
             properties.push(seen("a new epoch grants", |_, world| world.grants_again()));
         }
@@ -71,6 +77,7 @@ const CALM: Budget = Budget {
     crashes: 0,
     lapses: 0,
     lost_replies: 0,
+    unreadable: 0,
     contended: false,
 };
 
@@ -126,6 +133,14 @@ fn i13_nodes_die_with_dirty_bytes() {
 }
 
 #[test]
+fn i13_nodes_cannot_read_their_dirty_bytes() {
+    holds(Budget { unreadable: 2, ..CALM });
+    holds(Budget { unreadable: 1, blocks: 2, ..CALM });
+    holds(Budget { unreadable: 1, lapses: 1, ..CALM });
+    holds(Budget { unreadable: 1, crashes: 1, ..CALM });
+}
+
+#[test]
 fn i14_the_store_forgets() {
     holds(Budget { failovers: 2, lost_replies: 1, ..CALM });
 }
@@ -148,6 +163,7 @@ fn what_is_broken_on_purpose_is_noticed() {
         (Canary::AnyVersion, Budget { lost_replies: 1, ..CALM }),
         (Canary::AnyEpoch, Budget { failovers: 1, lost_replies: 1, ..CALM }),
         (Canary::GoneIsForgotten, Budget { crashes: 1, ..CALM }),
+        (Canary::UnreadableIsVoid, Budget { unreadable: 1, ..CALM }),
     ] {
         let model = Cluster { budget, canary: Some(canary) };
         let checker =

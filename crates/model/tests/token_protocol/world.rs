@@ -32,6 +32,8 @@ pub(crate) enum Canary {
     AnyEpoch,
     /// Exclusive tokens of a node that is gone are void like all others.
     GoneIsForgotten,
+    /// Exclusive tokens of bytes that their holder cannot read are void.
+    UnreadableIsVoid,
 }
 
 /// A cached copy of a block.
@@ -91,6 +93,7 @@ pub(crate) struct World {
     crashes: u8,
     lapses: u8,
     lost_replies: u8,
+    unreadable: u8,
     /// What must never happen, and did.
     pub(crate) wrong: Option<&'static str>,
 }
@@ -99,9 +102,13 @@ pub(crate) struct World {
 pub(crate) enum Step {
     Use(usize, Direction, usize),
     Ask(usize, Direction, usize),
+    /// The same after marks of what cannot be read have ended.
+    AskLater(usize, Direction, usize),
     /// For a change that no two nodes may make side by side.
     AskAlone(usize, usize),
     GiveUp(usize),
+    /// The node fails to read the dirty bytes that others wait for.
+    CannotRead(usize),
     Commit(usize, usize),
     /// The store takes or refuses a change and the node hears of it, or does not.
     Deliver(usize, bool),
@@ -130,6 +137,8 @@ pub(crate) struct Budget {
     pub(crate) crashes: u8,
     pub(crate) lapses: u8,
     pub(crate) lost_replies: u8,
+    /// How often a node cannot read its cache.
+    pub(crate) unreadable: u8,
     /// The file is contended from the beginning.
     pub(crate) contended: bool,
 }
@@ -176,6 +185,7 @@ impl World {
             crashes: budget.crashes,
             lapses: budget.lapses,
             lost_replies: budget.lost_replies,
+            unreadable: budget.unreadable,
             wrong: None,
         };
         world.rebase();
@@ -195,7 +205,7 @@ impl World {
                         steps.push(Step::Use(at, direction, block_at));
                     }
                     if may_act && !allowed && self.may_change(at) {
-                        steps.push(Step::Ask(at, direction, block_at));
+                        steps.extend(self.demands(at, direction, block_at));
                     }
                 }
                 steps.extend(self.ask_alone(at, block_at).filter(|_| may_act));
@@ -206,6 +216,7 @@ impl World {
             let wanted = self.store.tokens.wanted_from(node.session).is_some();
             if may_act && wanted && self.may_change(at) {
                 steps.push(Step::GiveUp(at));
+                steps.extend(self.fail_to_read(at));
             }
             if node.pending.is_some() && (!self.is_under_way(at) || self.lost_replies > 0) {
                 steps.push(Step::Timeout(at));
@@ -264,6 +275,23 @@ impl World {
         let is_alone = self.nodes[at].mode_of(block_at) == Some(Mode::Exclusive);
         let asks = self.contended && !is_alone && self.may_change(at);
         asks.then_some(Step::AskAlone(at, block_at))
+    }
+
+    /// A node asks for a token, before or after the end of marks.
+    fn demands(
+        &self,
+        at: usize,
+        direction: Direction,
+        block_at: usize,
+    ) -> impl Iterator<Item = Step> {
+        let later = self.is_marked().then_some(Step::AskLater(at, direction, block_at));
+        [Some(Step::Ask(at, direction, block_at)), later].into_iter().flatten()
+    }
+
+    /// A node that has dirty bytes may fail to read them.
+    fn fail_to_read(&self, at: usize) -> Option<Step> {
+        let is_dirty = self.nodes[at].cache.iter().flatten().any(|copy| copy.dirty);
+        (self.unreadable > 0 && is_dirty).then_some(Step::CannotRead(at))
     }
 
     /// Whether a node may compute a change of tokens now.
@@ -338,6 +366,16 @@ impl World {
     /// Whether a node reads what another one wrote.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.nodes.iter().filter(|node| !node.held.is_empty()).count() > 1
+    }
+
+    /// Whether somebody could not read what others waited for.
+    pub(crate) fn is_marked(&self) -> bool {
+        !self.store.tokens.unreadable().is_empty()
+    }
+
+    /// Whether somebody gave up what it once could not read.
+    pub(crate) fn is_given_after_all(&self) -> bool {
+        self.unreadable == 0 && !self.is_marked() && self.is_handed_over()
     }
 
     /// What was acknowledged is somewhere, and whoever has it alone can bring it to the origin.

@@ -7,16 +7,21 @@ pub(super) const CLUSTER_FSCK: &[Metric] = &[
     metric(
         "[].problem",
         "word",
-        "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",
+        "`gone`, `unlisted`, `stray`, `conflict`, `unreadable`, `unsound` or `silent`; `stray` ends by itself.",
     ),
-    metric("[].node", "text", "`gone`: its name."),
+    metric("[].node", "text", "`gone`, `unreadable`: its name."),
     metric(
         "[].files",
         "number",
         "`gone`: files that it holds alone; dirty bytes may lie on its cache.",
     ),
     metric("[].session", "number", "`unlisted`, `stray`: the session."),
-    metric("[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
+    metric("[].inode", "number", "`stray`, `conflict`, `unreadable`, `unsound`: the file."),
+    metric(
+        "[].bytes",
+        "bytes",
+        "`unreadable`: dirty bytes that a live node could not read from its cache when others wanted them.",
+    ),
     metric("[].one", "number", "`conflict`: one of the sessions."),
     metric("[].other", "number", "`conflict`: the other one."),
     metric(

@@ -94,16 +94,21 @@ pub(super) const CLUSTER_STATUS: &[Metric] = &[
     metric(
         "problems[].problem",
         "word",
-        "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",
+        "`gone`, `unlisted`, `stray`, `conflict`, `unreadable`, `unsound` or `silent`; `stray` ends by itself.",
     ),
-    metric("problems[].node", "text", "`gone`: its name."),
+    metric("problems[].node", "text", "`gone`, `unreadable`: its name."),
     metric(
         "problems[].files",
         "number",
         "`gone`: files that it holds alone; dirty bytes may lie on its cache.",
     ),
     metric("problems[].session", "number", "`unlisted`, `stray`: the session."),
-    metric("problems[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
+    metric("problems[].inode", "number", "`stray`, `conflict`, `unreadable`, `unsound`: the file."),
+    metric(
+        "problems[].bytes",
+        "bytes",
+        "`unreadable`: dirty bytes that a live node could not read from its cache when others wanted them.",
+    ),
     metric("problems[].one", "number", "`conflict`: one of the sessions."),
     metric("problems[].other", "number", "`conflict`: the other one."),
     metric(
@@ -123,6 +128,13 @@ pub(super) const CLUSTER_TOKENS: &[Metric] = &[
         "bytes or null",
         "Behind its last byte; null where it reaches to whatever end the file will have.",
     ),
+    metric(
+        "unreadable[].node",
+        "text",
+        "A node that could not read dirty bytes from its cache when others wanted them, which get an error.",
+    ),
+    metric("unreadable[].offset", "bytes", "The first of these bytes."),
+    metric("unreadable[].end", "bytes", "Behind the last of them."),
     metric("waiting[]", "text", "Nodes that wait for something, the first one first."),
 ];
 

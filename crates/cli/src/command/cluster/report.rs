@@ -41,11 +41,20 @@ struct TokenJson {
     end: Option<u64>,
 }
 
+/// Bytes that a node could not read from its cache when others wanted them.
+#[derive(Debug, Serialize)]
+struct UnreadableJson {
+    node: String,
+    offset: u64,
+    end: u64,
+}
+
 /// The tokens of one file.
 #[derive(Debug, Serialize)]
 struct TokensJson {
     inode: u64,
     tokens: Vec<TokenJson>,
+    unreadable: Vec<UnreadableJson>,
     /// Names of the waiting nodes, in order of arrival.
     waiting: Vec<String>,
 }
@@ -136,6 +145,12 @@ fn told(problem: &Problem) -> String {
             "inode {inode}: sessions {:016x} and {:016x} hold what excludes each other: unmount both nodes, and tell us",
             one.0, other.0
         ),
+        Problem::Unreadable { inode, node, bytes } => format!(
+            "inode {inode}: {} has {} that it could not read from its cache when others wanted them: see `halocline status` \
+             there; if that cache is lost, end its mount (halocline umount --force), and `halocline cluster forget` it",
+            text::line(node),
+            text::bytes(*bytes)
+        ),
         Problem::Unsound { inode, what } => format!(
             "inode {inode}: {}: somebody else writes to the store; remove the key, after all nodes are unmounted",
             text::line(what)
@@ -165,9 +180,15 @@ pub(super) fn tokens(args: &TokensArgs) -> Outcome {
         offset: held.range.start,
         end: (held.range.end < u64::MAX).then_some(held.range.end),
     };
+    let unreadable = |mark: &halocline_model::token::Unreadable| UnreadableJson {
+        node: registry.node(mark.session),
+        offset: mark.range.start,
+        end: mark.range.end,
+    };
     let answer = TokensJson {
         inode: file.inode,
         tokens: tokens.all().iter().map(token).collect(),
+        unreadable: tokens.unreadable().iter().map(unreadable).collect(),
         waiting: tokens.waiters().map(|session| registry.node(session)).collect(),
     };
     if args.json {
@@ -185,6 +206,10 @@ pub(super) fn tokens(args: &TokensArgs) -> Outcome {
             Mode::Exclusive => "exclusive",
         };
         say!("{:16} {mode:9} {} to {end}", text::line(&token.node), token.offset);
+    }
+    for part in &answer.unreadable {
+        let UnreadableJson { node, offset, end } = part;
+        say!("{:16} cannot read {offset} to {end} from its cache", text::line(node));
     }
     for node in &answer.waiting {
         say!("{:16} waits", text::line(node));

@@ -82,6 +82,7 @@ impl Asking<'_> {
             }
             Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
+            Ok(Asked::Unreadable(held)) => Err(self.unreadable(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
                 // The request may have been executed.
                 file.state.lock().polls.failure = Some(error.to_string());
@@ -101,6 +102,20 @@ impl Asking<'_> {
                 self.file.id.inode
             ),
             remedy: "recover it: halocline cluster recover ORIGIN NODE --cluster URL".to_owned(),
+        }
+    }
+
+    fn unreadable(&self, held: Held) -> Error {
+        let node = self.file.shared.registry.name(held.session);
+        Error::Cluster {
+            what: format!(
+                "{} of inode {}: {node} has newer ones and cannot read them from its cache",
+                bytes(held.range),
+                self.file.id.inode
+            ),
+            remedy: "see `halocline status` there; if that cache is lost, end its mount (halocline umount --force), and \
+                     give up what only it had: halocline cluster forget ORIGIN NODE --cluster URL"
+                .to_owned(),
         }
     }
 
@@ -132,7 +147,11 @@ impl Asking<'_> {
             None => Tokens::new(roll.partitions[partition]),
         };
         if poll.is_some_and(|count| count % CHECK_EVERY == 0) {
-            roll = shared.own_session.roll.declare_gone(&value, session, &shared.registry)?;
+            roll = if shared.own_session.lease.is_settled() {
+                shared.own_session.roll.declare_gone(&value, session, &shared.registry)?
+            } else {
+                shared.own_session.roll.refresh()?
+            };
         }
         for _ in 0..RACES {
             roll = shared.own_session.roll.knowing(roll, &value)?;
@@ -182,6 +201,7 @@ impl Asking<'_> {
                 self.waits(on)
             }
             Answer::Lost(held) => Asked::Lost(*held),
+            Answer::Unreadable(held) => Asked::Unreadable(*held),
             Answer::Granted(held) => {
                 let now = shared.options.clock.boot_instant();
                 let mut state = file.state.lock();
@@ -235,4 +255,5 @@ enum Asked {
     /// This node must first give up what it holds there: cached bytes became contended, or contended ones cacheable.
     GiveFirst(ByteRange),
     Lost(Held),
+    Unreadable(Held),
 }

@@ -82,6 +82,15 @@ fn why_asked(file: &File, want: Want) -> Option<String> {
     })?;
     let node = shared.registry.name(in_the_way.session);
     let held = bytes(in_the_way.range);
+    let is_marked = tokens
+        .unreadable()
+        .iter()
+        .any(|mark| mark.session == in_the_way.session && mark.range.overlaps(want.range));
+    if is_marked && roll.members.life(in_the_way.session) == Some(Life::Live) {
+        return Some(format!(
+            "it fails: {node} has newer bytes of it, which it cannot read from its cache; see `halocline status` there"
+        ));
+    }
     Some(match (roll.members.life(in_the_way.session), in_the_way.mode) {
         (Some(Life::Live), Mode::Direct) => {
             format!(

@@ -1,10 +1,13 @@
 //! Gives up what others want of a file.
 
+use std::sync::Weak;
+
 use halocline_model::request::ByteRange;
 use halocline_model::token::Mode;
 use halocline_os::error::{Error, Result};
 
 use super::super::cluster_error;
+use super::explaining::bytes;
 use super::{File, State};
 use crate::counters::add;
 use crate::store::{Reading, StoreError};
@@ -34,13 +37,40 @@ impl File {
             };
             let contended = tokens.is_contended(wanted, now_ms);
             let range = self.state.lock().pieces.to_give(wanted, keep.is_some(), contended);
-            if !self.give(range, keep) {
+            // Bytes that nobody wants may be what cannot be given up.
+            if !self.give(range, keep) && (range == wanted || !self.give(wanted, keep)) {
+                self.say_what_is_unreadable(wanted);
                 return Ok(());
             }
             add(&shared.counters.handovers);
         }
         shared.queue.push(self.id);
         Ok(())
+    }
+
+    /// A wanted range could not be given up. If that is because its dirty bytes cannot be read from this node's cache,
+    /// those who want them get an error, and need not wait for what does not happen.
+    fn say_what_is_unreadable(&self, wanted: ByteRange) {
+        let shared = &self.shared;
+        let Some(local_cache) = shared.local_cache.get().and_then(Weak::upgrade) else { return };
+        let ranges = local_cache.unreadable(self.id, wanted);
+        let Some(first) = ranges.first() else { return };
+        tracing::warn!(
+            "inode {}: only this node's cache has {}, and it cannot read them; others get an error",
+            self.id.inode,
+            bytes(*first)
+        );
+        let change = self.stored.begin_change();
+        let now_ms = shared.own_session.roll.now_ms();
+        let noted = change.make(|new, epoch| {
+            new.note_unreadable(shared.session, (wanted, &ranges), epoch, now_ms);
+        });
+        match noted {
+            Ok(Some(new)) => self.stored.tell_waiters(&new),
+            Ok(None) => {}
+            // They wait, and ask again.
+            Err(error) => tracing::debug!("inode {}: {error}", self.id.inode),
+        }
     }
 
     /// Removes entries from the queue for which no request waits any more, because others are queued behind them.

@@ -41,7 +41,7 @@ pub fn tokens(bytes: &[u8]) {
                     assert_eq!(bytes, required.len(), "all that it requires is granted");
                 }
                 Answer::Waits(others) => assert!(others.iter().all(|held| held.session != session)),
-                Answer::Lost(held) => assert_ne!(held.session, session),
+                Answer::Lost(held) | Answer::Unreadable(held) => assert_ne!(held.session, session),
             }
             let _ = (now.wanted_from(Session(2)), now.waiters().count());
             assert!(now.is_sound(), "{now:?}");

@@ -129,7 +129,8 @@ fn what_is_asked_twice_is_queued_once_and_each_answer_is_a_version() {
     assert_eq!(file.tokens.waiting.len(), 1);
     file.write(A, (0, 10));
     assert_eq!(file.tokens.version, before + 3, "also where nothing changed");
-    file.tokens.withdraw(B, Direction::Write, ByteRange::new(0, 10), EPOCH);
+    file.tokens.begin(EPOCH);
+    file.tokens.leave_queue(B, Direction::Write, ByteRange::new(0, 10));
     assert!(file.tokens.waiting.is_empty());
 }
 
@@ -277,4 +278,73 @@ fn i11_i13_bytes_that_another_session_may_have_dirty_are_never_given_away() {
     file.write(A, (0, 10));
     file.members.lease_is_over(A);
     file.tokens.set(B, Mode::Exclusive, ByteRange::new(5, 20), |mode| mode == Mode::Exclusive);
+}
+
+/// What its holder cannot read is an error at once, without any other byte being one, until the holder is asked again.
+#[test]
+fn i13_what_cannot_be_read_is_an_error_until_it_is_tried_again() {
+    let mut file = File::new();
+    file.write(A, (0, 4096));
+    assert!(matches!(file.read(B, (10, 20)), Answer::Waits(_)));
+    let lost = [ByteRange::new(12, 14), ByteRange::new(100, 200), ByteRange::new(9000, 9001)];
+    let tried = ByteRange::new(0, 150);
+    file.tokens.note_unreadable(A, (tried, &lost), EPOCH, 1000);
+    assert!(file.tokens.is_sound());
+    let marked = |file: &File| -> Vec<_> {
+        file.tokens.unreadable().iter().map(|mark| (mark.range.start, mark.range.end)).collect()
+    };
+    assert_eq!(marked(&file), [(12, 14), (100, 150)], "only of what was tried");
+    let ask = |file: &mut File, range: (u64, u64), now_ms| {
+        let required = ByteRange::new(range.0, range.1);
+        let demand =
+            Demand { direction: Direction::Read, required, desired: required, alone: false };
+        file.tokens.ask(B, demand, (EPOCH, &file.members), now_ms)
+    };
+    let unreadable = Answer::Unreadable(held(A, Mode::Exclusive, 12, 14));
+    assert_eq!(ask(&mut file, (10, 20), 1000), unreadable);
+    assert!(file.tokens.waiting.is_empty(), "whoever has an error does not wait");
+    assert_eq!(ask(&mut file, (0, u64::MAX), 5000), unreadable);
+    assert!(matches!(ask(&mut file, (20, 30), 1000), Answer::Waits(_)), "the rest goes on");
+    file.give_up(A, (16, 64), None);
+    assert!(matches!(ask(&mut file, (20, 30), 1000), Answer::Granted(_)));
+    assert_eq!(marked(&file), [(12, 14), (100, 150)]);
+    assert_eq!(ask(&mut file, (10, 20), 0), unreadable, "clocks differ a little");
+    // After a while the holder tries again; a clock that was set back makes a mark hold no longer than a few of them.
+    assert!(matches!(ask(&mut file, (10, 14), 11_000), Answer::Waits(_)));
+    file.tokens.note_unreadable(A, (ByteRange::new(10, 14), &[ALL]), EPOCH, 31_000);
+    assert!(matches!(ask(&mut file, (10, 15), 999), Answer::Waits(_)));
+    file.tokens.note_unreadable(A, (ByteRange::new(10, 14), &[]), EPOCH, 11_500);
+    assert_eq!(marked(&file), [(100, 150)], "what it can read is given up next");
+    file.give_up(A, (120, 130), Some(Mode::Shared));
+    assert_eq!(marked(&file), [(100, 120), (130, 150)]);
+    // Who is gone may have them still: they are recovered, or given up.
+    file.members.lease_is_over(A);
+    assert!(matches!(ask(&mut file, (100, 110), 1000), Answer::Lost(_)));
+    file.members.remove(A);
+    assert!(matches!(ask(&mut file, (100, 110), 1000), Answer::Granted(_)));
+    assert!(file.tokens.unreadable().is_empty());
+}
+
+/// Nobody else's bytes can be marked, and a session that says anew what it holds tries anew.
+#[test]
+fn marks_are_of_what_their_session_holds_alone() {
+    let mut file = File::new();
+    file.read(A, (0, 10));
+    let all = [ALL];
+    file.tokens.note_unreadable(A, (ALL, &all), EPOCH, 0);
+    file.tokens.note_unreadable(B, (ALL, &all), EPOCH, 0);
+    assert!(file.tokens.unreadable().is_empty());
+    file.give_up(A, (0, u64::MAX), None);
+    file.write(A, (0, 10));
+    file.tokens.note_unreadable(A, (ALL, &all), EPOCH, 0);
+    assert_eq!(file.tokens.unreadable().len(), 1);
+    let many: Vec<_> = (0..10_000).map(|at| ByteRange::at(at * 10, 5)).collect();
+    file.tokens.note_unreadable(A, (ALL, &many), EPOCH, 0);
+    assert!(file.tokens.is_sound());
+    let holds = file.tokens.of(A);
+    file.tokens.assert(A, &holds, EPOCH);
+    assert!(file.tokens.unreadable().is_empty());
+    file.tokens.note_unreadable(A, (ALL, &all), EPOCH, 0);
+    file.tokens.give_up(B, ALL, None, Epoch(2));
+    assert!(file.tokens.unreadable().is_empty(), "another epoch of the store");
 }

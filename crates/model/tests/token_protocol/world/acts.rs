@@ -5,17 +5,24 @@ use halocline_model::token::{Answer, Demand, Epoch, Life, Members, Mode, Session
 
 use super::{BLOCKS_MAX, Canary, Change, Copy, FILE, Node, Step, Store, World, block};
 
+/// When marks of what cannot be read have ended, by the store's clock; they are made at 0.
+const LATER_MS: u64 = 1_000_000;
+
 impl World {
     pub(super) fn take(&mut self, step: Step, canary: Option<Canary>) -> bool {
         match step {
             Step::Use(at, direction, block_at) => self.serve(at, direction, block_at),
             Step::Ask(at, direction, block_at) => {
-                return self.ask(at, (direction, false), block_at, canary);
+                return self.ask(at, (direction, false), (block_at, 0), canary);
+            }
+            Step::AskLater(at, direction, block_at) => {
+                return self.ask(at, (direction, false), (block_at, LATER_MS), canary);
             }
             Step::AskAlone(at, block_at) => {
-                return self.ask(at, (Direction::Write, true), block_at, canary);
+                return self.ask(at, (Direction::Write, true), (block_at, 0), canary);
             }
             Step::GiveUp(at) => self.give_up(at, canary),
+            Step::CannotRead(at) => self.cannot_read(at),
             Step::Commit(at, block_at) => self.commit(at, block_at),
             Step::Deliver(at, heard) => self.deliver(at, heard, canary),
             Step::Drop(at) => {
@@ -124,7 +131,7 @@ impl World {
         &mut self,
         at: usize,
         (direction, alone): (Direction, bool),
-        block_at: usize,
+        (block_at, now_ms): (usize, u64),
         canary: Option<Canary>,
     ) -> bool {
         let session = self.nodes[at].session;
@@ -141,14 +148,21 @@ impl World {
                     members.remove(*session);
                 }
             }
+            Some(Canary::UnreadableIsVoid) => {
+                for mark in self.store.tokens.unreadable() {
+                    new.give_up(mark.session, mark.range, None, self.store.epoch);
+                }
+            }
             _ => {}
         }
         let demand = Demand { direction, required: block(block_at), desired: FILE, alone };
-        match new.ask(session, demand, (self.store.epoch, &members), 0) {
+        match new.ask(session, demand, (self.store.epoch, &members), now_ms) {
             Answer::Lost(_) => return false,
-            // It waits there already.
-            Answer::Waits(_) if same(&new, &self.store.tokens) => return false,
-            Answer::Waits(_) | Answer::Granted(_) => {}
+            // It waits there already, or does not any more.
+            Answer::Waits(_) | Answer::Unreadable(_) if same(&new, &self.store.tokens) => {
+                return false;
+            }
+            Answer::Waits(_) | Answer::Unreadable(_) | Answer::Granted(_) => {}
         }
         self.send(at, new);
         true
@@ -174,6 +188,18 @@ impl World {
         node.held = own.of(session);
         let mut new = self.store.tokens.clone();
         new.give_up(session, range, keep, self.store.epoch);
+        self.send(at, new);
+    }
+
+    /// The node says of the dirty bytes that others wait for that it cannot read them.
+    fn cannot_read(&mut self, at: usize) {
+        self.unreadable -= 1;
+        let node = &self.nodes[at];
+        let (tried, _) = self.store.tokens.wanted_from(node.session).expect("something is wanted");
+        let is_dirty = |at: &usize| node.cache[*at].is_some_and(|copy| copy.dirty);
+        let ranges: Vec<_> = (0..BLOCKS_MAX).filter(is_dirty).map(block).collect();
+        let (session, mut new) = (node.session, self.store.tokens.clone());
+        new.note_unreadable(session, (tried, &ranges), self.store.epoch, 0);
         self.send(at, new);
     }
 
