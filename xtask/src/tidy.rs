@@ -12,6 +12,7 @@ mod citations;
 mod clocks;
 mod drawing;
 mod figures;
+mod for_tests;
 mod forbidden;
 mod layers;
 mod options;

@@ -126,7 +126,7 @@ fn load(records: &dyn RecordStore) {
     let (mut extents, mut bytes, mut dirty) = (0, 0, 0);
     for state in loaded.files.all() {
         let mut end = 0;
-        for extent in state.mapped.read().extents.all() {
+        for extent in state.mapped().extents.all() {
             assert!(end <= extent.range.start && !extent.range.is_empty(), "extents overlap");
             end = extent.range.end;
             extents += 1;
@@ -182,7 +182,11 @@ pub fn invalidations(bytes: &[u8]) {
 pub fn lock_file(bytes: &[u8]) {
     let scratch = scratch();
     let dir = PrivateDir::open(scratch.path()).expect("a directory of our own");
-    let identity = crate::identity::CacheIdentity { format: FORMAT, cache_id: "id".into() };
+    let identity = crate::identity::CacheIdentity {
+        format: FORMAT,
+        cache_id: "id".into(),
+        record_store: None,
+    };
     write_identity(&dir, &identity).expect("it is written");
     fs::write(scratch.path().join(LOCK_FILE), bytes).expect("it is written");
     let Ok((owner, said)) = Owner::take_with_witness(scratch.path(), None) else { return };

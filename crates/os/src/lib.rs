@@ -42,6 +42,7 @@ pub mod kernel_passthrough;
 pub mod locked_file;
 pub mod one_device;
 pub mod open_files;
+pub mod posix_acl;
 pub mod priority;
 pub mod private;
 pub mod process_status;
