@@ -143,7 +143,7 @@ pub(crate) mod fuzzing {
         let Some(found) = name.in_table(table, 1000) else { return };
         assert!(found > 1000, "{found}");
         assert!(table.contains("1234567") && table.contains("32770"));
-        assert_eq!(Name { key: 7, ..name }.in_table(&table.replace("7", "8"), 1000), None);
+        assert_eq!(Name { key: 7, ..name }.in_table(&table.replace('7', "8"), 1000), None);
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     };
     let parsers: BTreeMap<&str, usize> = sources
         .iter()
-        .filter(is_product)
+        .filter(|source| is_product(source))
         .filter_map(|source| Some((source.path.as_str(), first_in(source)?)))
         .collect();
     let told: BTreeSet<&str> =
@@ -79,7 +79,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-fn is_product(source: &&Source) -> bool {
+fn is_product(source: &Source) -> bool {
     let inner = source.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
     inner.is_some_and(|(name, inner)| {
         !["testkit", "schedules"].contains(&name)
