@@ -8,6 +8,7 @@
 mod candidates;
 mod grid;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rustc_hash::FxHashMap;
@@ -36,6 +37,8 @@ const BEGINNINGS: usize = 3;
 const TRIED: (usize, usize) = (12, 400);
 /// Limit of the requests by which a candidate is predicted.
 const PREDICTED: usize = 128;
+/// How many kinds of choices are replayed with all of the sample in the end.
+const FINALISTS: usize = 24;
 /// How many regions are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 
@@ -103,10 +106,15 @@ pub struct Search<'a> {
     items: Vec<Item<'a>>,
     /// Items in the order in which they get space.
     order: Vec<usize>,
+    /// The items that are improved by replays, those with the most traffic first.
+    busiest: Vec<usize>,
     requests: Vec<Request>,
     replays: usize,
     replays_max: usize,
     tried: usize,
+    sample: &'a [Vec<Request>],
+    /// The fastest choice of each of the fastest kinds.
+    finalists: BTreeMap<Vec<u32>, Replayed>,
     /// Seconds of the choices that were replayed, by their hash: with many files and servers, a choice takes megabytes.
     known: FxHashMap<u64, f64>,
 }
@@ -144,12 +152,22 @@ impl<'a> Search<'a> {
         };
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by(|a, b| heat(&items[*b]).total_cmp(&heat(&items[*a])).then(a.cmp(b)));
-        let (requests, known) = (part_of(&workload.sample), FxHashMap::default());
+        let traffic = |index: &usize| items[*index].region.traffic;
+        let mut busiest: Vec<usize> = (0..items.len()).collect();
+        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
+        busiest.truncate(IMPROVED);
+        let sample = &workload.sample;
+        let (requests, known) = (part_of(sample), FxHashMap::default());
         let replays_max = (WORK / requests.len().max(1)).clamp(REPLAYS.0, REPLAYS.1);
         // A third for each start; of that, half for the first widths of an item.
         let share = replays_max / (2 * BEGINNINGS * items.len().clamp(1, IMPROVED));
         let tried = share.clamp(TRIED.0, TRIED.1);
-        Self { servers, items, order, requests, replays: 0, replays_max, tried, known }
+        let (replays, finalists) = (0, BTreeMap::new());
+        #[rustfmt::skip]
+        let search = Self {
+            servers, items, order, busiest, requests, replays, replays_max, tried, sample, finalists, known,
+        };
+        search
     }
 
     /// Searches, starting from the best choice by the cost model and from `starts`, widths for all files.
@@ -185,7 +203,9 @@ impl<'a> Search<'a> {
             self.improve_until_none_is_better(judge, &mut on_grid);
             ranked.insert(0, on_grid);
         }
-        let layouts = ranked.iter().take(3).filter_map(|best| self.realise(&best.choice));
+        ranked.truncate(BEGINNINGS);
+        let ranked = self.by_all_of_the_sample(judge, ranked);
+        let layouts = ranked.iter().filter_map(|best| self.realise(&best.choice));
         Found { best: layouts.collect(), replays: self.replays }
     }
 
@@ -200,9 +220,49 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The fastest choices by all of the sample, the fastest first, of `ranked` and of those of other kinds. The gaps of
+    /// a part of the sample cost some layouts more seeks than others: the fastest of one kind may be one of the slowest.
+    fn by_all_of_the_sample(
+        &mut self,
+        judge: &mut dyn Judge,
+        ranked: Vec<Replayed>,
+    ) -> Vec<Replayed> {
+        if self.requests.len() == self.sample.iter().map(Vec::len).sum::<usize>() {
+            return ranked;
+        }
+        let others = std::mem::take(&mut self.finalists).into_values();
+        let all: Vec<Choice> = ranked.into_iter().chain(others).map(|one| one.choice).collect();
+        self.requests = self.sample.iter().flatten().copied().collect();
+        self.known.clear();
+        self.replays_max = self.replays + all.len();
+        let replayed = |choice| Replayed { seconds: self.replay(judge, &choice), choice };
+        let mut all: Vec<Replayed> = all.into_iter().map(replayed).collect();
+        rank(&mut all);
+        all.truncate(BEGINNINGS);
+        all
+    }
+
+    /// Notes a choice if it is the fastest of its kind, and that is one of the fastest kinds: what classes of servers
+    /// have of the region with the most traffic, roughly.
+    fn note(&mut self, choice: &Choice, seconds: f64) {
+        let widths = &choice.first[self.busiest[0]];
+        let classes = self.servers.classes().iter();
+        let rough = |width: u64| width.checked_ilog2().map_or(0, |log| log + 1);
+        let kind: Vec<u32> = classes.map(|class| rough(widths[class.members[0]])).collect();
+        if self.finalists.get(&kind).is_some_and(|fastest| fastest.seconds <= seconds) {
+            return;
+        }
+        self.finalists.insert(kind, Replayed { seconds, choice: choice.clone() });
+        if self.finalists.len() > FINALISTS {
+            let slowest = self.finalists.iter().max_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+            let kind = slowest.expect("there are some").0.clone();
+            self.finalists.remove(&kind);
+        }
+    }
+
     /// Tries all widths in equal steps for the items with the most traffic, one after another, if replays are short enough.
     fn try_grids(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
-        let busiest = self.busiest();
+        let busiest = self.busiest.clone();
         for (done, &index) in busiest.iter().enumerate() {
             let left = self.replays_max.saturating_sub(self.replays) / (busiest.len() - done);
             let size = self.items[index].region.size;
@@ -230,15 +290,6 @@ impl<'a> Search<'a> {
                 }
             }
         }
-    }
-
-    /// The items that are improved by replays, those with the most traffic first.
-    fn busiest(&self) -> Vec<usize> {
-        let mut busiest: Vec<usize> = (0..self.items.len()).collect();
-        let traffic = |index: &usize| self.items[*index].region.traffic;
-        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
-        busiest.truncate(IMPROVED);
-        busiest
     }
 
     /// The best choice by the cost model, item by item in the order in which they get space; sorts each item's
@@ -298,7 +349,7 @@ impl<'a> Search<'a> {
 
     /// Tries other widths for the items with the most traffic, one after another.
     fn improve(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
-        for index in self.busiest() {
+        for index in self.busiest.clone() {
             let first = self.items[index].first.clone();
             let rest =
                 self.items[index].rest.iter().take((self.tried / 3).max(4)).cloned().collect();
@@ -347,6 +398,7 @@ impl<'a> Search<'a> {
         self.replays += 1;
         let seconds = judge.seconds(&self.requests, &layouts);
         self.known.insert(hash, seconds);
+        self.note(choice, seconds);
         seconds
     }
 
