@@ -6,9 +6,9 @@
 //! steps. Regions get space on the SSDs by traffic per byte, and continue without SSDs where the space ends.
 
 mod candidates;
+mod finalists;
 mod grid;
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rustc_hash::FxHashMap;
@@ -21,6 +21,7 @@ use crate::paper::on_disks;
 use crate::predict::Cost;
 use crate::servers::Servers;
 use crate::workload::{Region, Weighted, Workload};
+use finalists::Finalists;
 use grid::Grid;
 
 /// Limit of the requests in one replay of the search.
@@ -37,8 +38,6 @@ const BEGINNINGS: usize = 3;
 const TRIED: (usize, usize) = (12, 400);
 /// Limit of the requests by which a candidate is predicted.
 const PREDICTED: usize = 128;
-/// How many kinds of choices are replayed with all of the sample in the end.
-const FINALISTS: usize = 24;
 /// How many regions are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 
@@ -113,8 +112,7 @@ pub struct Search<'a> {
     replays_max: usize,
     tried: usize,
     sample: &'a [Vec<Request>],
-    /// The fastest choice of each of the fastest kinds.
-    finalists: BTreeMap<Vec<u32>, Replayed>,
+    finalists: Finalists,
     /// Seconds of the choices that were replayed, by their hash: with many files and servers, a choice takes megabytes.
     known: FxHashMap<u64, f64>,
 }
@@ -128,7 +126,7 @@ impl std::fmt::Debug for Search<'_> {
 /// The best layouts found.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Layouts, sorted by their time on a part of the sample.
+    /// Layouts, sorted by their time on the sample.
     pub best: Vec<Layouts>,
     /// Number of replays.
     pub replays: usize,
@@ -150,11 +148,8 @@ impl<'a> Search<'a> {
         let heat = |item: &Item<'_>| {
             item.region.traffic / (item.region.end - item.region.begin).max(1) as f64
         };
-        let mut order: Vec<usize> = (0..items.len()).collect();
-        order.sort_by(|a, b| heat(&items[*b]).total_cmp(&heat(&items[*a])).then(a.cmp(b)));
-        let traffic = |index: &usize| items[*index].region.traffic;
-        let mut busiest: Vec<usize> = (0..items.len()).collect();
-        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
+        let order = most_first(&items, heat);
+        let mut busiest = most_first(&items, |item| item.region.traffic);
         busiest.truncate(IMPROVED);
         let sample = &workload.sample;
         let (requests, known) = (part_of(sample), FxHashMap::default());
@@ -162,12 +157,20 @@ impl<'a> Search<'a> {
         // A third for each start; of that, half for the first widths of an item.
         let share = replays_max / (2 * BEGINNINGS * items.len().clamp(1, IMPROVED));
         let tried = share.clamp(TRIED.0, TRIED.1);
-        let (replays, finalists) = (0, BTreeMap::new());
-        #[rustfmt::skip]
-        let search = Self {
-            servers, items, order, busiest, requests, replays, replays_max, tried, sample, finalists, known,
-        };
-        search
+        let finalists = Finalists::new(items.len(), servers.count());
+        Self {
+            servers,
+            items,
+            order,
+            busiest,
+            requests,
+            replays: 0,
+            replays_max,
+            tried,
+            sample,
+            finalists,
+            known,
+        }
     }
 
     /// Searches, starting from the best choice by the cost model and from `starts`, widths for all files.
@@ -220,8 +223,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The fastest choices by all of the sample, the fastest first, of `ranked` and of those of other kinds. The gaps of
-    /// a part of the sample cost some layouts more seeks than others: the fastest of one kind may be one of the slowest.
+    /// The fastest choices by all of the sample, the fastest first, of `ranked` and of those of other kinds.
     fn by_all_of_the_sample(
         &mut self,
         judge: &mut dyn Judge,
@@ -230,8 +232,9 @@ impl<'a> Search<'a> {
         if self.requests.len() == self.sample.iter().map(Vec::len).sum::<usize>() {
             return ranked;
         }
-        let others = std::mem::take(&mut self.finalists).into_values();
-        let all: Vec<Choice> = ranked.into_iter().chain(others).map(|one| one.choice).collect();
+        let finalists = std::mem::take(&mut self.finalists);
+        let ranked = ranked.into_iter().map(|one| one.choice);
+        let all: Vec<Choice> = ranked.chain(finalists.into_choices()).collect();
         self.requests = self.sample.iter().flatten().copied().collect();
         self.known.clear();
         self.replays_max = self.replays + all.len();
@@ -240,24 +243,6 @@ impl<'a> Search<'a> {
         rank(&mut all);
         all.truncate(BEGINNINGS);
         all
-    }
-
-    /// Notes a choice if it is the fastest of its kind, and that is one of the fastest kinds: what classes of servers
-    /// have of the region with the most traffic, roughly.
-    fn note(&mut self, choice: &Choice, seconds: f64) {
-        let widths = &choice.first[self.busiest[0]];
-        let classes = self.servers.classes().iter();
-        let rough = |width: u64| width.checked_ilog2().map_or(0, |log| log + 1);
-        let kind: Vec<u32> = classes.map(|class| rough(widths[class.members[0]])).collect();
-        if self.finalists.get(&kind).is_some_and(|fastest| fastest.seconds <= seconds) {
-            return;
-        }
-        self.finalists.insert(kind, Replayed { seconds, choice: choice.clone() });
-        if self.finalists.len() > FINALISTS {
-            let slowest = self.finalists.iter().max_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
-            let kind = slowest.expect("there are some").0.clone();
-            self.finalists.remove(&kind);
-        }
     }
 
     /// Tries all widths in equal steps for the items with the most traffic, one after another, if replays are short enough.
@@ -398,7 +383,9 @@ impl<'a> Search<'a> {
         self.replays += 1;
         let seconds = judge.seconds(&self.requests, &layouts);
         self.known.insert(hash, seconds);
-        self.note(choice, seconds);
+        if let Some(&busiest) = self.busiest.first() {
+            self.finalists.note(self.servers, busiest, choice, seconds);
+        }
         seconds
     }
 
@@ -416,6 +403,13 @@ impl<'a> Search<'a> {
         let default = Layout::simple(vec![DEFAULT_STRIPE; self.servers.count()]);
         Some(Layouts { files, default })
     }
+}
+
+/// Places of the items, those with the most of `what` first.
+fn most_first(items: &[Item<'_>], what: impl Fn(&Item<'_>) -> f64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|a, b| what(&items[*b]).total_cmp(&what(&items[*a])).then(a.cmp(b)));
+    order
 }
 
 /// The best candidates, then increasingly distant ones: neighbours in the ranking are often similar.
