@@ -69,8 +69,11 @@ pub(super) struct Extents {
     dirty_regions: BTreeMap<RegionKey, u32>,
     eviction: Box<dyn Eviction>,
     slots: Slots,
+    /// What leaves to make room: the index of its region, and where it begins. Empty but for that.
+    leaving: Vec<(u32, u64)>,
     /// How many writes there were.
     writes: u64,
+    changes: u64,
 }
 
 impl Extents {
@@ -85,8 +88,16 @@ impl Extents {
             dirty_regions: BTreeMap::new(),
             eviction,
             slots: Slots::default(),
+            leaving: Vec::new(),
             writes: 0,
+            changes: 0,
         }
+    }
+
+    /// A number that grows with each change of what the cache holds, of what may be evicted, and of the order in which it
+    /// leaves: as long as it is the same, room is not made for what found none.
+    pub(super) const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Dirty bytes as a share of the capacity, from 0 to 1; 1 without capacity.
@@ -129,6 +140,7 @@ impl Extents {
 
     /// Notes that the cached parts of `range` were read.
     pub(super) fn touch(&mut self, file: u32, range: ByteRange) {
+        self.changes += 1;
         for (key, part) in regions_of(file, range) {
             let Some(region) = self.regions.find(key) else { continue };
             for slot in self.regions[region].overlapping(part).iter().filter_map(Extent::slot) {
@@ -166,6 +178,7 @@ impl Extents {
         self.most_used = self.most_used.max(self.used);
         assert!(self.used <= self.capacity, "room is made before the write");
         self.writes += u64::from(dirty);
+        self.changes += 1;
         for (key, range) in regions_of(file, range) {
             let place = self.regions.find_or_add(key);
             let slot = (!dirty).then(|| self.slots.take(place, range));
@@ -187,6 +200,7 @@ impl Extents {
 
     /// Removes the clean extent that begins at byte `start` of the file from the region with index `place`.
     fn remove(&mut self, place: u32, start: u64) {
+        self.changes += 1;
         let region = &mut self.regions[place];
         let extent = region.remove(start);
         let range = extent.range(region.key.1);
@@ -216,7 +230,7 @@ impl Extents {
         if wanted > may_evict || bytes > self.capacity {
             return false;
         }
-        let (mut found, mut leaving) = (0, Vec::new());
+        let (mut found, mut leaving) = (0, std::mem::take(&mut self.leaving));
         let (slots, regions) = (&self.slots, &self.regions);
         self.eviction.victims(&mut |slot| {
             if found >= wanted {
@@ -232,14 +246,13 @@ impl Extents {
             leaving.push((place, range.start));
             Walk::Take
         });
-        if found < wanted {
-            return false;
-        }
-        for (place, start) in leaving {
+        let is_enough = found >= wanted;
+        for (place, start) in leaving.drain(..).filter(|_| is_enough) {
             self.remove(place, start);
         }
-        self.evicted_bytes += found;
-        true
+        self.leaving = leaving;
+        self.evicted_bytes += if is_enough { found } else { 0 };
+        is_enough
     }
 
     /// The dirty parts of all files, each a stretch of `most` bytes, in the order of files and offsets; `most` is a
@@ -296,6 +309,7 @@ impl Extents {
                 *extent = Extent::new(range, extent.placement, Some(slot));
                 cleaned += 1;
             }
+            self.changes += u64::from(cleaned);
             region.dirty -= cleaned;
             if cleaned > 0 && region.dirty == 0 {
                 self.dirty_regions.remove(&key);
