@@ -9,8 +9,8 @@
 //! then the least of both in units of the goals (0.97 and 0.9), so that 1 is a goal that is just met,
 //! - of `adaptive`;
 //! - of the best policy of a family, by the workload alone: one that knows the end (hindsight);
-//! - of the best of them by the workload and by each of its first seven eighths: one that would be right whenever the
-//!   program ends.
+//! - of the best of them by the workload and by its first 64th, 32nd, 16th, and each number of eighths: one that would be
+//!   right whenever the program ends.
 //!
 //! The family: each policy alone, and each two of `never`, `always` and `adaptive`, one for the first n sixteenths of the
 //! requests, the other for the rest. Last, of 16 runs of the same program with other pauses between its requests, how
@@ -24,7 +24,8 @@ use halocline_sim::{Options, Pace, replay_cached_by};
 use halocline_trace::Request;
 
 const GOALS: (f64, f64) = (0.97, 0.9);
-const PREFIXES: usize = 8;
+/// The parts of a workload after which a program may end, in 64ths: all of it is the last.
+const PREFIXES: [usize; 11] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64];
 const SWITCHES: usize = 16;
 const RUNS: u64 = 16;
 /// Policies that are switched between.
@@ -160,10 +161,10 @@ fn report(seed: u64, number: u64) -> Result<(), String> {
     let case = Case::random(seed, number);
     let requests = case.requests();
     let prefixes: Vec<_> =
-        (1..=PREFIXES).map(|part| &requests[..requests.len() * part / PREFIXES]).collect();
+        PREFIXES.iter().map(|part| &requests[..requests.len() * part / 64]).collect();
     let to_compare: Vec<_> =
         prefixes.iter().map(|prefix| compared(&case, prefix)).collect::<Result<_, _>>()?;
-    let whole = to_compare[PREFIXES - 1];
+    let whole = to_compare[PREFIXES.len() - 1];
     let ours = seconds(&case, &requests, Member::alone("adaptive"))?;
     let (mut of_whole, mut of_all) = ((0.0, Member::alone("")), (0.0, Member::alone("")));
     for member in family(requests.len()) {
