@@ -385,27 +385,23 @@ fn servers_in_another_order_are_told_by_their_directories() {
     scratch.succeed(&["umount", "mnt"]);
     let apply = ["apply", "plan.toml", "volume", "--dry-run"];
     let output = scratch.halocline(&apply);
-    assert!(output.status.success(), "{}", said(&output));
     let told = "not checked: whether the servers of volume are d0, d1, s0, in this order";
-    assert!(said(&output).contains(told), "{}", said(&output));
+    assert!(output.status.success() && said(&output).contains(told), "{}", said(&output));
     let plan_in = |order: [usize; 3]| {
         let mut servers = servers();
         for (name, server) in ["d0", "d1", "s0"].into_iter().zip(order) {
             let dir = scratch.path(&format!("volume/server-{server}"));
-            let named = format!("name = \"{name}\"");
-            let with_dir = format!("{named}\ndirectory = \"{}\"", dir.display());
-            servers = servers.replacen(&named, &with_dir, 1);
+            let with_dir = format!("\"{name}\"\ndirectory = \"{}\"", dir.display());
+            servers = servers.replacen(&format!("\"{name}\""), &with_dir, 1);
         }
         fs::write(scratch.path("servers.toml"), servers).unwrap();
-        let plan = ["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"];
-        scratch.succeed(&plan);
+        scratch.succeed(&["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"]);
     };
     plan_in([2, 1, 0]);
     for command in ["apply", "verify"] {
         let output = scratch.halocline(&[command, "plan.toml", "volume"]);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        let told = "list the servers in the volume's order, and plan again";
-        assert!(said(&output).contains(told), "{}", said(&output));
+        assert!(said(&output).contains("list the servers in the volume's order"));
     }
     plan_in([0, 1, 2]);
     let output = scratch.halocline(&apply);
