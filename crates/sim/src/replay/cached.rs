@@ -30,7 +30,7 @@ use super::{Options, inode_of, seconds};
 use crate::FileLayout;
 use crate::servers::ServerSet;
 use backpressure::{Backpressure, Waiter};
-use extents::{Extents, Key};
+use extents::{Extents, Key, LOOK_AHEAD};
 use flush::Flush;
 
 /// Longest request with which a cache is simulated, in bytes: twice what a system call transfers. Others' traces may
@@ -104,7 +104,14 @@ pub fn replay_cached_by(
 ) -> Result<CacheOutcome, String> {
     let mut cache = Cache::new(servers, capacity, make, options.seed)?;
     let mut issuer = Issuer::new(requests, options.pace)?;
+    let mut until_look = 0;
     while let Some((now_ns, request)) = issuer.next()? {
+        if until_look == 0 {
+            until_look = LOOK_AHEAD / 2;
+            let upcoming = issuer.upcoming().map(|request| (request.file, request.offset));
+            cache.extents.look_ahead(upcoming);
+        }
+        until_look -= 1;
         if request.length > REQUEST_BYTES_MAX {
             let length = request.length;
             return Err(format!(

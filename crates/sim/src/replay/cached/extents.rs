@@ -8,6 +8,7 @@
 //! extents.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 use halocline_model::evict::{Eviction, Walk};
 use halocline_model::flush_order::DirtyRegion;
@@ -15,6 +16,9 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::region::{Extent, REGION_BYTES, RegionKey, Regions};
+
+/// How many requests are looked ahead for at once.
+pub(super) const LOOK_AHEAD: usize = 16;
 
 /// A file and an offset.
 pub(super) type Key = (u32, u64);
@@ -136,6 +140,17 @@ impl Extents {
             }
         }
         add(ByteRange::new(at, range.end), None);
+    }
+
+    /// Reads what the search for these places will read. At random each search waits for memory three times, for the
+    /// number of its region, the region, and its extents; those of several requests at once wait no longer than one.
+    pub(super) fn look_ahead(&self, upcoming: impl Iterator<Item = Key>) {
+        let mut found = [(None, 0); LOOK_AHEAD];
+        for (found, (file, at)) in found.iter_mut().zip(upcoming) {
+            *found = (self.regions.find((file, at / REGION_BYTES)), at);
+        }
+        let there = found.iter().filter_map(|(place, at)| Some((&self.regions[(*place)?], *at)));
+        black_box(there.fold(0, |sum, (region, at)| sum ^ region.peek(at)));
     }
 
     /// Notes that the cached parts of `range` were read.
