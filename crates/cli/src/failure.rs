@@ -56,10 +56,13 @@ impl Failure {
     /// A named file cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let path = text::path(path);
+        let source = error.get_ref();
+        let is_not_text =
+            source.is_some_and(<dyn std::error::Error + Send + Sync>::is::<FromUtf8Error>);
         Self::refused(match error.kind() {
             ErrorKind::NotFound => format!("{path}: there is no such file; correct the path"),
             // Not where in it: whoever named a trace or a program as a plan has no use for that.
-            _ if error.get_ref().is_some_and(|source| source.is::<FromUtf8Error>()) => {
+            _ if is_not_text => {
                 format!("{path}: it is not text, so it is another kind of file; correct the path")
             }
             ErrorKind::InvalidData | ErrorKind::InvalidInput => {
