@@ -24,6 +24,7 @@ mod offline_cache;
 mod origin_files;
 mod placement;
 mod plan;
+mod planned_files;
 mod rescue;
 mod rules;
 mod run;

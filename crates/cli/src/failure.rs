@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::string::FromUtf8Error;
 
 use halocline_os::counted::counted_with;
 use halocline_os::error::Error;
@@ -55,8 +56,15 @@ impl Failure {
     /// A named file cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let path = text::path(path);
+        let source = error.get_ref();
+        let is_not_text =
+            source.is_some_and(<dyn std::error::Error + Send + Sync>::is::<FromUtf8Error>);
         Self::refused(match error.kind() {
             ErrorKind::NotFound => format!("{path}: there is no such file; correct the path"),
+            // Not where in it: whoever named a trace or a program as a plan has no use for that.
+            _ if is_not_text => {
+                format!("{path}: it is not text, so it is another kind of file; correct the path")
+            }
             ErrorKind::InvalidData | ErrorKind::InvalidInput => {
                 format!("{path}: {error}; correct the path")
             }
@@ -139,5 +147,16 @@ mod tests {
         for line in STATUSES.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }
+    }
+
+    /// Of a trace named as a plan it said `invalid utf-8 sequence of 1 bytes from index 2`.
+    #[test]
+    fn what_is_not_text_is_said_to_be_another_kind_of_file() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&path, b"\x89HCT\xff").unwrap();
+        let error = halocline_os::bounded::read_to_string(path.path(), 100).unwrap_err();
+        let failure = Failure::unreadable(path.path(), &error);
+        assert!(failure.message().contains("it is not text, so it is another kind of file"));
+        assert_eq!(failure.status, 2);
     }
 }

@@ -377,6 +377,42 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     assert!(written(&verify).contains("0 of 1 files lie as planned"), "{}", said(&verify));
 }
 
+/// Without `--servers` only the number of servers was compared: the stripes of an SSD went to a disk.
+#[test]
+fn servers_in_another_order_are_told_by_their_directories() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let apply = ["apply", "plan.toml", "volume", "--dry-run"];
+    let output = scratch.halocline(&apply);
+    let told = "not checked: whether the servers of volume are d0, d1, s0, in this order";
+    assert!(output.status.success() && said(&output).contains(told), "{}", said(&output));
+    let plan_in = |order: [usize; 3]| {
+        let mut servers = servers();
+        for (name, server) in ["d0", "d1", "s0"].into_iter().zip(order) {
+            let dir = scratch.path(&format!("volume/server-{server}"));
+            let with_dir = format!("\"{name}\"\ndirectory = \"{}\"", dir.display());
+            servers = servers.replacen(&format!("\"{name}\""), &with_dir, 1);
+        }
+        fs::write(scratch.path("servers.toml"), servers).unwrap();
+        scratch.succeed(&["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"]);
+    };
+    plan_in([2, 1, 0]);
+    for command in ["apply", "verify"] {
+        let output = scratch.halocline(&[command, "plan.toml", "volume"]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("list the servers in the volume's order"));
+    }
+    plan_in([0, 1, 2]);
+    let output = scratch.halocline(&apply);
+    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    // Made where the servers are mounted elsewhere: that is no reason to refuse it.
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    fs::write(scratch.path("plan.toml"), plan.replace("volume/server-", "gone/server-")).unwrap();
+    let output = scratch.halocline(&apply);
+    assert!(output.status.success() && said(&output).contains(told), "{}", said(&output));
+}
+
 /// Traces have programs and temporary files, too: the whole plan was refused for one of them.
 #[test]
 fn what_is_not_there_is_left_out_where_that_is_wanted() {

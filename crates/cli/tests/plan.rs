@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use halocline_api::control::metrics::Section;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
+use halocline_trace::{Kind, Op, Process, Request, Source, Writer};
 
 fn halocline(dir: &Path, args: &[&str]) -> Output {
     Command::new(program!()).args(args).current_dir(dir).output().unwrap()
@@ -239,6 +240,39 @@ fn a_plan_is_simulated_beside_the_default_layout() {
     refused(&plan.replace("/data/a", "/data/b"), "none of the files of the trace");
     refused(&plan.replace("name = \"s2\"", "name = \"s3\""), "other servers");
     refused("version = 1", "not a plan");
+}
+
+/// `apply` and `verify` had it: of a run with another mount point the plan had no file.
+#[test]
+fn a_run_below_another_mount_is_simulated_under_the_plan() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1G")]);
+    let planned = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "-o", "p.toml"]);
+    assert!(planned.status.success(), "{}", said(&planned));
+    let source = Source { name: "/elsewhere".into(), ..Source::new(Kind::MountDirect) };
+    let mut run = Writer::new(Vec::new(), &source).unwrap();
+    for name in ["/elsewhere/a", "/elsewhere/b"] {
+        run.file(name.as_bytes()).unwrap();
+    }
+    run.process(&Process { number: 1, node: Vec::new() }).unwrap();
+    for at in 0..64 {
+        let (start_ns, file, op) = (at, u32::from(at == 63), Op::Read);
+        let (offset, length) = (at * 37 % 64 * 65_536, 65_536);
+        let one = Request { start_ns, duration_ns: None, process: 0, file, op, offset, length };
+        run.push(&one).unwrap();
+    }
+    fs::write(dir.join("run.hct"), run.finish().unwrap()).unwrap();
+    let simulate = ["simulate", "run.hct", "--servers", "servers.toml", "--json"];
+    let output = halocline(dir, &[&simulate[..], &["--plan", "p.toml"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("take it off with --below"), "{}", said(&output));
+    let output =
+        halocline(dir, &[&simulate[..], &["--plan", "p.toml", "--below", "/data"]].concat());
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["plan"]["files"], &answer["plan"]["other_files"]), (&1.into(), &1.into()));
+    assert!(answer["plan"]["gain_over_default"].as_f64().unwrap() > 1.0, "{answer}");
 }
 
 #[test]

@@ -250,6 +250,7 @@ mod tests {
     fn plan() -> Plan {
         let server = |name: &str, profile, capacity| Server {
             name: name.into(),
+            directory: Some(format!("/mnt/{name}").into()),
             capacity,
             channels: 1,
             profile,

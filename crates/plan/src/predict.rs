@@ -69,6 +69,7 @@ mod tests {
         };
         let server = |name: &str, service| Server {
             name: name.into(),
+            directory: None,
             capacity: None,
             channels: 1,
             profile: DeviceProfile { read: service, write: service },

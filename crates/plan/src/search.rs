@@ -6,6 +6,7 @@
 //! steps. Regions get space on the SSDs by traffic per byte, and continue without SSDs where the space ends.
 
 mod candidates;
+mod finalists;
 mod grid;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,6 +21,7 @@ use crate::paper::on_disks;
 use crate::predict::Cost;
 use crate::servers::Servers;
 use crate::workload::{Region, Weighted, Workload};
+use finalists::Finalists;
 use grid::Grid;
 
 /// Limit of the requests in one replay of the search.
@@ -103,10 +105,14 @@ pub struct Search<'a> {
     items: Vec<Item<'a>>,
     /// Items in the order in which they get space.
     order: Vec<usize>,
+    /// The items that are improved by replays, those with the most traffic first.
+    busiest: Vec<usize>,
     requests: Vec<Request>,
     replays: usize,
     replays_max: usize,
     tried: usize,
+    sample: &'a [Vec<Request>],
+    finalists: Finalists,
     /// Seconds of the choices that were replayed, by their hash: with many files and servers, a choice takes megabytes.
     known: FxHashMap<u64, f64>,
 }
@@ -120,7 +126,7 @@ impl std::fmt::Debug for Search<'_> {
 /// The best layouts found.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Layouts, sorted by their time on a part of the sample.
+    /// Layouts, sorted by their time on the sample.
     pub best: Vec<Layouts>,
     /// Number of replays.
     pub replays: usize,
@@ -142,14 +148,29 @@ impl<'a> Search<'a> {
         let heat = |item: &Item<'_>| {
             item.region.traffic / (item.region.end - item.region.begin).max(1) as f64
         };
-        let mut order: Vec<usize> = (0..items.len()).collect();
-        order.sort_by(|a, b| heat(&items[*b]).total_cmp(&heat(&items[*a])).then(a.cmp(b)));
-        let (requests, known) = (part_of(&workload.sample), FxHashMap::default());
+        let order = most_first(&items, heat);
+        let mut busiest = most_first(&items, |item| item.region.traffic);
+        busiest.truncate(IMPROVED);
+        let sample = &workload.sample;
+        let (requests, known) = (part_of(sample), FxHashMap::default());
         let replays_max = (WORK / requests.len().max(1)).clamp(REPLAYS.0, REPLAYS.1);
         // A third for each start; of that, half for the first widths of an item.
         let share = replays_max / (2 * BEGINNINGS * items.len().clamp(1, IMPROVED));
         let tried = share.clamp(TRIED.0, TRIED.1);
-        Self { servers, items, order, requests, replays: 0, replays_max, tried, known }
+        let finalists = Finalists::new(items.len(), servers.count());
+        Self {
+            servers,
+            items,
+            order,
+            busiest,
+            requests,
+            replays: 0,
+            replays_max,
+            tried,
+            sample,
+            finalists,
+            known,
+        }
     }
 
     /// Searches, starting from the best choice by the cost model and from `starts`, widths for all files.
@@ -185,7 +206,9 @@ impl<'a> Search<'a> {
             self.improve_until_none_is_better(judge, &mut on_grid);
             ranked.insert(0, on_grid);
         }
-        let layouts = ranked.iter().take(3).filter_map(|best| self.realise(&best.choice));
+        ranked.truncate(BEGINNINGS);
+        let ranked = self.by_all_of_the_sample(judge, ranked);
+        let layouts = ranked.iter().filter_map(|best| self.realise(&best.choice));
         Found { best: layouts.collect(), replays: self.replays }
     }
 
@@ -200,9 +223,31 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The fastest choices by all of the sample, the fastest first, of `ranked` and of those of other kinds.
+    fn by_all_of_the_sample(
+        &mut self,
+        judge: &mut dyn Judge,
+        ranked: Vec<Replayed>,
+    ) -> Vec<Replayed> {
+        if self.requests.len() == self.sample.iter().map(Vec::len).sum::<usize>() {
+            return ranked;
+        }
+        let finalists = std::mem::take(&mut self.finalists);
+        let ranked = ranked.into_iter().map(|one| one.choice);
+        let all: Vec<Choice> = ranked.chain(finalists.into_choices()).collect();
+        self.requests = self.sample.iter().flatten().copied().collect();
+        self.known.clear();
+        self.replays_max = self.replays + all.len();
+        let replayed = |choice| Replayed { seconds: self.replay(judge, &choice), choice };
+        let mut all: Vec<Replayed> = all.into_iter().map(replayed).collect();
+        rank(&mut all);
+        all.truncate(BEGINNINGS);
+        all
+    }
+
     /// Tries all widths in equal steps for the items with the most traffic, one after another, if replays are short enough.
     fn try_grids(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
-        let busiest = self.busiest();
+        let busiest = self.busiest.clone();
         for (done, &index) in busiest.iter().enumerate() {
             let left = self.replays_max.saturating_sub(self.replays) / (busiest.len() - done);
             let size = self.items[index].region.size;
@@ -230,15 +275,6 @@ impl<'a> Search<'a> {
                 }
             }
         }
-    }
-
-    /// The items that are improved by replays, those with the most traffic first.
-    fn busiest(&self) -> Vec<usize> {
-        let mut busiest: Vec<usize> = (0..self.items.len()).collect();
-        let traffic = |index: &usize| self.items[*index].region.traffic;
-        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
-        busiest.truncate(IMPROVED);
-        busiest
     }
 
     /// The best choice by the cost model, item by item in the order in which they get space; sorts each item's
@@ -298,7 +334,7 @@ impl<'a> Search<'a> {
 
     /// Tries other widths for the items with the most traffic, one after another.
     fn improve(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
-        for index in self.busiest() {
+        for index in self.busiest.clone() {
             let first = self.items[index].first.clone();
             let rest =
                 self.items[index].rest.iter().take((self.tried / 3).max(4)).cloned().collect();
@@ -347,6 +383,9 @@ impl<'a> Search<'a> {
         self.replays += 1;
         let seconds = judge.seconds(&self.requests, &layouts);
         self.known.insert(hash, seconds);
+        if let Some(&busiest) = self.busiest.first() {
+            self.finalists.note(self.servers, busiest, choice, seconds);
+        }
         seconds
     }
 
@@ -364,6 +403,13 @@ impl<'a> Search<'a> {
         let default = Layout::simple(vec![DEFAULT_STRIPE; self.servers.count()]);
         Some(Layouts { files, default })
     }
+}
+
+/// Places of the items, those with the most of `what` first.
+fn most_first(items: &[Item<'_>], what: impl Fn(&Item<'_>) -> f64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|a, b| what(&items[*b]).total_cmp(&what(&items[*a])).then(a.cmp(b)));
+    order
 }
 
 /// The best candidates, then increasingly distant ones: neighbours in the ranking are often similar.

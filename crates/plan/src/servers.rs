@@ -1,5 +1,7 @@
 //! The servers to plan for, with their service times and their space.
 
+use std::path::PathBuf;
+
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_model::request::Direction;
 use halocline_trace::Op;
@@ -13,6 +15,9 @@ use crate::Error;
 pub struct Server {
     /// Its name.
     pub name: String,
+    /// Where it is mounted, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// Its capacity in bytes; unlimited if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,

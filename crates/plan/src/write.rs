@@ -117,6 +117,7 @@ mod tests {
         let layout = Layout::new(all, servers).expect("a layout");
         let server = |index: usize| Server {
             name: format!("tcp://s{index}:3334"),
+            directory: None,
             capacity: None,
             channels: 1,
             profile: DeviceProfile::hdd_7200(),
@@ -151,6 +152,47 @@ mod tests {
             written(Target::Lustre, &two),
             ["lfs setstripe -E 1048576 -S 65536 -C 5 -o 0,1,2,2,2 \
               -E eof -S 262144 -c 2 -o 0,1 '/mnt/l/a b'"]
+        );
+    }
+
+    /// Components were written as if their stripes began with them: all but the first round of a part went to other
+    /// targets than planned.
+    #[test]
+    fn lustre_counts_stripes_from_the_beginning_of_the_file() {
+        let mib = 1 << 20;
+        let rounds: [(u64, &[u64], &str); 4] = [
+            // 5 stripes of 64 KiB before: those of a round of 3 begin with its third object.
+            (320 * K, &[64 * K, 64 * K, 64 * K], "-S 65536 -c 3 -o 1,2,0"),
+            (3 * mib, &[mib, 0, mib], "-S 1048576 -c 2 -o 2,0"),
+            (4 * mib, &[mib, 0, mib], "-S 1048576 -c 2 -o 0,2"),
+            // Still two objects on one target, though no longer side by side.
+            (2 * mib, &[mib, 2 * mib, 0], "-S 1048576 -C 3 -o 1,1,0"),
+        ];
+        for (begin, widths, expected) in rounds {
+            let two = plan("/l/f", &[(Some(begin), &[64 * K, 0, 0]), (None, widths)]);
+            let lines = written(Target::Lustre, &two);
+            let first = format!("lfs setstripe -E {begin} -S 65536 -c 1 -o 0 -E eof");
+            assert_eq!(lines, [format!("{first} {expected} /l/f")]);
+            // What Lustre makes of it: the first stripe of the part, and each after it, is on the planned server.
+            let after = lines[0].split(" -E eof ").nth(1).unwrap();
+            let words: Vec<&str> = after.split(' ').collect();
+            let stripe: u64 = words[1].parse().unwrap();
+            let targets: Vec<usize> = words[5].split(',').map(|it| it.parse().unwrap()).collect();
+            let layout = two.file[0].layout(3).unwrap();
+            for at in (begin..begin + 12 * mib).step_by(1 << 16) {
+                let target = targets[(at / stripe) as usize % targets.len()];
+                let mut planned = None;
+                layout.pieces(at, at + 1, |piece| planned = Some(piece.server));
+                assert_eq!(Some(target), planned, "{at}");
+            }
+        }
+        let uneven = plan("/l/f", &[(Some(320 * K), &[64 * K, 0]), (None, &[128 * K, 128 * K])]);
+        assert_eq!(
+            written(Target::Lustre, &uneven),
+            [
+                "# part 1: its first stripe has 65536 bytes",
+                "lfs setstripe -E 327680 -S 65536 -c 1 -o 0 -E eof -S 131072 -c 2 -o 0,1 /l/f"
+            ]
         );
     }
 

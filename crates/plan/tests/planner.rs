@@ -16,7 +16,13 @@ fn servers(kinds: &[(u64, DeviceProfile, Option<u64>)]) -> Servers {
     for (count, profile, capacity) in kinds {
         for _ in 0..*count {
             let name = format!("s{}", all.len());
-            all.push(Server { name, capacity: *capacity, channels: 1, profile: *profile });
+            all.push(Server {
+                name,
+                directory: None,
+                capacity: *capacity,
+                channels: 1,
+                profile: *profile,
+            });
         }
     }
     Servers::new(all, Network { connect_ps: 50_000_000, per_byte_ps: 1_000 }).expect("servers")
@@ -351,6 +357,7 @@ fn a_server_that_takes_no_time_ends_the_search() {
     let none = ServiceProfile { startup_sequential_ps: 0, startup_random_ps: 0, per_byte_ps: 0 };
     let instant = Server {
         name: "s0".to_owned(),
+        directory: None,
         capacity: None,
         channels: 1,
         profile: DeviceProfile { read: none, write: none },

@@ -15,7 +15,7 @@ use halocline_trace::{Op, Request};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-pub use cached::{CacheOutcome, replay_cached};
+pub use cached::{CacheOutcome, MakeAdmission, replay_cached, replay_cached_by};
 pub use sides::Sides;
 pub use tiered::{TierOutcome, TracedFiles, Uses, replay_tiered};
 

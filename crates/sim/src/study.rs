@@ -94,11 +94,17 @@ impl Case {
     /// The requests, with the times at which they would be issued if none took any time.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
+        self.requests_with_pauses(self.workload.seed)
+    }
+
+    /// The same requests with other pauses between them, as another run of the same program would have.
+    #[must_use]
+    pub fn requests_with_pauses(&self, seed: u64) -> Vec<Request> {
         let step_ns = self.think_us * 1000;
         let mut requests: Vec<Request> = self.workload.requests().collect();
         for request in &mut requests {
             let step = request.start_ns / 1000;
-            let die = mix(self.workload.seed ^ mix(step << 32 | u64::from(request.process)));
+            let die = mix(seed ^ mix(step << 32 | u64::from(request.process)));
             request.start_ns = step * step_ns + die % step_ns;
             request.duration_ns = Some(0);
         }
@@ -106,7 +112,9 @@ impl Case {
         requests
     }
 
-    fn servers(&self) -> ServerSet {
+    /// The servers.
+    #[must_use]
+    pub fn servers(&self) -> ServerSet {
         let mut text = String::new();
         for (kind, count) in [("hdd", self.disks), ("ssd", self.ssds)] {
             for number in 0..count {

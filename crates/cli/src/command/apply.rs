@@ -65,9 +65,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
-        let (wishes, missing) = args.place.present(&origin, wishes)?;
-        let files = relayout::look(&origin, &wishes, true);
-        let files = files.map_err(|error| args.place.not_found(&error))?;
+        let (files, missing) = args.place.look(&origin, &wishes)?;
         relayout::check_space(&origin, &files).map_err(Failure::refused)?;
         return report(args, &plan, &origin, &Done { files, missing, cleared: false });
     }
@@ -77,9 +75,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let origin = volume.origin();
     args.place.check_servers(&plan, origin)?;
     let interruption = Interruption::listen()?;
-    let (wishes, missing) = args.place.present(origin, wishes)?;
-    let files = relayout::look(origin, &wishes, true);
-    let mut files = files.map_err(|error| args.place.not_found(&error))?;
+    let (mut files, missing) = args.place.look(origin, &wishes)?;
     let cleared = volume.clear_moves(&mut |_| Ok(()))?;
     relayout::check_space(origin, &files).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
@@ -88,8 +84,8 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     }
     move_all(&volume, &files, &interruption, args.place.json)?;
     // The earlier state stays in the answer; the space used is the current one.
-    for (file, now) in files.iter_mut().zip(relayout::look(origin, &wishes, false)?) {
-        file.used = now.used;
+    for file in &mut files {
+        file.used = relayout::used(origin, file)?;
     }
     report(args, &plan, origin, &Done { files, missing, cleared })
 }

@@ -19,6 +19,7 @@ const SPAN: u64 = 16 << 30;
 pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error> {
     let server = |server: &halocline_sim::Server| Server {
         name: server.name.clone(),
+        directory: server.directory.clone(),
         capacity: Some(server.capacity),
         channels: server.profile.channels(),
         profile: server.profile.service(SPAN.min(server.capacity)),

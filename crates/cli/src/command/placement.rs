@@ -11,13 +11,15 @@ use halocline_api::control::MountedPath;
 use halocline_os::bounded;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
+use halocline_plan::servers::Server;
 use halocline_sim::ServerSet;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange, Wish};
 use halocline_storage::volume::{Distribution, Origin};
 use serde::Serialize;
 
-use crate::command::judge;
+use crate::command::{judge, planned_files};
 use crate::failure::Failure;
+use crate::print::tell;
 use crate::{mount_lookup, text};
 
 /// The remedy if the files of a plan are missing.
@@ -74,24 +76,22 @@ impl PlacementArgs {
                 text::path(&self.dir)
             )));
         }
-        let Some(path) = &self.servers else { return Ok(()) };
+        let Some(path) = &self.servers else { return self.check_order(plan, origin) };
         let described = bounded::read_to_string(path, SERVERS_BYTES_MAX);
         let described = described.map_err(|error| Failure::unreadable(path, &error))?;
         let set = ServerSet::parse(&described, path).map_err(Failure::refused)?;
         let known = judge::servers(&set).map_err(Failure::refused)?;
         let other = |error| Failure::refused(format!("{name}: {error}"));
         plan.check_servers(known.all()).map_err(other)?;
+        let mut named = 0;
         for (described, server) in set.servers().iter().zip(origin.servers()) {
             let Some(dir) = &described.directory else { continue };
-            let of = |dir: &Path| {
-                let found = fs::metadata(dir).map_err(|error| Failure::unusable(dir, &error))?;
-                Ok::<_, Failure>((found.dev(), found.ino()))
-            };
-            let there = of(dir).map_err(|error| {
+            named += 1;
+            let there = identity(dir).map_err(|error| {
                 let (file, name) = (text::path(path), &described.name);
                 Failure::refused(format!("{file}: server {name}: {}", error.message()))
             })?;
-            if there != of(server.dir())? {
+            if there != identity(server.dir())? {
                 return Err(Failure::refused(format!(
                     "{}: {} is {}, and that server of the volume is {}; list the servers in the \
                      volume's order, and plan again",
@@ -102,11 +102,50 @@ impl PlacementArgs {
                 )));
             }
         }
+        if named == 0 {
+            return self.check_order(plan, origin);
+        }
+        Ok(())
+    }
+
+    /// Refuses a plan that has the servers of `origin` in another order, told by their directories, where it has them.
+    /// Says so if the order matters and is not known: a plan may be made anywhere, also before there are directories.
+    fn check_order(&self, plan: &Plan, origin: &Origin) -> Result<(), Failure> {
+        let there = origin.servers().iter().map(|server| identity(server.dir()));
+        let there = there.collect::<Result<Vec<_>, _>>()?;
+        let mut is_known = true;
+        for (index, server) in plan.server.iter().enumerate() {
+            let found = server.directory.as_deref().and_then(|dir| identity(dir).ok());
+            let place = found.and_then(|found| there.iter().position(|other| *other == found));
+            is_known &= place == Some(index);
+            let Some(place) = place.filter(|place| *place != index) else { continue };
+            let of = |index: usize| text::path(origin.servers()[index].dir());
+            return Err(Failure::refused(format!(
+                "{}: it has {} in the place of {}, and in the volume that server is {}; list the servers in the \
+                 volume's order, and plan again",
+                text::path(&self.plan),
+                server.name,
+                of(index),
+                of(place),
+            )));
+        }
+        let class = |server: &Server| (server.profile, server.channels);
+        let are_alike = plan.server.iter().all(|server| class(server) == class(&plan.server[0]));
+        if !is_known && !are_alike {
+            let names = plan.server.iter().map(|server| text::line(&server.name));
+            tell!(
+                "{}: not checked: whether the servers of {} are {}, in this order; plan with the `directory` of each \
+                 server, and that is compared",
+                text::path(&self.plan),
+                text::path(&self.dir),
+                names.collect::<Vec<_>>().join(", ")
+            );
+        }
         Ok(())
     }
 
     /// Why the files of the plan cannot be moved: a plan has the paths of the trace.
-    pub(crate) fn not_found(&self, error: &Error) -> Failure {
+    fn not_found(&self, error: &Error) -> Failure {
         match (error.errno(), &self.below) {
             (libc::ENOENT, None) => Failure::refused(format!("{error}; {BELOW}")),
             (libc::ENOENT, Some(_)) => Failure::refused(format!(
@@ -116,42 +155,32 @@ impl PlacementArgs {
         }
     }
 
-    /// The `wishes` for files that are there, and the paths of others if those are left out.
+    /// What moving the files of the `wishes` would take, and the paths of those that are not there if such files are
+    /// left out. The files must be writable.
     ///
     /// # Errors
-    /// If others are left out and none is there: the paths are wrong.
-    pub(crate) fn present(
+    /// If files that are not there are left out and none is there: the paths are wrong.
+    pub(crate) fn look(
         &self,
         origin: &Origin,
-        wishes: Vec<Wish>,
-    ) -> Result<(Vec<Wish>, Vec<PathBuf>), Failure> {
-        if !self.skip_missing {
-            return Ok((wishes, Vec::new()));
-        }
-        let (mut there, mut missing) = (Vec::new(), Vec::new());
-        for wish in wishes {
-            match relayout::look(origin, std::slice::from_ref(&wish), false) {
-                Err(error) if error.errno() == libc::ENOENT => missing.push(wish.path),
-                Err(error) => return Err(Failure::refused(error)),
-                Ok(_) => there.push(wish),
-            }
-        }
-        if there.is_empty() {
+        wishes: &[Wish],
+    ) -> Result<(Vec<LayoutChange>, Vec<PathBuf>), Failure> {
+        let mut missing = Vec::new();
+        let left_out = self.skip_missing.then_some(&mut missing);
+        let files = relayout::look_at_present(origin, wishes, true, left_out);
+        let files = files.map_err(|error| self.not_found(&error))?;
+        if files.is_empty() && self.skip_missing {
             let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
             return Err(Failure::refused(format!(
                 "{plan}: none of its files is in {dir}; {BELOW}"
             )));
         }
-        Ok((there, missing))
+        Ok((files, missing))
     }
 
     /// A path of the plan as it is below the mount; `None` if it is not below what `--below` takes off.
-    pub(crate) fn path_below_mount<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        let inside = match &self.below {
-            None => path,
-            Some(below) => path.strip_prefix(below).ok()?,
-        };
-        Some(inside.strip_prefix("/").unwrap_or(inside))
+    fn path_below_mount<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        planned_files::path_below_mount(self.below.as_deref(), path)
     }
 
     /// The files of the plan with their layouts.
@@ -176,6 +205,12 @@ impl PlacementArgs {
         };
         plan.file.iter().filter_map(|file| wish(file).transpose()).collect()
     }
+}
+
+/// The directory at `dir`, whatever it is called.
+fn identity(dir: &Path) -> Result<(u64, u64), Failure> {
+    let found = fs::metadata(dir).map_err(|error| Failure::unusable(dir, &error))?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// The canonical path of a striped volume that was given by the user. Refused is a running mount, which shows the files and

@@ -19,6 +19,7 @@ use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, Sides, replay};
 use serde::Serialize;
 
+use crate::command::placement::BELOW;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
@@ -47,6 +48,10 @@ pub(crate) struct SimulateArgs {
     /// Replay under the layouts of a plan, too, and compare them with the default one
     #[arg(long, conflicts_with = "width")]
     plan: Option<PathBuf>,
+    /// What paths of the plan begin with, such as the mount point where its trace was recorded; files of a trace that
+    /// another mount recorded are found by their paths below it
+    #[arg(long, value_name = "PATH", requires = "plan")]
+    below: Option<PathBuf>,
     /// Simulate an extent cache of so many bytes, on all servers but those of the slowest class
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"], allow_hyphen_values = true)]
     cache_size: Option<u64>,
@@ -145,8 +150,8 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     }
     let stripes = stripes(args, &servers)?;
     let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
-    let planned =
-        args.plan.as_ref().map(|path| PlannedLayouts::read(path, &servers)).transpose()?;
+    let read = |path: &PathBuf| PlannedLayouts::read(path, args.below.as_deref(), &servers);
+    let planned = args.plan.as_ref().map(read).transpose()?;
     let wrong = |error: String| refused(&args.trace, &error);
     let mut requests = Traced::open(&args.trace)?;
     let mut replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(wrong)?;
@@ -160,7 +165,9 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         let layouts = planned.by_number(&trace);
         let files = layouts.iter().flatten().count();
         if files == 0 {
-            return Err(Failure::refused("the plan has none of the files of the trace"));
+            return Err(Failure::refused(format!(
+                "the plan has none of the files of the trace; {BELOW}"
+            )));
         }
         let of = |file| layouts.get(file as usize).copied().flatten().unwrap_or(&layout);
         let mut requests = Traced::open(&args.trace)?;
@@ -171,7 +178,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
             files,
             other_files: layouts.len() - files,
             gain_over_default: planner::gain(default.seconds, replayed.seconds),
-            promised_gain: planned.promised_gain,
+            promised_gain: planned.promised_gain(),
             default,
         });
     }

@@ -200,7 +200,8 @@ mod tests {
         let server = |number: u64| {
             let mut profile = DeviceProfile::hdd_7200();
             profile.read.startup_random_ps /= number + 1;
-            Server { name: number.to_string(), capacity: None, channels: 1, profile }
+            let name = number.to_string();
+            Server { name, directory: None, capacity: None, channels: 1, profile }
         };
         Servers::new((0..count).map(server).collect(), Network::default()).expect("servers")
     }
@@ -232,6 +233,7 @@ mod tests {
     fn no_stripe_is_narrower_than_a_page_unless_requests_are() {
         let server = |(name, profile): (&str, DeviceProfile)| Server {
             name: name.into(),
+            directory: None,
             capacity: None,
             channels: 1,
             profile,

@@ -66,6 +66,7 @@ mod tests {
     fn servers() -> Servers {
         let server = |(name, profile): (&str, DeviceProfile)| Server {
             name: name.into(),
+            directory: None,
             capacity: None,
             channels: 1,
             profile,

@@ -1,4 +1,9 @@
 //! Composite layouts of Lustre. Unequal stripes are several objects on one target, as near to the plan as they get.
+//!
+//! Lustre counts the stripes of each component from the beginning of the file (`lov_stripe_number` and
+//! `lov_stripe_offset` of its `lov/lov_offset.c` take the offset in the file, not in the component), a plan from the
+//! beginning of the part. So the list of targets of a later component is turned until its first stripe is on the first
+//! server of the plan.
 
 use super::{STRIPE_MAX, check_stripe, word};
 use crate::layout::Part;
@@ -14,7 +19,7 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
     let mut command = "lfs setstripe".to_owned();
     let (mut lines, mut written) = (Vec::new(), 0);
     for (index, part) in parts.iter().enumerate() {
-        let (stripe, objects, error) = overstriped(&part.widths);
+        let (stripe, mut objects, error) = overstriped(&part.widths);
         check_stripe(stripe)?;
         if objects.len() > LUSTRE_OBJECTS_MAX {
             let objects = objects.len();
@@ -30,6 +35,13 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
         }
         if let Some(line) = other_stripes(index, &part.widths, stripe, &objects) {
             lines.push(line);
+        }
+        let twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
+        let begin = written;
+        turn(&mut objects, begin / stripe);
+        if objects.len() > 1 && begin % stripe > 0 {
+            let first = stripe - begin % stripe;
+            lines.push(format!("# part {index}: its first stripe has {first} bytes"));
         }
         if parts.len() > 1 {
             let end = match part.end {
@@ -49,13 +61,19 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
             command = format!("{command} -E {end}");
         }
         let list: Vec<String> = objects.iter().map(usize::to_string).collect();
-        let twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
         let count = if twice { "-C" } else { "-c" };
         let (number, list) = (list.len(), list.join(","));
         command = format!("{command} -S {stripe} {count} {number} -o {list}");
     }
     lines.push(format!("{command} {}", word(path)?));
     Ok(lines)
+}
+
+/// Turns the objects of a round so that the first of them has stripe `first` of the file.
+fn turn(objects: &mut [usize], first: u64) {
+    let round = objects.len().max(1);
+    let first = usize::try_from(first % round as u64).expect("less than the objects of a round");
+    objects.rotate_right(first);
 }
 
 /// Says by how much stripes are longer or shorter than planned, which shares of a round do not tell.

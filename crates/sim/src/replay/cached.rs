@@ -30,7 +30,7 @@ use super::{Options, inode_of, seconds};
 use crate::FileLayout;
 use crate::servers::ServerSet;
 use backpressure::{Backpressure, Waiter};
-use extents::{Extents, Key};
+use extents::{Extents, Key, LOOK_AHEAD};
 use flush::Flush;
 
 /// Longest request with which a cache is simulated, in bytes: twice what a system call transfers. Others' traces may
@@ -70,6 +70,9 @@ pub struct CacheOutcome {
     pub most_used_bytes: u64,
 }
 
+/// Makes an admission policy for a setting.
+pub type MakeAdmission<'a> = &'a dyn Fn(&Setting) -> Result<Box<dyn Admission>, String>;
+
 /// Replays `requests` through a cache of `capacity` bytes with the admission policy called `policy` and the eviction
 /// policy of a mount.
 ///
@@ -83,9 +86,32 @@ pub fn replay_cached(
     policy: &str,
     options: &Options,
 ) -> Result<CacheOutcome, String> {
-    let mut cache = Cache::new(servers, capacity, policy, options.seed)?;
+    let make =
+        |setting: &Setting| admit::by_name(policy, setting).map_err(|error| error.to_string());
+    replay_cached_by(requests, servers, capacity, &make, options)
+}
+
+/// The same with the admission policy that `make` makes for the setting.
+///
+/// # Errors
+/// As [`replay_cached`], and those of `make`.
+pub fn replay_cached_by(
+    requests: impl Iterator<Item = Request>,
+    servers: &ServerSet,
+    capacity: u64,
+    make: MakeAdmission<'_>,
+    options: &Options,
+) -> Result<CacheOutcome, String> {
+    let mut cache = Cache::new(servers, capacity, make, options.seed)?;
     let mut issuer = Issuer::new(requests, options.pace)?;
+    let mut until_look = 0;
     while let Some((now_ns, request)) = issuer.next()? {
+        if until_look == 0 {
+            until_look = LOOK_AHEAD / 2;
+            let upcoming = issuer.upcoming().map(|request| (request.file, request.offset));
+            cache.extents.look_ahead(upcoming);
+        }
+        until_look -= 1;
         if request.length > REQUEST_BYTES_MAX {
             let length = request.length;
             return Err(format!(
@@ -138,7 +164,12 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(set: &ServerSet, capacity: u64, policy: &str, seed: u64) -> Result<Self, String> {
+    fn new(
+        set: &ServerSet,
+        capacity: u64,
+        make: MakeAdmission<'_>,
+        seed: u64,
+    ) -> Result<Self, String> {
         let Sides { slow, fast } = Sides::new(set, capacity, "cache")?;
         let servers = set.servers();
         let count = |side: &[usize]| u32::try_from(side.len()).map_err(|_| "too many servers");
@@ -155,7 +186,8 @@ impl Cache {
                 channels: servers[fast[0]].profile.channels(),
             },
         };
-        let admission = admit::by_name(policy, &setting).map_err(|error| error.to_string())?;
+        let admission = make(&setting)?;
+        let policy = admission.name().to_owned();
         Ok(Self {
             stations: servers.iter().map(Station::new).collect(),
             origin: striped(servers.len(), &slow),
@@ -176,7 +208,7 @@ impl Cache {
             first_ns: None,
             end_ns: 0,
             sums: CacheOutcome {
-                policy: policy.to_owned(),
+                policy,
                 foreground_seconds: 0.0,
                 total_seconds: 0.0,
                 requests: 0,
@@ -201,6 +233,13 @@ impl Cache {
             Op::Write => Direction::Write,
         };
         let waiter = self.backpressure.waiter(request.process);
+        let mut is_in_vain = false;
+        if let Some(waiter) = waiter.filter(|waiter| waiter.changes == self.extents.changes()) {
+            if let Some(again_ns) = self.wait(now_ns, request.process, waiter, false) {
+                return Served::WaitsUntil(again_ns);
+            }
+            is_in_vain = true;
+        }
         let (verdict, sequential) = match waiter {
             Some(waiter) => (waiter.verdict, waiter.sequential),
             None => self.judge(now_ns, request, range, direction),
@@ -209,7 +248,7 @@ impl Cache {
         let mut pieces = std::mem::take(&mut self.pieces);
         self.extents.pieces(file, range, &mut pieces);
         let is_known = pieces.iter().any(|piece| piece.1.is_some());
-        if direction == Direction::Write && verdict.critical {
+        if direction == Direction::Write && verdict.critical && !is_in_vain {
             let all = self.admit_missing(file, range, placement, &mut pieces);
             let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
             if let Some(again_ns) = self.wait(now_ns, request.process, waiter, all) {
@@ -217,6 +256,38 @@ impl Cache {
                 return Served::WaitsUntil(again_ns);
             }
         }
+        let judged = (verdict, sequential);
+        let done_ns = self.transfer_all(now_ns, file, &pieces, direction, judged);
+        match direction {
+            // Bytes that were just put there are dirty.
+            Direction::Write if is_known => self.extents.write(file, range),
+            Direction::Write => {}
+            Direction::Read => {
+                if is_known {
+                    self.extents.touch(file, range);
+                }
+                if verdict.critical {
+                    self.fill(done_ns, file, range, placement, &pieces);
+                }
+            }
+        }
+        self.pieces = pieces;
+        self.sums.requests += 1;
+        self.sums.bytes = self.sums.bytes.saturating_add(request.length);
+        self.first_ns.get_or_insert(now_ns);
+        self.end_ns = self.end_ns.max(done_ns);
+        Served::Done(done_ns)
+    }
+
+    /// When reading or writing all pieces of a request completes, which was judged so.
+    fn transfer_all(
+        &mut self,
+        now_ns: u64,
+        file: u32,
+        pieces: &[(ByteRange, Option<Placement>)],
+        direction: Direction,
+        (verdict, sequential): (Verdict, bool),
+    ) -> u64 {
         let mut done_ns = now_ns;
         for on_cache in [true, false] {
             let of_side = pieces.iter().filter(|piece| piece.1.is_some() == on_cache);
@@ -243,25 +314,7 @@ impl Cache {
             *sum = sum.saturating_add(bytes);
             done_ns = done_ns.max(side_ns);
         }
-        match direction {
-            // Bytes that were just put there are dirty.
-            Direction::Write if is_known => self.extents.write(file, range),
-            Direction::Write => {}
-            Direction::Read => {
-                if is_known {
-                    self.extents.touch(file, range);
-                }
-                if verdict.critical {
-                    self.fill(done_ns, file, range, placement, &pieces);
-                }
-            }
-        }
-        self.pieces = pieces;
-        self.sums.requests += 1;
-        self.sums.bytes = self.sums.bytes.saturating_add(request.length);
-        self.first_ns.get_or_insert(now_ns);
-        self.end_ns = self.end_ns.max(done_ns);
-        Served::Done(done_ns)
+        done_ns
     }
 
     /// The state of a write that may wait from `now_ns` on, as long as its policy allows.
@@ -269,7 +322,7 @@ impl Cache {
         let wait_limit_ns = self.admission.wait_limit_ps(&verdict) / 1000;
         let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = now_ns.saturating_add(wait_limit_ns.min(most_ns));
-        Waiter { verdict, sequential, until_ns, has_waited: false }
+        Waiter { verdict, sequential, until_ns, has_waited: false, changes: 0 }
     }
 
     /// Until when a write waits for room unless it got all it needs; a flush makes room only if there are too many dirty
@@ -281,6 +334,7 @@ impl Cache {
         }
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
         let made_ns = self.flush.next_ns().filter(|_| short);
+        let waiter = Waiter { changes: self.extents.changes(), ..waiter };
         self.backpressure.wait(process, now_ns, waiter, made_ns)
     }
 

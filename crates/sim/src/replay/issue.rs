@@ -72,6 +72,12 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(Some((time_ns, request)))
     }
 
+    /// Some requests that are issued soon, nearly in their order; none for an open loop.
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = &Request> {
+        // The earliest ones are at the front of a heap.
+        self.due.iter().filter_map(|Reverse((_, process))| self.queues[*process].requests.front())
+    }
+
     /// Notes that the request last returned by [`Issuer::next`] completed.
     pub(super) fn done(&mut self, request: &Request, done_ns: u64) -> Result<(), String> {
         if self.pace == Pace::OpenLoop {

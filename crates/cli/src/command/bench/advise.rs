@@ -2,13 +2,15 @@
 //! the engines serve it on emulated devices.
 
 mod cases;
+mod kept;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Args;
 use halocline_api::config::{EmulatedDevice, Emulation, format_bytes};
@@ -18,7 +20,7 @@ use halocline_os::error::Error;
 use halocline_sim::servers::Profile;
 use halocline_sim::{FileLayout, ServerSet};
 use halocline_trace::{Kind, Process, Request, Source, Writer};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::timed_engine::{self, Placed, Setup};
 use super::timed_tier;
@@ -27,7 +29,9 @@ use crate::command::advise::{self, Judged};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say, tell};
+use crate::text;
 use cases::Case;
+use kept::Kept;
 
 /// An advised use that is slower than the fastest by at most this share counts as equally good: `advise` calls such
 /// uses ties.
@@ -47,6 +51,9 @@ pub(super) struct AdviseArgs {
     /// A sixteenth of each workload: for a test
     #[arg(long)]
     quick: bool,
+    /// Keep the result of each workload in this file, and take those that are there from it: a run that was ended goes on
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
     /// Answer with a table in Markdown, as docs/PLANNING.md has it
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
@@ -65,23 +72,23 @@ struct Results {
 }
 
 /// One workload.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Row {
-    name: &'static str,
+    name: String,
     what: String,
     requests: usize,
     bytes: u64,
     ssd_bytes: u64,
     /// Seconds of each use in the simulation of `advise`.
-    simulated_seconds: BTreeMap<&'static str, Option<f64>>,
+    simulated_seconds: BTreeMap<String, Option<f64>>,
     /// Seconds of each use on emulated devices.
-    emulated_seconds: BTreeMap<&'static str, Option<f64>>,
+    emulated_seconds: BTreeMap<String, Option<f64>>,
     /// What `advise` recommends.
-    advised: &'static str,
+    advised: String,
     /// The share of its variants in which it recommends the same.
     stays: f64,
     /// The use that gains the most on emulated devices.
-    fastest: &'static str,
+    fastest: String,
     /// How much more throughput the fastest use has than the advised one, as a share.
     lost: f64,
     agrees: bool,
@@ -97,11 +104,8 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
     if !args.workload.is_empty() {
         cases.retain(|case| args.workload.iter().any(|name| name == case.name));
     }
-    let mut workloads = Vec::new();
-    for (number, case) in (1..).zip(&cases) {
-        tell!("{number} of {}: {}: {}", cases.len(), case.name, case.what);
-        workloads.push(compared(case)?);
-    }
+    let kept = args.results.as_deref().map(|file| Kept::open(file, args.quick)).transpose()?;
+    let workloads = all_compared(&cases, kept)?;
     let agree = workloads.iter().filter(|row| row.agrees).count();
     let results = Results { emulated: true, quick: args.quick, agree, workloads };
     if args.json {
@@ -113,6 +117,42 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
         tell_of(&results);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All of them, one after the other, because each takes much memory. What was kept is not done again.
+fn all_compared(cases: &[Case], mut kept: Option<Kept>) -> Result<Vec<Row>, Failure> {
+    let is_kept =
+        |kept: &Option<Kept>, case: &Case| kept.as_ref().and_then(|kept| kept.find(case)).is_some();
+    let requests = |case: &Case| case.requests.len();
+    let to_do = cases.iter().filter(|case| !is_kept(&kept, case)).map(requests).sum::<usize>();
+    let (begun, mut done) = (Instant::now(), 0);
+    let mut rows = Vec::new();
+    for (number, case) in (1..).zip(cases) {
+        let what = format!("{number} of {}: {}", cases.len(), case.name);
+        if let Some(row) = kept.as_ref().and_then(|kept| kept.find(case)) {
+            tell!("{what}: as kept");
+            rows.push(row.clone());
+            continue;
+        }
+        tell!("{what}: {}{}", case.what, left(begun.elapsed().as_secs_f64(), done, to_do));
+        let row = compared(case)?;
+        if let Some(kept) = &mut kept {
+            kept.add(&row)?;
+        }
+        done += requests(case);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// `; about 2 min left`, from the time that the requests so far took.
+#[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
+fn left(seconds: f64, done: usize, to_do: usize) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let left = seconds / done as f64 * to_do.saturating_sub(done) as f64;
+    format!("; about {} left", text::seconds(left.round()))
 }
 
 fn compared(case: &Case) -> Result<Row, Failure> {
@@ -128,20 +168,21 @@ fn compared(case: &Case) -> Result<Row, Failure> {
     let (fastest, least) = fastest(&emulated);
     let seconds = emulated[advised as usize].unwrap_or(f64::INFINITY);
     let named = |seconds: Seconds| {
-        Use::ALL.into_iter().zip(seconds).map(|(what, seconds)| (what.word(), seconds)).collect()
+        let words = Use::ALL.into_iter().map(|what| what.word().to_owned());
+        words.zip(seconds).collect()
     };
     let lost = gain(seconds, least);
     Ok(Row {
-        name: case.name,
+        name: case.name.to_owned(),
         what: case.what.clone(),
         requests: case.requests.len(),
         bytes: case.requests.iter().map(|request| request.length).sum(),
         ssd_bytes: case.ssd_bytes,
         simulated_seconds: named(simulated),
         emulated_seconds: named(emulated),
-        advised: advised.word(),
+        advised: advised.word().to_owned(),
         stays: judged.advice.stays,
-        fastest: fastest.word(),
+        fastest: fastest.word().to_owned(),
         lost,
         agrees: lost <= AS_GOOD,
     })
@@ -238,8 +279,9 @@ fn table(results: &Results) -> String {
 
 /// The time that the engines take for a use, with that of the simulation in brackets.
 fn cell(row: &Row, what: Use) -> String {
-    let of = |seconds: &BTreeMap<&str, Option<f64>>| {
-        seconds[what.word()].map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
+    let of = |seconds: &BTreeMap<String, Option<f64>>| {
+        let seconds = seconds.get(what.word()).copied().flatten();
+        seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
     };
     format!("{} ({})", of(&row.emulated_seconds), of(&row.simulated_seconds))
 }

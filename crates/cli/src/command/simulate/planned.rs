@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use halocline_plan::plan_file::Plan;
 use halocline_sim::{FileLayout, Outcome as Replayed, ServerSet};
 use halocline_trace::Reader;
 use serde::Serialize;
 
+use crate::command::planned_files::PlannedFiles;
 use crate::command::{judge, placement};
 use crate::failure::Failure;
 use crate::text;
@@ -27,16 +29,22 @@ pub(super) struct Comparison {
     pub(super) default: Replayed,
 }
 
-/// Layouts by the path of the file.
+/// A plan, and its layouts by the path of the file.
 #[derive(Debug)]
 pub(super) struct PlannedLayouts {
+    plan: Plan,
+    /// What its paths begin with.
+    below: Option<PathBuf>,
     by_path: HashMap<Vec<u8>, FileLayout>,
-    pub(super) promised_gain: f64,
 }
 
 impl PlannedLayouts {
     /// The layouts of the plan at `path`. Refused: what is not a plan, or one for other servers than `set`.
-    pub(super) fn read(path: &Path, set: &ServerSet) -> Result<Self, Failure> {
+    pub(super) fn read(
+        path: &Path,
+        below: Option<&Path>,
+        set: &ServerSet,
+    ) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
         let plan = placement::read(path)?;
         let there = judge::servers(set).map_err(Failure::refused)?;
@@ -47,12 +55,22 @@ impl PlannedLayouts {
             let layout = file.layout(set.len()).and_then(|layout| judge::file_layout(&layout));
             by_path.insert(name, layout.map_err(&refused)?);
         }
-        Ok(Self { by_path, promised_gain: plan.expected.gain_over_def })
+        Ok(Self { plan, below: below.map(Path::to_owned), by_path })
+    }
+
+    /// What the plan promised for its own trace.
+    pub(super) const fn promised_gain(&self) -> f64 {
+        self.plan.expected.gain_over_def
     }
 
     /// The layout of each file of the trace, by its number; `None` keeps the default.
     pub(super) fn by_number<R: Read>(&self, trace: &Reader<R>) -> Vec<Option<&FileLayout>> {
         let files = u32::try_from(trace.files()).unwrap_or(u32::MAX);
-        (0..files).map(|number| self.by_path.get(trace.file(number)?)).collect()
+        let planned = PlannedFiles::new(&self.plan, self.below.as_deref());
+        let layout = |number| {
+            let file = planned.find(trace.file(number)?, trace.source())?;
+            self.by_path.get(&file.path_bytes()?)
+        };
+        (0..files).map(layout).collect()
     }
 }

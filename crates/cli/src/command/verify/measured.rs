@@ -1,19 +1,17 @@
 //! Service times of a run beside those that a plan was made with.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use halocline_model::request::Direction;
 use halocline_plan::layout::Layout;
 use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::{Server, direction, service_ps};
-use halocline_trace::Kind;
 use serde::Serialize;
 
 use crate::command::placement::PlacementArgs;
 use crate::command::plan::source;
+use crate::command::planned_files::PlannedFiles;
 use crate::failure::Failure;
 use crate::print::say;
 use crate::text;
@@ -92,31 +90,19 @@ pub(super) fn measure(
     Ok(plan.server.iter().zip(sums).map(told).collect())
 }
 
-/// The planned layout of each file of the trace at `path`, by its number. A run's mount need not be where that of the
-/// plan's trace was: of what a mount recorded, paths below it are compared with those of the plan below `--below`.
+/// The planned layout of each file of the trace at `path`, by its number.
 fn layouts_by_number(
     path: &Path,
     plan: &Plan,
     place: &PlacementArgs,
 ) -> Result<Vec<Option<Layout>>, Failure> {
-    let (mut by_path, mut by_path_below) = (HashMap::new(), HashMap::new());
-    for file in &plan.file {
-        let layout = file.layout(plan.server.len()).map_err(Failure::refused)?;
-        let Some(name) = file.path_bytes() else { continue };
-        let name = PathBuf::from(OsString::from_vec(name));
-        let below = place.path_below_mount(&name).map(Path::to_owned);
-        by_path_below.extend(below.map(|below| (below, layout.clone())));
-        by_path.insert(name, layout);
-    }
+    let planned = PlannedFiles::new(plan, place.below.as_deref());
     let (names, source) = source::names(path)?;
-    let is_of_a_mount = matches!(source.kind, Kind::Mount | Kind::MountDirect);
-    let mountpoint = Path::new(OsStr::from_bytes(&source.name));
     let of = |name: &Vec<u8>| {
-        let name = Path::new(OsStr::from_bytes(name));
-        let below = || by_path_below.get(name.strip_prefix(mountpoint).ok()?);
-        by_path.get(name).or_else(|| if is_of_a_mount { below() } else { None }).cloned()
+        let file = planned.find(name, &source);
+        file.map(|file| file.layout(plan.server.len())).transpose()
     };
-    let layouts: Vec<_> = names.iter().map(of).collect();
+    let layouts = names.iter().map(of).collect::<Result<Vec<_>, _>>().map_err(Failure::refused)?;
     if layouts.iter().all(Option::is_none) {
         let (trace, plan) = (text::path(path), text::path(&place.plan));
         return Err(Failure::refused(format!(

@@ -13,6 +13,8 @@ pub(super) struct Waiter {
     pub(super) until_ns: u64,
     /// Whether it waited before.
     pub(super) has_waited: bool,
+    /// [`super::extents::Extents::changes`] when it last found no room: as long as that is the same, there is none.
+    pub(super) changes: u64,
 }
 
 /// The writes that wait for the flush to make room.

@@ -8,6 +8,7 @@
 //! extents.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 use halocline_model::evict::{Eviction, Walk};
 use halocline_model::flush_order::DirtyRegion;
@@ -15,6 +16,9 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::region::{Extent, REGION_BYTES, RegionKey, Regions};
+
+/// How many requests are looked ahead for at once.
+pub(super) const LOOK_AHEAD: usize = 16;
 
 /// A file and an offset.
 pub(super) type Key = (u32, u64);
@@ -69,8 +73,11 @@ pub(super) struct Extents {
     dirty_regions: BTreeMap<RegionKey, u32>,
     eviction: Box<dyn Eviction>,
     slots: Slots,
+    /// What leaves to make room: the index of its region, and where it begins. Empty but for that.
+    leaving: Vec<(u32, u64)>,
     /// How many writes there were.
     writes: u64,
+    changes: u64,
 }
 
 impl Extents {
@@ -85,8 +92,16 @@ impl Extents {
             dirty_regions: BTreeMap::new(),
             eviction,
             slots: Slots::default(),
+            leaving: Vec::new(),
             writes: 0,
+            changes: 0,
         }
+    }
+
+    /// A number that grows with each change of what the cache holds, of what may be evicted, and of the order in which it
+    /// leaves: as long as it is the same, room is not made for what found none.
+    pub(super) const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Dirty bytes as a share of the capacity, from 0 to 1; 1 without capacity.
@@ -127,8 +142,20 @@ impl Extents {
         add(ByteRange::new(at, range.end), None);
     }
 
+    /// Reads what the search for these places will read. At random each search waits for memory three times, for the
+    /// number of its region, the region, and its extents; those of several requests at once wait no longer than one.
+    pub(super) fn look_ahead(&self, upcoming: impl Iterator<Item = Key>) {
+        let mut found = [(None, 0); LOOK_AHEAD];
+        for (found, (file, at)) in found.iter_mut().zip(upcoming) {
+            *found = (self.regions.find((file, at / REGION_BYTES)), at);
+        }
+        let there = found.iter().filter_map(|(place, at)| Some((&self.regions[(*place)?], *at)));
+        black_box(there.fold(0, |sum, (region, at)| sum ^ region.peek(at)));
+    }
+
     /// Notes that the cached parts of `range` were read.
     pub(super) fn touch(&mut self, file: u32, range: ByteRange) {
+        self.changes += 1;
         for (key, part) in regions_of(file, range) {
             let Some(region) = self.regions.find(key) else { continue };
             for slot in self.regions[region].overlapping(part).iter().filter_map(Extent::slot) {
@@ -166,6 +193,7 @@ impl Extents {
         self.most_used = self.most_used.max(self.used);
         assert!(self.used <= self.capacity, "room is made before the write");
         self.writes += u64::from(dirty);
+        self.changes += 1;
         for (key, range) in regions_of(file, range) {
             let place = self.regions.find_or_add(key);
             let slot = (!dirty).then(|| self.slots.take(place, range));
@@ -187,6 +215,7 @@ impl Extents {
 
     /// Removes the clean extent that begins at byte `start` of the file from the region with index `place`.
     fn remove(&mut self, place: u32, start: u64) {
+        self.changes += 1;
         let region = &mut self.regions[place];
         let extent = region.remove(start);
         let range = extent.range(region.key.1);
@@ -216,7 +245,7 @@ impl Extents {
         if wanted > may_evict || bytes > self.capacity {
             return false;
         }
-        let (mut found, mut leaving) = (0, Vec::new());
+        let (mut found, mut leaving) = (0, std::mem::take(&mut self.leaving));
         let (slots, regions) = (&self.slots, &self.regions);
         self.eviction.victims(&mut |slot| {
             if found >= wanted {
@@ -232,14 +261,13 @@ impl Extents {
             leaving.push((place, range.start));
             Walk::Take
         });
-        if found < wanted {
-            return false;
-        }
-        for (place, start) in leaving {
+        let is_enough = found >= wanted;
+        for (place, start) in leaving.drain(..).filter(|_| is_enough) {
             self.remove(place, start);
         }
-        self.evicted_bytes += found;
-        true
+        self.leaving = leaving;
+        self.evicted_bytes += if is_enough { found } else { 0 };
+        is_enough
     }
 
     /// The dirty parts of all files, each a stretch of `most` bytes, in the order of files and offsets; `most` is a
@@ -296,6 +324,7 @@ impl Extents {
                 *extent = Extent::new(range, extent.placement, Some(slot));
                 cleaned += 1;
             }
+            self.changes += u64::from(cleaned);
             region.dirty -= cleaned;
             if cleaned > 0 && region.dirty == 0 {
                 self.dirty_regions.remove(&key);

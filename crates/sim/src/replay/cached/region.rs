@@ -68,8 +68,9 @@ const fn within(at: u64) -> u32 {
 /// A file, and the number of a region in it.
 pub(super) type RegionKey = (u32, u64);
 
-/// The extents of a region, ascending.
+/// The extents of a region, ascending. In one line of a processor's cache: at random, each lookup waits for memory.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Region {
     pub(super) key: RegionKey,
     extents: Vec<Extent>,
@@ -198,6 +199,11 @@ impl Region {
         self.waiting += again;
     }
 
+    /// A number from the extents near byte `at` of the file: reading it brings them to the processor.
+    pub(super) fn peek(&self, at: u64) -> u32 {
+        self.extents.get(self.guess(within(at))).map_or(0, |extent| extent.start)
+    }
+
     /// The extents that have bytes of `part`, which is in this region and not empty.
     pub(super) fn overlapping(&self, part: ByteRange) -> &[Extent] {
         &self.extents[self.places(part)]
@@ -233,11 +239,16 @@ impl Region {
         self.extents.remove(at)
     }
 
+    /// Where the extent at byte `at` of the region would be if all were equally long.
+    fn guess(&self, at: u32) -> usize {
+        (u64::from(at) * self.extents.len() as u64 / REGION_BYTES) as usize
+    }
+
     /// The index of the first extent that is not `before` byte `at` of the region, as none after it is: an exponential
     /// search from a guess, then a binary search.
     fn first_not(&self, at: u32, before: impl Fn(&Extent) -> bool) -> usize {
         let (all, len) = (self.extents.as_slice(), self.extents.len());
-        let guess = (u64::from(at) * len as u64 / REGION_BYTES) as usize;
+        let guess = self.guess(at);
         let (mut low, mut high, mut step) = (guess, guess, 1);
         if all.get(guess).is_some_and(&before) {
             while high < len && before(&all[high]) {

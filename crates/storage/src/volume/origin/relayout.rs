@@ -265,10 +265,29 @@ impl Relayout {
 /// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
 /// one that cannot be stored.
 pub fn look(origin: &Origin, wishes: &[Wish], to_move: bool) -> Result<Vec<LayoutChange>> {
+    look_at_present(origin, wishes, to_move, None)
+}
+
+/// The same; where there is a list for them, files that are not there are left out and their paths added to it.
+///
+/// # Errors
+/// As [`look`].
+pub fn look_at_present(
+    origin: &Origin,
+    wishes: &[Wish],
+    to_move: bool,
+    mut left_out: Option<&mut Vec<PathBuf>>,
+) -> Result<Vec<LayoutChange>> {
     let mut inodes = BTreeMap::new();
     let mut found = Vec::new();
     for wish in wishes {
-        let change = change(origin, wish, to_move)?;
+        let change = match (change(origin, wish, to_move), &mut left_out) {
+            (Err(error), Some(left_out)) if error.errno() == libc::ENOENT => {
+                left_out.push(wish.path.clone());
+                continue;
+            }
+            (change, _) => change?,
+        };
         if let Some(other) = inodes.insert(change.inode, wish.path.clone()) {
             let what = format!(
                 "{} and {} are two names of one file",
@@ -280,6 +299,25 @@ pub fn look(origin: &Origin, wishes: &[Wish], to_move: bool) -> Result<Vec<Layou
         found.push(change);
     }
     Ok(found)
+}
+
+/// Bytes of blocks that the file uses on each server now.
+///
+/// # Errors
+/// If it is no longer there.
+pub fn used(origin: &Origin, of: &LayoutChange) -> Result<Vec<u64>> {
+    let node = file(origin, &of.path)?;
+    let data = origin.open_data(node.fd.as_fd(), libc::O_RDONLY);
+    let data = data.map_err(Error::at(&node.shown, "open"))?;
+    used_by(origin, &data).map_err(Error::at(&node.shown, "look at the data of"))
+}
+
+fn used_by(origin: &Origin, data: &OriginFile) -> io::Result<Vec<u64>> {
+    let path = origin.object_of(data.node())?.map(ObjectId::path);
+    let used = |path: &Path| {
+        origin.servers().iter().map(|server| server.directory().allocated_of(path)).collect()
+    };
+    path.map_or_else(|| Ok(vec![0; origin.servers().len()]), |path| used(&path))
 }
 
 fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
@@ -299,17 +337,12 @@ fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
     let failed = || Error::at(&node.shown, "look at the data of");
     let wished = distribution_for(origin, &wish.layout);
     let planned = bytes_by_server(&data, node.found.len(), &wished).map_err(failed())?;
-    let path = origin.object_of(data.node()).map_err(failed())?.map(ObjectId::path);
-    let used = origin
-        .servers()
-        .iter()
-        .map(|server| path.as_ref().map_or(Ok(0), |path| server.directory().allocated_of(path)));
     Ok(LayoutChange {
         path: wish.path.clone(),
         now: data.distribution().map_err(failed())?,
         wished,
         size: node.found.len(),
-        used: used.collect::<io::Result<_>>().map_err(failed())?,
+        used: used_by(origin, &data).map_err(failed())?,
         planned,
         inode: node.found.ino(),
     })
