@@ -1,7 +1,7 @@
 //! Changes of attributes: each reads, changes, and compares and swaps in a single slot.
 
 use halocline_model::namespace::{
-    Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, Script, Slot,
+    Answer, Change, Entry, EntryName, InodeNumber, Links, Name, Opaque, Script, Slot,
 };
 use halocline_model::token::Session;
 use rustix::io::Errno;
@@ -29,6 +29,19 @@ pub struct Changes {
     pub mtime_ns: Option<i64>,
     /// When this change is made: the time of the last change of the attributes.
     pub ctime_ns: i64,
+}
+
+/// A file with one name, its attributes as they were when last seen, and what they are to be.
+#[derive(Debug, Clone)]
+pub struct KnownFile {
+    /// Its name in its directory.
+    pub name: Name,
+    /// Its number.
+    pub inode: InodeNumber,
+    /// The attributes that it had.
+    pub before: Attributes,
+    /// The attributes that it gets.
+    pub after: Attributes,
 }
 
 impl Namespace {
@@ -75,6 +88,21 @@ impl Namespace {
             return Ok(Node { inode, attributes, links: 1 });
         }
         self.update_of((at, inode), change)
+    }
+
+    /// Changes the attributes of several files of one directory, each of which has one name and had the given
+    /// attributes when last seen: all of them, in one round trip, or none. `false` if one of them has others by now.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn update_all_known(&self, directory: InodeNumber, files: &[KnownFile]) -> Result<bool> {
+        let change = |file: &KnownFile| {
+            let [from, to] = [opaque(&file.before)?, opaque(&file.after)?];
+            let [from, to] = [from, to].map(|attributes| Some(Entry::Single(file.inode, attributes)));
+            Ok(Change::Name(file.name.clone(), from, to))
+        };
+        let changes = files.iter().map(change).collect::<Result<Vec<_>>>()?;
+        self.driver.replace_all(directory, changes)
     }
 
     fn update_if(
