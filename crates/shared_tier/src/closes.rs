@@ -105,11 +105,12 @@ impl Closes {
                 None => self.waiting.lock().files.push(node.clone()),
             }
         }
-        let known: Vec<Option<KnownFile>> =
-            files.iter().map(|(node, noting)| closed(base, (&node.0, noting), directory)).collect();
-        let (known, are_all) = (known.iter().flatten().cloned().collect::<Vec<_>>(), known.iter().all(Option::is_some));
+        let known = files.iter().map(|(node, noting)| closed(base, (&node.0, noting), directory));
+        let known: Vec<KnownFile> = known.flatten().collect();
         let noted = match directory {
-            Some(directory) if are_all && known.len() > 1 => base.names.update_all_known(directory, &known),
+            Some(directory) if known.len() == files.len() && known.len() > 1 => {
+                base.names.update_all_known(directory, &known)
+            }
             _ => Ok(false),
         };
         for (node, noting) in &mut files {
@@ -118,7 +119,9 @@ impl Closes {
             match &noted {
                 Ok(true) => noting.noted = None,
                 // One of them was changed, renamed or removed.
-                Ok(false) | Err(Failure::Refused(_)) => note_close(base, &node.0, noting, file.as_deref()),
+                Ok(false) | Err(Failure::Refused(_)) => {
+                    note_close(base, &node.0, noting, file.as_deref())
+                }
                 Err(failure) => {
                     noting.noted = None;
                     // The next access to the file repairs this.
@@ -220,3 +223,6 @@ pub(crate) fn closing(
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,10 +42,10 @@ mod entry_names;
 mod errors;
 mod explain;
 mod files;
-#[cfg(debug_assertions)]
-mod held_steps;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+#[cfg(debug_assertions)]
+mod held_steps;
 mod inodes;
 mod job_places;
 mod joining;

@@ -118,7 +118,8 @@ impl MoveCommands<'_> {
 
     /// Whether the own SSD has room for all of these files without any other one leaving.
     fn fit_as_it_is(&self, files: &VecDeque<Named>) -> bool {
-        let need = |sum: u64, file: &Named| sum.saturating_add(file.size).saturating_add(COPY_SLACK);
+        let need =
+            |sum: u64, file: &Named| sum.saturating_add(file.size).saturating_add(COPY_SLACK);
         let room = self.executor.room_for(files.iter().fold(0, need));
         room.is_some_and(|room| room.missing == 0)
     }

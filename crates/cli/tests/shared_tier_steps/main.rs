@@ -77,7 +77,10 @@ fn i15_whatever_fails_at_a_step_the_names_and_bytes_are_of_before_or_after() {
                 let Tried { rounds, over, steps, .. } = of_failure;
                 let name = ALL[*operation].name;
                 let failure = failure.name();
-                println!("{name} | {failure} | {rounds} rounds, {over} over before | {} steps", steps.len());
+                println!(
+                    "{name} | {failure} | {rounds} rounds, {over} over before | {} steps",
+                    steps.len()
+                );
             }
         }
     }

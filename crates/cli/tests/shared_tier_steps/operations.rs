@@ -21,6 +21,8 @@ pub(crate) struct Operation {
     /// What there may be in between, and what there is after it, each as changes: a path, and what is there.
     pub(crate) between: &'static [Changes],
     pub(crate) after: Changes,
+    /// What there may be if the store forgot everything before it was acknowledged.
+    pub(crate) half_made: &'static [Changes],
 }
 
 /// Paths, each with what is there then; `None` if nothing is.
@@ -74,11 +76,10 @@ pub(crate) const ALL: [Operation; 16] = [
     Operation {
         name: "create and write",
         prepare: nothing,
-        act: Act::Calls(|dir| {
-            fs::File::create_new(dir.join("a/f"))?.write_all(b"first")
-        }),
+        act: Act::Calls(|dir| fs::File::create_new(dir.join("a/f"))?.write_all(b"first")),
         between: &[&[("a/f", Some(""))]],
         after: &[("a/f", Some("first"))],
+        half_made: &[],
     },
     Operation {
         name: "mkdir",
@@ -86,6 +87,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| fs::create_dir(dir.join("a/d"))),
         between: &[],
         after: &[("a/d", Some("directory"))],
+        half_made: &[],
     },
     Operation {
         name: "rename",
@@ -93,6 +95,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| rename(dir, "a/f", "a/g", REPLACE)),
         between: &[],
         after: &[("a/f", None), ("a/g", Some("first"))],
+        half_made: &[],
     },
     Operation {
         name: "rename to another directory",
@@ -100,6 +103,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| rename(dir, "a/f", "b/g", REPLACE)),
         between: &[],
         after: &[("a/f", None), ("b/g", Some("first"))],
+        half_made: &[],
     },
     Operation {
         name: "rename over a file",
@@ -107,6 +111,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| rename(dir, "a/f", "b/g", REPLACE)),
         between: &[],
         after: &[("a/f", None), ("b/g", Some("first"))],
+        half_made: &[],
     },
     Operation {
         name: "exchange",
@@ -114,6 +119,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| rename(dir, "a/f", "b/g", RenameFlags::EXCHANGE)),
         between: &[],
         after: &[("a/f", Some("second")), ("b/g", Some("first"))],
+        half_made: &[],
     },
     Operation {
         name: "rename a directory",
@@ -126,6 +132,7 @@ pub(crate) const ALL: [Operation; 16] = [
             ("b/e", Some("directory")),
             ("b/e/f", Some("first")),
         ],
+        half_made: &[],
     },
     Operation {
         name: "rename a link over a link",
@@ -133,6 +140,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| rename(dir, "a/l", "b/m", REPLACE)),
         between: &[],
         after: &[("a/l", None), ("b/m", Some("-> first"))],
+        half_made: &[&[("b/m", None)]],
     },
     Operation {
         name: "link",
@@ -140,6 +148,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| fs::hard_link(dir.join("a/f"), dir.join("b/g"))),
         between: &[],
         after: &[("a/f", Some("first, 2 names")), ("b/g", Some("first, 2 names"))],
+        half_made: &[],
     },
     Operation {
         name: "unlink",
@@ -147,6 +156,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| fs::remove_file(dir.join("a/f"))),
         between: &[],
         after: &[("a/f", None)],
+        half_made: &[],
     },
     Operation {
         name: "unlink one of two names",
@@ -154,6 +164,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| fs::remove_file(dir.join("a/f"))),
         between: &[],
         after: &[("a/f", None), ("b/g", Some("first"))],
+        half_made: &[],
     },
     Operation {
         name: "rmdir",
@@ -161,6 +172,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Calls(|dir| fs::remove_dir(dir.join("a/d"))),
         between: &[],
         after: &[("a/d", None)],
+        half_made: &[],
     },
     Operation {
         name: "promote from the other node",
@@ -168,6 +180,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Command(&["warm"]),
         between: &[],
         after: &[],
+        half_made: &[],
     },
     Operation {
         name: "demote",
@@ -175,6 +188,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Command(&["demote"]),
         between: &[],
         after: &[],
+        half_made: &[],
     },
     Operation {
         name: "promote from the shared disk",
@@ -182,6 +196,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Command(&["warm"]),
         between: &[],
         after: &[],
+        half_made: &[],
     },
     Operation {
         name: "drain",
@@ -189,6 +204,7 @@ pub(crate) const ALL: [Operation; 16] = [
         act: Act::Command(&["cluster", "drain", "two"]),
         between: &[],
         after: &[],
+        half_made: &[],
     },
 ];
 

@@ -160,9 +160,8 @@ impl Nodes {
         }
         (operation.prepare)(&path).unwrap();
         // A step of another file's close would be taken for one of the operation.
-        let is_closed = |done: &Output| {
-            ![written(done), said(done)].concat().contains("has it open")
-        };
+        let is_closed =
+            |done: &Output| ![written(done), said(done)].concat().contains("has it open");
         eventually("that all is closed", || {
             is_closed(&self.scratch.halocline(&["demote", "--dry-run", &format!("{by}/{dir}")]))
         });
@@ -197,7 +196,8 @@ impl Nodes {
     ) -> Option<String> {
         let begun = Instant::now();
         let dir = format!("r{}", self.left.len());
-        let name = format!("{} of {} at step {step}, round {round}", failure.name(), operation.name);
+        let name =
+            format!("{} of {} at step {step}, round {round}", failure.name(), operation.name);
         let before = self.prepare(operation, &dir);
         let (mut step, done, other) = self.fail(operation, (failure, step), (&dir, &before));
         let is_expected = done.is_ok() || failure.breaks() && step.is_some();
@@ -210,15 +210,22 @@ impl Nodes {
         if done.is_err() {
             may_be.push(before.clone());
             may_be.extend(operation.between.iter().map(|changes| changed(&before, changes)));
+            if failure == Failure::MasterLost {
+                may_be.extend(operation.half_made.iter().map(|half| changed(&before, half)));
+            }
         }
         if let Some(other) = other {
             may_be.iter_mut().for_each(|tree| drop(tree.insert(other.clone(), "other".to_owned())));
         }
-        let [one, two] = NODES.map(|node| self.see(node, &dir).unwrap_or_else(|error| {
-            panic!("{name} ({step:?}): {node}: {error}")
-        }));
+        let [one, two] = NODES.map(|node| {
+            self.see(node, &dir)
+                .unwrap_or_else(|error| panic!("{name} ({step:?}): {node}: {error}"))
+        });
         assert_eq!(one, two, "{name} ({step:?}): both nodes show the same");
-        assert!(may_be.contains(&one), "{name} ({step:?}, {done:?}): {one:?} is none of {may_be:?}");
+        assert!(
+            may_be.contains(&one),
+            "{name} ({step:?}, {done:?}): {one:?} is none of {may_be:?}"
+        );
         println!("{name}: {:?}, {done:?}, {} ms", step.as_deref(), begun.elapsed().as_millis());
         self.left.push((dir, one));
         step.take()

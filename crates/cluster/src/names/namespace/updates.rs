@@ -98,7 +98,8 @@ impl Namespace {
     pub fn update_all_known(&self, directory: InodeNumber, files: &[KnownFile]) -> Result<bool> {
         let change = |file: &KnownFile| {
             let [from, to] = [opaque(&file.before)?, opaque(&file.after)?];
-            let [from, to] = [from, to].map(|attributes| Some(Entry::Single(file.inode, attributes)));
+            let [from, to] =
+                [from, to].map(|attributes| Some(Entry::Single(file.inode, attributes)));
             Ok(Change::Name(file.name.clone(), from, to))
         };
         let changes = files.iter().map(change).collect::<Result<Vec<_>>>()?;
