@@ -120,7 +120,7 @@ impl Closes {
                 Ok(true) => noting.noted = None,
                 // One of them was changed, renamed or removed.
                 Ok(false) | Err(Failure::Refused(_)) => {
-                    note_close(base, &node.0, noting, file.as_deref())
+                    note_close(base, &node.0, noting, file.as_deref());
                 }
                 Err(failure) => {
                     noting.noted = None;
