@@ -37,10 +37,6 @@ pub(crate) enum Act {
     Command(&'static [&'static str]),
 }
 
-fn nothing(_: &Path) -> io::Result<()> {
-    Ok(())
-}
-
 fn file(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("a/f"), "first")
 }
@@ -75,7 +71,7 @@ const REPLACE: RenameFlags = RenameFlags::empty();
 pub(crate) const ALL: [Operation; 16] = [
     Operation {
         name: "create and write",
-        prepare: nothing,
+        prepare: |_| Ok(()),
         act: Act::Calls(|dir| fs::File::create_new(dir.join("a/f"))?.write_all(b"first")),
         between: &[&[("a/f", Some(""))]],
         after: &[("a/f", Some("first"))],
@@ -83,7 +79,7 @@ pub(crate) const ALL: [Operation; 16] = [
     },
     Operation {
         name: "mkdir",
-        prepare: nothing,
+        prepare: |_| Ok(()),
         act: Act::Calls(|dir| fs::create_dir(dir.join("a/d"))),
         between: &[],
         after: &[("a/d", Some("directory"))],

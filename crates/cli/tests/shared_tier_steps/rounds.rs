@@ -78,7 +78,9 @@ impl Nodes {
         let store = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"])?;
         shared_tiers::make(&scratch, &NODES);
         let nodes = Self { scratch, store, left: Vec::new() };
-        NODES.iter().for_each(|node| nodes.mount(node));
+        for node in NODES {
+            nodes.mount(node);
+        }
         Some(nodes)
     }
 
@@ -146,9 +148,15 @@ impl Nodes {
 
     /// The nodes end, the names are checked or built again, and the nodes are mounted.
     fn begin_again(&self, how: &[&str]) {
-        NODES.iter().for_each(|node| self.unmount(node));
-        how.iter().for_each(|how| self.checked(how));
-        NODES.iter().for_each(|node| self.mount(node));
+        for node in NODES {
+            self.unmount(node);
+        }
+        for how in how {
+            self.checked(how);
+        }
+        for node in NODES {
+            self.mount(node);
+        }
     }
 
     /// Makes what there is before the operation.
@@ -215,7 +223,9 @@ impl Nodes {
             }
         }
         if let Some(other) = other {
-            may_be.iter_mut().for_each(|tree| drop(tree.insert(other.clone(), "other".to_owned())));
+            for tree in &mut may_be {
+                tree.insert(other.clone(), "other".to_owned());
+            }
         }
         let [one, two] = NODES.map(|node| {
             self.see(node, &dir)
@@ -306,10 +316,14 @@ impl Nodes {
     pub(crate) fn end(&mut self) {
         self.begin_again(&["--repair"]);
         self.compare("after a check");
-        NODES.iter().for_each(|node| self.unmount(node));
+        for node in NODES {
+            self.unmount(node);
+        }
         self.store.command(&["FLUSHALL"]);
         self.checked("--repair");
-        NODES.iter().for_each(|node| self.mount(node));
+        for node in NODES {
+            self.mount(node);
+        }
         self.compare("after the names were built again");
     }
 
