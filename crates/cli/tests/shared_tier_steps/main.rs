@@ -68,12 +68,11 @@ fn i15_whatever_fails_at_a_step_the_names_and_bytes_are_of_before_or_after() {
                 }
                 let held = nodes.round(&ALL[operation], failures[at], of_failure.next, round);
                 of_failure.rounds += 1;
-                match held {
-                    Some(step) => {
-                        of_failure.steps.insert(format!("{} {step}", of_failure.next));
-                        of_failure.next += 1;
-                    }
-                    None => (of_failure.next, of_failure.over) = (0, of_failure.over + 1),
+                if let Some(step) = held {
+                    of_failure.steps.insert(format!("{} {step}", of_failure.next));
+                    of_failure.next += 1;
+                } else {
+                    (of_failure.next, of_failure.over) = (0, of_failure.over + 1);
                 }
             }
         }
