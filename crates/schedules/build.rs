@@ -16,16 +16,20 @@ struct Source {
 }
 
 /// The primitives that are replaced, wherever a source names them.
-const PRIMITIVES: [(&str, &str); 6] = [
+const PRIMITIVES: [(&str, &str); 9] = [
     ("use parking_lot::", "use crate::sync::"),
     ("use std::sync::atomic::", "use shuttle::sync::atomic::"),
     ("use std::thread::", "use shuttle::thread::"),
     ("std::thread::Builder", "shuttle::thread::Builder"),
     ("use halocline_os::clock::Clock;", "use crate::sync::Clock;"),
+    ("use crate::clock::Clock;", "use crate::sync::Clock;"),
     ("use halocline_meta::lease::Lease;", "use crate::sync::Lease;"),
+    // What these do elsewhere stands in for it beside the stories.
+    ("use halocline_api::", "use super::halocline_api::"),
+    ("use halocline_vfs::", "use super::halocline_vfs::"),
 ];
 
-const SOURCES: [Source; 5] = [
+const SOURCES: [Source; 8] = [
     Source {
         name: "range_lock",
         path: "cache/src/range_lock.rs",
@@ -94,6 +98,56 @@ const SOURCES: [Source; 5] = [
             ("no_worker_is_woken", "            self.shared.work.notify_one();\n", ""),
             ("the_last_part_tells_nobody", "            self.0.ended.notify_one();\n", ""),
         ],
+    },
+    Source {
+        name: "wakeups",
+        path: "os/src/wakeups.rs",
+        smaller: &[],
+        canaries: &[
+            (
+                "what_is_due_wakes_nobody",
+                "        tell(&mut self.state.lock().due);\n        self.changed.notify_all();\n",
+                "        tell(&mut self.state.lock().due);\n",
+            ),
+            (
+                "one_of_several_is_woken",
+                "        tell(&mut self.state.lock().due);\n        self.changed.notify_all();\n",
+                "        tell(&mut self.state.lock().due);\n        self.changed.notify_one();\n",
+            ),
+            (
+                "the_end_wakes_nobody",
+                "        self.state.lock().stops = true;\n        self.changed.notify_all();\n",
+                "        self.state.lock().stops = true;\n",
+            ),
+        ],
+    },
+    Source {
+        name: "archive_queue",
+        path: "tier/src/archive_queue.rs",
+        smaller: &[],
+        canaries: &[
+            // As it was until this found it.
+            (
+                "a_change_during_the_look_is_forgotten",
+                "        if !resident.clean.waits.load(Ordering::Acquire) {\n            state.waiting.remove(&entry);\n        }\n",
+                "        drop(state);\n        resident.clean.waits.store(false, Ordering::Release);\n        let mut state = self.state.lock();\n        state.waiting.remove(&entry);\n",
+            ),
+            (
+                "what_is_needless_is_looked_at_for_ever",
+                "        resident.clean.waits.swap(false, Ordering::AcqRel);\n",
+                "",
+            ),
+        ],
+    },
+    Source {
+        name: "pending_syncs",
+        path: "tier/src/pending_syncs.rs",
+        smaller: &[],
+        canaries: &[(
+            "a_move_during_the_sync_counts_as_synced",
+            "        if files.get(&number).is_some_and(|now| now.move_number == move_number) {",
+            "        if files.get(&number).is_some() {",
+        )],
     },
     Source {
         name: "background",

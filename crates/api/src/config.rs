@@ -123,6 +123,8 @@ pub struct Config {
     pub policy: String,
     /// Eviction policy, by its name in the model's table.
     pub eviction: String,
+    /// Kind of the cache's record store, by its name in the tables' list.
+    pub record_store: String,
     /// Whether every read of a program reaches the engine.
     pub direct: bool,
     /// Whether users other than the owner may use the mount.
@@ -211,6 +213,7 @@ impl Default for Config {
             mode: Mode::WriteBack,
             policy: "adaptive".into(),
             eviction: "s3fifo".into(),
+            record_store: "log".into(),
             direct: false,
             allow_other: false,
             allow_suid: false,

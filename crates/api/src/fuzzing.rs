@@ -13,6 +13,7 @@ use crate::jobs::job_file::{JobFile, REFERENCES_MAX};
 pub use crate::control::claim::acl_fuzzing::acl;
 pub use crate::control::claim::fuzzing::claims;
 pub use crate::control::client::fuzzing::answer;
+pub use crate::control::mount::fuzzing::mounts;
 pub use crate::control::server::fuzzing::request;
 pub use crate::jobs::opener::fuzzing::opener;
 

@@ -39,7 +39,7 @@ impl Barriers {
     pub(crate) fn barrier(&self) -> Result<()> {
         let Err(error) = self.store.barrier() else { return Ok(()) };
         let unsyncable = self.store.objects.unsyncable();
-        if unsyncable.is_empty() || self.store.dmt.usable().is_err() {
+        if unsyncable.is_empty() || self.store.dmt.changes().usable().is_err() {
             return Err(error);
         }
         self.mappings.cache_failed(&error);
@@ -55,7 +55,7 @@ impl Barriers {
     /// Makes the cached bytes of a file durable: on the cache, or, if its store failed, on the origin.
     pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         match self.barrier() {
-            Err(error) if self.store.dmt.usable().is_err() => {
+            Err(error) if self.store.dmt.changes().usable().is_err() => {
                 self.mappings.cache_failed(&error);
                 self.degraded_mode
                     .retry_after_giving_up(|| self.degraded_mode.bring_to_origin(file, id))
@@ -71,7 +71,7 @@ impl Barriers {
         let settled = self.barrier().and_then(|()| self.discards.discard_queued().map(drop));
         self.mappings.advisory(settled.or_else(|error| {
             self.mappings.cache_failed(&error);
-            self.store.dmt.persist()
+            self.store.dmt.changes().persist()
         }))
     }
 
@@ -79,7 +79,7 @@ impl Barriers {
     fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         self.sweeper.flush_whole(file, &|_| true)?;
         let _range = file.range.exclusive(WHOLE);
-        if !self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
+        if !self.store.dmt.index().dirty(id, WHOLE, 1).is_empty() {
             return Err(Error::invalid(
                 format!(
                     "{} was written while its cache object was replaced",
@@ -90,7 +90,7 @@ impl Barriers {
         }
         self.mappings.unmap(id, WHOLE)?;
         // Before the object is removed: a record that reappeared after a crash would refer to nothing.
-        self.store.dmt.persist()?;
+        self.store.dmt.changes().persist()?;
         Ok(self.store.objects.remove(id.0)?)
     }
 

@@ -24,7 +24,7 @@ pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u
     let Some(id) = file.id().filter(|_| below.saturating_mul(SECTOR) < size) else {
         return below;
     };
-    let dirty = store.dmt.dirty_bytes(id);
+    let dirty = store.dmt.index().dirty_bytes(id);
     if dirty == 0 {
         return below;
     }
@@ -38,7 +38,7 @@ pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u
 /// counts as a hole.
 fn missing_below(store: &ExtentStore, id: FileId, dirty: u64, origin: Option<&OriginFile>) -> u64 {
     let (mut missing, mut compared, mut reached) = (0, 0, 0);
-    for extent in store.dmt.dirty(id, WHOLE, COMPARED_MAX) {
+    for extent in store.dmt.index().dirty(id, WHOLE, COMPARED_MAX) {
         compared += extent.range.len();
         let blocks = extent.range.widen_to(BLOCK);
         let blocks = ByteRange::new(blocks.start.max(reached), blocks.end.max(reached));

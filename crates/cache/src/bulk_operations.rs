@@ -68,7 +68,8 @@ impl BulkOperations {
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> MoveReport {
-        let mut moving = BulkOperation::new(&self.clock, progress, self.store.dmt.usage().dirty);
+        let mut moving =
+            BulkOperation::new(&self.clock, progress, self.store.dmt.index().usage().dirty);
         let (dirty, obstacle) = self.dirty_files(path, dry_run);
         for id in dirty {
             let file = match self.known.file_by_id(id) {
@@ -140,7 +141,7 @@ impl BulkOperations {
 
     /// Evicts the files that match a new exclude glob.
     pub(crate) fn evict_excluded(&self) -> Result<()> {
-        for record in self.store.dmt.files() {
+        for record in self.store.dmt.files().all() {
             if !self.known.globs.read().excludes(&record.path) {
                 continue;
             }
@@ -165,7 +166,7 @@ impl BulkOperations {
     pub(crate) fn check_pin(&self, glob: &str) -> Result<()> {
         let mut globs = Globs::default();
         globs.add_pin(glob)?;
-        let limit = self.store.dmt.limit();
+        let limit = self.store.dmt.space().limit();
         let files = self.walk(&[PathBuf::new()])?;
         let pinned = files.found.iter().filter(|(path, _)| globs.pins(path));
         let bytes: u64 = pinned.map(|(_, file)| file.size()).sum();
@@ -186,10 +187,11 @@ impl BulkOperations {
     /// the mount are found or saved first; the error says why some may not be.
     fn dirty_files(&self, below: Option<&Path>, dry_run: bool) -> (Vec<FileId>, Option<Error>) {
         let dmt = &self.store.dmt;
-        let all = || dmt.dirty_files().into_iter().map(|(id, _)| id);
+        let all = || dmt.index().dirty_files().into_iter().map(|(id, _)| id);
         let is_missing = |id: &FileId| {
             let meant = dmt
-                .file(*id)
+                .files()
+                .record(*id)
                 .is_some_and(|record| below.is_none_or(|below| record.path.starts_with(below)));
             meant && matches!(self.known.file_by_id(*id), Ok(None))
         };
@@ -218,7 +220,7 @@ impl BulkOperations {
                     .to_owned()
             };
             let why = why.map_or_else(unknown, ToString::to_string);
-            moving.skip(&record.path, why, self.store.dmt.dirty_bytes(id));
+            moving.skip(&record.path, why, self.store.dmt.index().dirty_bytes(id));
         }
     }
 
@@ -237,7 +239,7 @@ impl BulkOperations {
         moving: &mut BulkOperation<'_>,
     ) -> ControlFlow<()> {
         let Some(id) = file.id() else { return ControlFlow::Continue(()) };
-        let dirty = || self.store.dmt.dirty_bytes(id);
+        let dirty = || self.store.dmt.index().dirty_bytes(id);
         if dry_run {
             return moving.file(name, dirty());
         }
@@ -274,7 +276,7 @@ impl BulkOperations {
 
     fn mapped_bytes(&self, file: &CachedFile) -> u64 {
         let Some(id) = file.id() else { return 0 };
-        self.store.dmt.extents(id).iter().map(|extent| extent.range.len()).sum()
+        self.store.dmt.index().extents(id).iter().map(|extent| extent.range.len()).sum()
     }
 
     fn missing_bytes(&self, file: &CachedFile) -> u64 {
@@ -363,10 +365,10 @@ impl BulkOperations {
     fn drop_clean(&self, file: &CachedFile, id: FileId) -> Result<()> {
         // Dirty records of flushed extents may still be the durable ones (I4): a barrier first.
         self.barriers.barrier()?;
-        for extent in self.store.dmt.extents(id) {
+        for extent in self.store.dmt.index().extents(id) {
             let _guard = file.range.exclusive(extent.range);
             let mut segments = Vec::new();
-            self.store.dmt.lookup(id, extent.range, &mut segments);
+            self.store.dmt.index().lookup(id, extent.range, &mut segments);
             for segment in segments {
                 if segment.extent.is_some_and(|now| !now.dirty) {
                     self.mappings.drop_range(id, segment.range)?;

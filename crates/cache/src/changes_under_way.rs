@@ -40,7 +40,8 @@ impl ChangesUnderWay {
 
     /// A change ends.
     pub(crate) fn end(&self) {
-        self.count.fetch_sub(1, Ordering::SeqCst);
+        let before = self.count.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "I9: a change ends that never began");
     }
 
     fn is_empty(&self) -> bool {
@@ -77,5 +78,16 @@ impl ChangesUnderWay {
         *self.stopped.lock() = true;
         self.begun.notify_one();
         self.stopping.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "I9: a change ends that never began")]
+    fn i9_a_change_that_never_began_does_not_end() {
+        ChangesUnderWay::default().end();
     }
 }

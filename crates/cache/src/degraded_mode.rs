@@ -89,6 +89,11 @@ impl DegradedMode {
         let bytes = self.copy_to_origin(file, id, &mut copied)?;
         if bytes > 0 {
             self.mappings.unmap(id, WHOLE)?;
+            assert_eq!(
+                self.store.dmt.dirty_bytes(id),
+                0,
+                "I7: the origin alone has all of the file"
+            );
         }
         Ok(bytes)
     }
@@ -96,7 +101,7 @@ impl DegradedMode {
     /// Copies dirty bytes of a file to the origin, except extents that `copied` has in their current generation, and
     /// makes them durable there. The caller holds `range` and `writeback` of the whole file.
     fn copy_to_origin(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
-        let mut dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        let mut dirty = self.store.dmt.index().dirty(id, WHOLE, usize::MAX);
         dirty.retain(|extent| !copied.contains(&(id, extent.range, extent.generation)));
         if dirty.is_empty() {
             return Ok(0);
@@ -144,7 +149,7 @@ impl DegradedMode {
             for (id, file) in &files {
                 self.copy_to_origin(file, *id, &mut copied)?;
             }
-            let dirty = self.store.dmt.dirty_files();
+            let dirty = self.store.dmt.index().dirty_files();
             let gone = self.removed.lock().clone();
             let ours = |id| files.iter().any(|(file, _)| *file == id) || gone.contains(&id);
             if !dirty.iter().all(|(id, _)| ours(*id)) {
@@ -152,7 +157,7 @@ impl DegradedMode {
                 drop(guards);
                 continue;
             }
-            if let Err(error) = self.store.dmt.give_up() {
+            if let Err(error) = self.store.dmt.untrusted().give_up() {
                 self.notes.note(format!(
                     "{error}; the origin has all data, but the next mount cannot know: remove the \
                      directory {} before you mount with it again",
@@ -160,7 +165,7 @@ impl DegradedMode {
                 ));
             }
             for (id, _) in &dirty {
-                self.store.dmt.abandon(*id, WHOLE)?;
+                self.store.dmt.untrusted().abandon(*id, WHOLE)?;
                 self.damage.heal(*id, WHOLE);
             }
             drop(guards);
@@ -174,7 +179,7 @@ impl DegradedMode {
     /// The files with dirty bytes, except removed ones, whose bytes are not needed.
     fn dirty_or_err(&self) -> Result<Vec<(FileId, Arc<CachedFile>)>> {
         let gone = self.removed.lock().clone();
-        let dirty = self.store.dmt.dirty_files();
+        let dirty = self.store.dmt.index().dirty_files();
         let needed = dirty.iter().filter(|(id, _)| !gone.contains(id));
         let found = needed.map(|(id, _)| match self.known.file_by_id(*id)? {
             Some(file) => Ok(Some((*id, file))),
@@ -210,7 +215,7 @@ impl DegradedMode {
 
     /// Flushes every dirty file; notes the outcome once.
     pub(crate) fn drain(&self) -> Result<()> {
-        let files = self.store.dmt.dirty_files();
+        let files = self.store.dmt.index().dirty_files();
         let mut failed = None;
         for (id, _) in &files {
             let drained = match self.known.file_by_id(*id) {

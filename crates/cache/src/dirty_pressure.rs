@@ -33,9 +33,9 @@ impl DirtyPressure {
 
     /// Share of the cache that dirty bytes fill, 0 to 1.
     pub(crate) fn share(&self) -> f32 {
-        let limit = self.store.dmt.limit().max(1);
+        let limit = self.store.dmt.space().limit().max(1);
         #[expect(clippy::cast_precision_loss, reason = "a share, not an amount")]
-        let share = self.store.dmt.usage().dirty as f32 / limit as f32;
+        let share = self.store.dmt.index().usage().dirty as f32 / limit as f32;
         share.min(1.0)
     }
 
@@ -56,7 +56,7 @@ impl DirtyPressure {
 
     /// Dirty bytes that a flush can make clean, as far as is known.
     pub(crate) fn flushable_bytes(&self) -> u64 {
-        self.store.dmt.usage().dirty.saturating_sub(self.stuck.load(Ordering::Relaxed))
+        self.store.dmt.index().usage().dirty.saturating_sub(self.stuck.load(Ordering::Relaxed))
     }
 
     /// Sets how many dirty bytes no flush can make clean: they press nobody.
@@ -77,7 +77,7 @@ impl DirtyPressure {
         reason = "a threshold needs no exact bytes"
     )]
     pub(crate) fn dirty_high_bytes(&self) -> u64 {
-        (self.store.dmt.limit() as f64 * self.settings.config.dirty_high / 100.0) as u64
+        (self.store.dmt.space().limit() as f64 * self.settings.config.dirty_high / 100.0) as u64
     }
 
     /// A program wrote to the cache at `now_ns`.

@@ -19,16 +19,16 @@ impl Discards {
     /// Frees the queued ranges; blocks that were claimed again meanwhile stay.
     pub(crate) fn discard_queued(&self) -> Result<u64> {
         let mut freed = 0;
-        for queued in self.store.dmt.take_discards() {
+        for queued in self.store.dmt.blocks().take_discards() {
             // Exclusive: readers that looked up the old mapping have left before it is punched, and the range is not
             // mapped anew meanwhile (I2), not even by a thread that opens the file only now: for that the table stays
             // frozen, unless no file has this number any more.
             let frozen = self.files.freeze();
             let file = frozen.by_id(queued.file).cloned();
-            let may_come = file.is_none() && self.store.dmt.file(queued.file).is_some();
+            let may_come = file.is_none() && self.store.dmt.files().record(queued.file).is_some();
             let _frozen = may_come.then_some(frozen);
             let _guard = file.as_ref().map(|file| file.range.exclusive(queued.range));
-            freed += self.store.free(&self.store.dmt.still_due(&queued))?;
+            freed += self.store.free(&self.store.dmt.blocks().still_due(&queued))?;
         }
         Ok(freed)
     }
@@ -45,12 +45,12 @@ impl Discards {
                 if frozen.by_id(id).is_none() {
                     // Its readers have closed it, so all of its wanted ranges are queued there.
                     fetcher.note_wants();
-                    if self.store.dmt.is_empty(id) {
-                        self.store.dmt.forget(id)?;
+                    if self.store.dmt.files().is_empty(id) {
+                        self.store.dmt.files().forget(id)?;
                     }
                 }
             }
-            if self.store.dmt.file(id).is_none() {
+            if self.store.dmt.files().record(id).is_none() {
                 self.store.objects.remove_empty(id.0)?;
             }
         }

@@ -55,7 +55,7 @@ impl Explainer {
         };
         let mut segments = Vec::new();
         match id {
-            Some(id) => self.store.dmt.lookup(id, range, &mut segments),
+            Some(id) => self.store.dmt.index().lookup(id, range, &mut segments),
             None if range.is_empty() => {}
             None => segments.push(Segment { range, extent: None }),
         }
@@ -70,7 +70,7 @@ impl Explainer {
             self.identifier.explain(Some(&file), question.direction, range, question.processes);
         let mut segments = Vec::new();
         if let Some(id) = file.id() {
-            self.store.dmt.lookup(id, range, &mut segments);
+            self.store.dmt.index().lookup(id, range, &mut segments);
         }
         let cached_bytes =
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();

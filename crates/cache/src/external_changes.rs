@@ -95,9 +95,9 @@ impl ExternalChanges {
     /// Compares a file known to the cache with the origin's current one, before it is read.
     pub(crate) fn check(&self, file: &CachedFile, id: FileId, raw: &libc::stat64) -> Result<()> {
         let found = Stamp::of_stat(raw);
-        if let Some(record) = self.store.dmt.file(id) {
+        if let Some(record) = self.store.dmt.files().record(id) {
             // The records of a store that refuses changes are out of date.
-            let sick = self.store.dmt.usable().is_err();
+            let sick = self.store.dmt.changes().usable().is_err();
             let evidence = if sick { Evidence::Behind(i64::MAX) } else { self.own.evidence() };
             match evidence.judge(record.stamp, found) {
                 // Dirty bytes are under an exclusive token, so no other node has made the file shorter: the origin
@@ -105,7 +105,7 @@ impl ExternalChanges {
                 _ if self.shared => {
                     let was_longer =
                         matches!(record.stamp, Stamp::Closed { size, .. } if size > file.size());
-                    if was_longer || self.store.dmt.promised(id, tail(file.size())) {
+                    if was_longer || self.store.dmt.changes().promised(id, tail(file.size())) {
                         self.save_lost_end(file, id)?;
                     }
                 }
@@ -136,7 +136,7 @@ impl ExternalChanges {
     /// Saves dirty bytes past the end of a file whose growth the origin lost. The last session promised that these
     /// bytes stay on the cache, so they are not dropped silently.
     fn save_lost_end(&self, file: &CachedFile, id: FileId) -> Result<()> {
-        let lost = self.store.dmt.dirty(id, tail(file.size()), usize::MAX);
+        let lost = self.store.dmt.index().dirty(id, tail(file.size()), usize::MAX);
         if lost.is_empty() {
             return Ok(());
         }
@@ -192,6 +192,8 @@ impl ExternalChanges {
                 self.drop_clean(id)?;
             } else {
                 self.keep_origins_version(file, id)?;
+                let left = self.store.dmt.dirty_bytes(id);
+                assert_eq!(left, 0, "I9: no dirty byte can go over what others wrote");
                 // The held time belongs to a write that is no longer in the file.
                 file.let_mtime_go(None);
             }
@@ -207,7 +209,7 @@ impl ExternalChanges {
     /// Keeps the origin's version as the file: dirty bytes are saved elsewhere, and nothing stays cached.
     fn keep_origins_version(&self, file: &CachedFile, id: FileId) -> Result<()> {
         let path = self.namespace.path_of(&file.node.read());
-        let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        let dirty = self.store.dmt.index().dirty(id, WHOLE, usize::MAX);
         if !dirty.is_empty() {
             let reason = "the origin's file was changed behind the mount";
             if let Err(error) = self.save(id, &path, &dirty, reason) {
@@ -217,7 +219,7 @@ impl ExternalChanges {
                 }
                 return Err(error);
             }
-        } else if !self.store.dmt.extents(id).is_empty() {
+        } else if !self.store.dmt.index().extents(id).is_empty() {
             tracing::warn!(
                 "{}: changed behind the mount; its cached bytes are dropped",
                 path.display()
@@ -235,7 +237,7 @@ impl ExternalChanges {
         found: Stamp,
     ) -> Result<()> {
         if let Some(id) = file.id() {
-            let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+            let dirty = self.store.dmt.index().dirty(id, WHOLE, usize::MAX);
             if !dirty.is_empty() {
                 let path = self.namespace.path_of(&file.node.read());
                 self.save(id, &path, &dirty, "the origin's file was removed or replaced")?;
@@ -299,7 +301,7 @@ impl ExternalChanges {
 
     /// Records durably that others changed a file, whatever a later session can tell of its own changes.
     fn record_conflict(&self, id: FileId) -> Result<()> {
-        self.store.dmt.stamp(id, Stamp::Unjudged { until_ns: i64::MIN })?;
+        self.store.dmt.files().stamp(id, Stamp::Unjudged { until_ns: i64::MIN })?;
         self.store.barrier()
     }
 
@@ -311,7 +313,7 @@ impl ExternalChanges {
     /// Undamaged dirty bytes of all such files.
     pub(crate) fn refused_bytes(&self) -> u64 {
         self.saved.refused_bytes(|id| {
-            let dirty = self.store.dmt.dirty_bytes(id);
+            let dirty = self.store.dmt.index().dirty_bytes(id);
             let damaged: u64 = self.damage.of(id, WHOLE).iter().map(|range| range.len()).sum();
             (dirty > 0).then_some(dirty.saturating_sub(damaged))
         })

@@ -107,8 +107,8 @@ impl Fetcher {
         self.note_wants();
         let mut wanted = self.store.dmt.critical().wanted(FETCH_BATCH);
         wanted.sort_by_key(|wanted| (wanted.file, wanted.range.start));
-        let usage = self.store.dmt.usage();
-        let free = self.store.dmt.limit().saturating_sub(usage.used);
+        let usage = self.store.dmt.index().usage();
+        let free = self.store.dmt.space().limit().saturating_sub(usage.used);
         let noted = self.wants_noted.load(Ordering::Relaxed);
         let mut may_bring = if noted == self.wants_without_room.load(Ordering::Relaxed) {
             0
@@ -197,7 +197,7 @@ impl Fetcher {
         given: Option<&[u8]>,
     ) -> Result<Option<(u64, u64)>> {
         let mut segments = Vec::new();
-        self.store.dmt.lookup(wanted.file, wanted.range, &mut segments);
+        self.store.dmt.index().lookup(wanted.file, wanted.range, &mut segments);
         segments.retain(|segment| segment.extent.is_none());
         let Some(evicted) = self.reserve_all(wanted, &segments, evict)? else { return Ok(None) };
         let brought = self.bring(file, wanted, &segments, given)?;
@@ -220,7 +220,12 @@ impl Fetcher {
             let room = if evict {
                 self.store.make_room(&self.files, wanted.file, range, wanted.placement)
             } else {
-                Ok(self.store.dmt.reserve(wanted.file, range, wanted.placement).then_some(0))
+                Ok(self
+                    .store
+                    .dmt
+                    .blocks()
+                    .reserve(wanted.file, range, wanted.placement)
+                    .then_some(0))
             };
             match room {
                 Ok(Some(evicted)) => {
@@ -238,7 +243,7 @@ impl Fetcher {
 
     fn release_all(&self, wanted: &CriticalRange, segments: &[Segment]) {
         for segment in segments {
-            self.store.dmt.release(wanted.file, segment.range, wanted.placement);
+            self.store.dmt.blocks().release(wanted.file, segment.range, wanted.placement);
         }
     }
 
@@ -261,7 +266,7 @@ impl Fetcher {
                 };
                 on_cache = true;
                 self.store.write(wanted.file, wanted.placement, range.start, &data)?;
-                self.store.dmt.map(wanted.file, range, wanted.placement, false)
+                self.store.dmt.changes().map(wanted.file, range, wanted.placement, false)
             })();
             if let Err(error) = copied {
                 self.release_all(wanted, &missing[done..]);

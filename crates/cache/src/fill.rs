@@ -111,7 +111,7 @@ pub(crate) struct Fills {
     clock: Clock,
     known: Arc<KnownFiles>,
     fetcher: Arc<Fetcher>,
-    #[builder(skip = MissedRanges::for_cache(store.dmt.limit()))]
+    #[builder(skip = MissedRanges::for_cache(store.dmt.space().limit()))]
     missed: MissedRanges,
     enabled: bool,
     #[builder(skip)]
@@ -241,9 +241,9 @@ impl Fills {
 
     fn fill_all(&self, work: Work) {
         let _working = work.begin();
-        let mut allowance = Allowance::new(self.store.dmt.limit());
+        let mut allowance = Allowance::new(self.store.dmt.space().limit());
         while let Some(fill) = self.next() {
-            allowance.earn(self.counters.reads(), self.store.dmt.limit());
+            allowance.earn(self.counters.reads(), self.store.dmt.space().limit());
             // Failures are counted and reported by the cache's health; no caller waits for the result.
             let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
             let Fill { file, watch, .. } = fill;

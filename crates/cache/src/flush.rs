@@ -206,7 +206,7 @@ impl Flusher {
     /// At most [`EXTENTS_PER_REGION`] dirty extents that begin in `region`, and where the rest begins, if there
     /// is one.
     fn dirty_in(&self, id: FileId, region: ByteRange) -> (Vec<Extent>, Option<u64>) {
-        let mut dirty = self.store.dmt.dirty(id, region, EXTENTS_PER_REGION);
+        let mut dirty = self.store.dmt.index().dirty(id, region, EXTENTS_PER_REGION);
         let rest = (dirty.len() == EXTENTS_PER_REGION).then(|| dirty[dirty.len() - 1].range.end);
         dirty.retain(|extent| extent.range.start >= region.start);
         (dirty, rest.filter(|&next| next < region.end))
@@ -217,7 +217,7 @@ impl Flusher {
         self.repair.found_damaged(file, id, damaged);
         let mut cut = false;
         for range in damaged {
-            cut |= self.store.dmt.cut_dirty(id, *range)?;
+            cut |= self.store.dmt.changes().cut_dirty(id, *range)?;
         }
         Ok(cut)
     }
@@ -245,7 +245,7 @@ impl Flusher {
             // A failure after our writes was reported to another thread: all is written again.
             return Ok(None);
         }
-        let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
+        let cleaned = self.store.dmt.changes().mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
         // Only extents that a barrier has covered can be evicted, and programs may wait for room.
         if self.pressure.is_short_of_room() || self.backpressure.has_waiters() {

@@ -40,9 +40,9 @@ impl GlobRules {
         for file in self.files.all() {
             self.known.apply_globs(&file);
         }
-        for record in self.store.dmt.files() {
+        for record in self.store.dmt.files().all() {
             let pinned = self.known.globs.read().pins(&record.path);
-            self.store.dmt.pin(record.id, pinned);
+            self.store.dmt.evictor().pin(record.id, pinned);
         }
         if matches!(change, RuleChange::Exclude(_)) {
             self.bulk.evict_excluded()?;

@@ -85,7 +85,7 @@ impl KnownFiles {
                 }
                 raw = now.1;
             }
-            let id = self.store.dmt.find(key);
+            let id = self.store.dmt.files().find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
             let seen = (raw.st_size as u64, Stamp::of_stat(&raw));
             let file = CachedFile::new(key, id, seen, node.clone(), self.files.peer_copies());
@@ -120,7 +120,7 @@ impl KnownFiles {
         if let Some(id) = file.id() {
             return Ok(id);
         }
-        let id = self.store.dmt.register_on(mount, file.key, &path)?;
+        let id = self.store.dmt.files().register_on(mount, file.key, &path)?;
         self.files.identified(id, file);
         // The new record says that we are changing the file, which must be corrected even if there is no write.
         last_seen.set_recorded(false);
@@ -139,7 +139,7 @@ impl KnownFiles {
         let path = self.namespace.path_of(&file.node.read());
         file.excluded.store(globs.excludes(&path), Ordering::Relaxed);
         if let Some(id) = file.id() {
-            self.store.dmt.pin(id, globs.pins(&path));
+            self.store.dmt.evictor().pin(id, globs.pins(&path));
         }
     }
 
@@ -177,7 +177,7 @@ impl KnownFiles {
         if let Some(file) = self.files.by_id(id) {
             return Ok(Some(file));
         }
-        let Some(record) = self.store.dmt.file(id) else { return Ok(None) };
+        let Some(record) = self.store.dmt.files().record(id) else { return Ok(None) };
         self.origin.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
     }
 
@@ -216,8 +216,8 @@ impl KnownFiles {
 
     /// The record of a dirty file that was not found; `None` if it is no longer dirty.
     pub(crate) fn record_of_missing(&self, id: FileId) -> Option<FileRecord> {
-        let record = self.store.dmt.file(id)?;
-        (!self.store.dmt.dirty(id, WHOLE, 1).is_empty()).then_some(record)
+        let record = self.store.dmt.files().record(id)?;
+        (!self.store.dmt.index().dirty(id, WHOLE, 1).is_empty()).then_some(record)
     }
 
     /// Drops a file from memory if the store has all that must be remembered of it.
@@ -229,7 +229,7 @@ impl KnownFiles {
                 && file.held_mtime_ns().is_none()
                 && (file.unlinked.load(Ordering::Acquire) || file.hint.get().is_none())
         });
-        if let Some(id) = file.id().filter(|id| self.store.dmt.is_empty(*id)) {
+        if let Some(id) = file.id().filter(|id| self.store.dmt.files().is_empty(*id)) {
             self.store.note_emptied(id);
         }
     }
@@ -238,7 +238,7 @@ impl KnownFiles {
     pub(crate) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
         let (key, _) = self.origin.key_of(node)?;
         match self.files.by_key(key) {
-            None if self.store.dmt.find(key).is_some() => self.file_of(node).map(Some),
+            None if self.store.dmt.files().find(key).is_some() => self.file_of(node).map(Some),
             known => Ok(known),
         }
     }

@@ -54,7 +54,7 @@ impl Lifecycle {
         }
         // So that the file is neither forgotten, nor opened and examined meanwhile.
         let forgetting = self.store.forgetting.lock();
-        let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
+        let Some(id) = self.store.dmt.files().find(key) else { return Ok(()) };
         let frozen = self.files.freeze();
         if let Some(file) = frozen.by_key(key).cloned() {
             drop((frozen, forgetting));
@@ -62,7 +62,7 @@ impl Lifecycle {
         }
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
         frozen.note_unwatched();
-        match self.store.dmt.file(id) {
+        match self.store.dmt.files().record(id) {
             Some(record) if record.stamp.same_bytes(stamp) => self.own.record(id, stamp),
             _ => Ok(()),
         }
@@ -114,7 +114,7 @@ impl Lifecycle {
             file.forgotten.store(false, Ordering::Release);
             return Err(error);
         }
-        self.mappings.advisory(self.store.dmt.forget(id))?;
+        self.mappings.advisory(self.store.dmt.files().forget(id))?;
         self.store.note_emptied(id);
         self.forget_data(file)
     }
@@ -135,15 +135,15 @@ impl Lifecycle {
     /// As [`Lifecycle::forget_file`], for a file not in memory.
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         let forgetting = self.store.forgetting.lock();
-        if let Some(id) = self.store.dmt.find(key) {
+        if let Some(id) = self.store.dmt.files().find(key) {
             if let Err(error) = self.mappings.unmap(id, WHOLE) {
-                if self.store.dmt.usable().is_ok() {
+                if self.store.dmt.changes().usable().is_ok() {
                     return Err(error);
                 }
                 // Its bytes are no longer needed, and it must not hold up other files.
                 self.degraded_mode.removed.lock().insert(id);
             }
-            self.mappings.advisory(self.store.dmt.forget(id))?;
+            self.mappings.advisory(self.store.dmt.files().forget(id))?;
             self.store.note_emptied(id);
         }
         drop(forgetting);
@@ -252,14 +252,14 @@ mod tests {
             drop(settling);
             drop(written.join().unwrap());
         });
-        assert_eq!(engine.base.store.dmt.usage().dirty, 4096);
+        assert_eq!(engine.base.store.dmt.index().usage().dirty, 4096);
         assert!(file.flush_handle.lock().is_some());
         drop((node, file));
         // As a kill would.
         drop(engine);
         let engine = open(&dirs);
         assert_eq!(engine.status().notes, Vec::<String>::new());
-        assert_eq!(engine.base.store.dmt.usage().dirty, 4096);
+        assert_eq!(engine.base.store.dmt.index().usage().dirty, 4096);
     }
 
     /// Regression: a file was looked at, then grown, flushed and released by other threads, and only then found: it

@@ -41,7 +41,7 @@ impl Mappings {
     /// A device of the cache or its store failed: counts the error, stops admission for a while, and reports it.
     pub(crate) fn cache_failed(&self, error: &dyn std::error::Error) {
         self.counters.cache_error();
-        match self.store.dmt.usable() {
+        match self.store.dmt.changes().usable() {
             Ok(()) => self.health.failed(&error.to_string(), self.clock.now_ms()),
             Err(store) => self.health.failed_for_good(&store.to_string()),
         }
@@ -51,7 +51,7 @@ impl Mappings {
     /// the true state by itself.
     pub(crate) fn advisory(&self, recorded: Result<()>) -> Result<()> {
         match recorded {
-            Err(error) if self.store.dmt.usable().is_err() => {
+            Err(error) if self.store.dmt.changes().usable().is_err() => {
                 self.cache_failed(&error);
                 Ok(())
             }
@@ -63,9 +63,9 @@ impl Mappings {
     /// range exclusively.
     pub(crate) fn unmap(&self, id: FileId, range: ByteRange) -> Result<()> {
         match self.drop_range(id, range) {
-            Err(error) if self.store.dmt.usable().is_err() => {
+            Err(error) if self.store.dmt.changes().usable().is_err() => {
                 self.cache_failed(&error);
-                self.store.dmt.abandon(id, range).inspect_err(|_| {
+                self.store.dmt.untrusted().abandon(id, range).inspect_err(|_| {
                     self.unstated.fetch_add(1, Ordering::AcqRel);
                 })?;
                 self.damage.heal(id, range);
@@ -78,10 +78,10 @@ impl Mappings {
     /// Marks the cached parts of `range` dirty; if the store refuses, unmaps the clean ones. Either way no clean extent
     /// is left in `range`.
     pub(crate) fn claim_for_cache(&self, id: FileId, range: ByteRange) -> Result<()> {
-        let Err(error) = self.store.dmt.mark_dirty(id, range) else { return Ok(()) };
+        let Err(error) = self.store.dmt.changes().mark_dirty(id, range) else { return Ok(()) };
         self.cache_failed(&error);
         let mut segments = Vec::new();
-        self.store.dmt.lookup(id, range, &mut segments);
+        self.store.dmt.index().lookup(id, range, &mut segments);
         for segment in segments {
             if segment.extent.is_some_and(|extent| !extent.dirty) {
                 self.unmap(id, segment.range)?;
@@ -93,14 +93,14 @@ impl Mappings {
     /// Lets go what is clean of `range`, which may be older than the origin's bytes, as [`Self::unmap`].
     pub(crate) fn unmap_clean(&self, id: FileId, range: ByteRange) -> Result<()> {
         let mut segments = Vec::new();
-        self.store.dmt.lookup(id, range, &mut segments);
+        self.store.dmt.index().lookup(id, range, &mut segments);
         let clean = segments.iter().filter(|it| it.extent.is_some_and(|extent| !extent.dirty));
         clean.map(|segment| segment.range).try_for_each(|part| self.unmap(id, part))
     }
 
     /// Unmaps `range` of a file; its blocks are freed as soon as that is safe.
     pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
-        self.store.dmt.unmap(id, range)?;
+        self.store.dmt.changes().unmap(id, range)?;
         self.damage.heal(id, range);
         self.store.dmt.critical().drop_range(id, range);
         Ok(())
@@ -116,7 +116,7 @@ impl Mappings {
         id: FileId,
         range: ByteRange,
     ) -> Result<()> {
-        let promised = self.store.dmt.promised(id, range);
+        let promised = self.store.dmt.changes().promised(id, range);
         let kept = if promised { self.origin.serve(|| origin.sync(false)) } else { Ok(()) };
         self.unmap(id, range)?;
         Ok(kept?)

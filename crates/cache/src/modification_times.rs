@@ -26,7 +26,7 @@ pub(crate) struct ModificationTimes {
 impl ModificationTimes {
     /// Releases what a file without dirty bytes no longer needs. The caller holds no lock of the file's bytes.
     pub(crate) fn settle(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        let is_dirty = || !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
+        let is_dirty = || !self.store.dmt.index().dirty(id, WHOLE, 1).is_empty();
         if is_dirty() {
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl ModificationTimes {
             Some(still) => still,
         };
         // The file was removed or written meanwhile.
-        if self.store.dmt.file(id).is_none() || is_dirty() {
+        if self.store.dmt.files().record(id).is_none() || is_dirty() {
             return Ok(());
         }
         self.give_time_at_rest(file)?;

@@ -97,10 +97,10 @@ impl NameChanges {
         }
         let dmt = &self.store.dmt;
         if flags & libc::RENAME_EXCHANGE != 0 {
-            self.mappings.advisory(dmt.exchange(&paths.0, &paths.1))?;
+            self.mappings.advisory(dmt.files().exchange(&paths.0, &paths.1))?;
             self.restamp_name(from.0, from.1)?;
         } else {
-            self.mappings.advisory(dmt.rename(&paths.0, &paths.1))?;
+            self.mappings.advisory(dmt.files().rename(&paths.0, &paths.1))?;
         }
         self.restamp_name(to.0, to.1)
     }
@@ -117,8 +117,8 @@ impl NameChanges {
             return Ok(());
         }
         // If the name reappears after a power loss, it must have the bytes that were fsynced (I4).
-        if let Some(id) = self.store.dmt.find(key)
-            && self.store.dmt.promised(id, WHOLE)
+        if let Some(id) = self.store.dmt.files().find(key)
+            && self.store.dmt.changes().promised(id, WHOLE)
         {
             self.namespace.open_dir(parent)?.sync()?;
         }
@@ -215,7 +215,7 @@ impl NameChanges {
         if !is_regular(&stat) || is_last && !is_for_others {
             return Ok(());
         }
-        if self.store.dmt.find(origin_key(&stat)).is_some() {
+        if self.store.dmt.files().find(origin_key(&stat)).is_some() {
             let file = self.known.file_of(&node)?;
             match self.sweeper.flush_whole(&file, &|_| true) {
                 Err(error) if is_last => {
@@ -232,7 +232,7 @@ impl NameChanges {
     /// bytes are read anew next time.
     fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
         let node = removed.node.clone().or_else(|| {
-            let record = self.store.dmt.file(self.store.dmt.find(key)?)?;
+            let record = self.store.dmt.files().record(self.store.dmt.files().find(key)?)?;
             self.origin.node_of(&record).ok().flatten()
         });
         if let Some(node) = node

@@ -189,7 +189,7 @@ impl OriginSpace {
     pub(crate) fn take_reserved(&self, handle: &OpenFile, range: ByteRange) -> Result<Taken<'_>> {
         self.take_now(range, &|| {
             let dmt = &self.store.dmt;
-            let dirty = handle.file.id().map(|id| dmt.dirty(id, range, COMPARED_MAX));
+            let dirty = handle.file.id().map(|id| dmt.index().dirty(id, range, COMPARED_MAX));
             let range = range.widen_to(BLOCK);
             let (mut sum, mut at) = (0, range.start);
             for extent in dirty.unwrap_or_default() {
@@ -216,7 +216,7 @@ impl OriginSpace {
             return Ok(taken);
         }
         let nobodys = || Ok(Taken { space: self, bytes: 0 });
-        if self.store.dmt.usage().dirty == 0 {
+        if self.store.dmt.index().usage().dirty == 0 {
             return nobodys();
         }
         let needed = needed();
@@ -252,7 +252,7 @@ impl OriginSpace {
     fn check_origin(&self, last_check: &mut LastCheck) {
         // Read first: writes that end from now on count as taken, although they may also be seen below.
         let ended = self.ended.load(Ordering::Acquire);
-        let usage = self.store.dmt.usage();
+        let usage = self.store.dmt.index().usage();
         // An extent may begin and end inside a block.
         let mut promised = usage.dirty + usage.dirty_extents * 2 * BLOCK;
         let (mut available, reserve) = self.free_on_origin();
@@ -266,7 +266,7 @@ impl OriginSpace {
             let seen = !refusal.is_quota
                 && available > refusal.available
                 && available >= promised.saturating_add(reserve);
-            seen || self.store.dmt.dirty_bytes(refusal.file) == 0
+            seen || self.store.dmt.index().dirty_bytes(refusal.file) == 0
         }) {
             last_check.refusal = None;
         }
@@ -312,11 +312,11 @@ impl OriginSpace {
     /// Bytes of new blocks that all dirty bytes need on the origin; `None` if they lie in too many pieces to examine.
     fn new_bytes_of_dirty(&self) -> Option<u64> {
         let (mut sum, mut left) = (0, COMPARED_MAX);
-        for (id, _) in self.store.dmt.dirty_files() {
+        for (id, _) in self.store.dmt.index().dirty_files() {
             let file = self.files.by_id(id);
             let flush_handle =
                 file.and_then(|file| Some(file.flush_handle.lock().as_ref()?.origin.clone()));
-            let extents = self.store.dmt.dirty(id, WHOLE, left);
+            let extents = self.store.dmt.index().dirty(id, WHOLE, left);
             left = left.checked_sub(extents.len()).filter(|left| *left > 0)?;
             let mut reached = 0;
             for extent in extents {

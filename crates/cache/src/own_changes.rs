@@ -198,7 +198,7 @@ impl OwnChanges {
 
     /// Records the stamp of the origin's file; if the store refuses, the lease notes that records are stale.
     pub(crate) fn record(&self, id: FileId, stamp: Stamp) -> Result<()> {
-        let recorded = self.store.dmt.stamp(id, stamp);
+        let recorded = self.store.dmt.files().stamp(id, stamp);
         if recorded.is_err() {
             self.lease.note_stale_records();
         }

@@ -113,7 +113,7 @@ impl PageCachePassthrough {
     /// Locks all of a file if nothing of it is dirty and it is not open for writing.
     fn with_readers_only<'a>(&self, file: &'a CachedFile) -> Option<impl Sized + use<'a>> {
         let range = file.range.exclusive(WHOLE);
-        let dirty = |id| !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
+        let dirty = |id| !self.store.dmt.index().dirty(id, WHOLE, 1).is_empty();
         let only = file.writers.load(Ordering::Acquire) == 0 && !file.id().is_some_and(dirty);
         only.then_some(range)
     }

@@ -420,7 +420,9 @@ impl Permits {
     /// Drops cached bytes of a range that other nodes may have changed. Dirty ones stay: no other node can have changed
     /// them.
     fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
-        let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
+        let Some(id) = file.id().or_else(|| self.store.dmt.files().find(file.key)) else {
+            return Ok(());
+        };
         let _range = file.range.exclusive(range);
         self.mappings.unmap_clean(id, range)
     }

@@ -214,7 +214,7 @@ impl Rounds {
 
     /// One round; `true` if there is more to do at once.
     fn round(&self, signal: &Signal, pace: &mut Pace) -> Result<bool> {
-        if self.store.dmt.usable().is_err() {
+        if self.store.dmt.changes().usable().is_err() {
             signal.set(Doing::Waiting);
             return self.degraded_mode.drain().map(|()| false);
         }
@@ -253,7 +253,7 @@ impl Rounds {
             let worked = self.fetch_beside_programs(signal)?;
             pace.fetch = self.clock.instant() + self.share.pause(worked, BUSY_SHARE);
         }
-        let dirty = self.store.dmt.usage().dirty > 0;
+        let dirty = self.store.dmt.index().usage().dirty > 0;
         signal.set(if dirty { Doing::Waiting } else { Doing::Idle });
         Ok(false)
     }
@@ -280,7 +280,7 @@ impl Rounds {
             return Some(Reason::Short);
         }
         let now_ms = self.clock.now_ms();
-        let files = self.store.dmt.dirty_files();
+        let files = self.store.dmt.index().dirty_files();
         let files = files.iter().filter(|(id, _)| !self.is_stuck(*id));
         let oldest = files.map(|(_, since)| *since).min()?;
         if age_ms(now_ms, oldest) >= self.max_dirty_age_ms() {
@@ -321,7 +321,7 @@ impl Rounds {
 
     /// Flushes files, the longest dirty first, until the reason no longer applies.
     fn flush_pass(&self, signal: &Signal, reason: Reason) -> Result<u64> {
-        let mut files = self.store.dmt.dirty_files();
+        let mut files = self.store.dmt.index().dirty_files();
         self.missing.keep_only(&files);
         files.retain(|(id, _)| !self.is_stuck(*id));
         files.sort_by_key(|(_, since)| *since);

@@ -78,8 +78,8 @@ impl Recoverer {
     pub(crate) fn recover(&self) -> Result<()> {
         self.external.count_saved();
         let mut missing = Vec::new();
-        for (id, _) in self.store.dmt.dirty_files() {
-            match (self.known.file_by_id(id), self.store.dmt.file(id)) {
+        for (id, _) in self.store.dmt.index().dirty_files() {
+            match (self.known.file_by_id(id), self.store.dmt.files().record(id)) {
                 (Ok(Some(file)), _) => self.keep_for_flush(&file, id),
                 (Ok(None), Some(record)) => missing.push(record),
                 (Err(error), Some(record)) => self.leave_dirty(&record, &error)?,
@@ -110,7 +110,8 @@ impl Recoverer {
         let begun = self.own.name_changes.begun();
         let settled = || !self.own.changes_names() && self.own.name_changes.begun() == begun;
         let is_missing = |id: &&FileId| matches!(self.known.file_by_id(**id), Ok(None));
-        let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
+        let missing =
+            ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.files().record(*id));
         let unfound = self.search_settled(missing.collect(), go_on)?;
         if let Some(obstacle) = unfound.obstacle {
             return Ok(Some(Self::perhaps_elsewhere(&obstacle)));
@@ -138,7 +139,7 @@ impl Recoverer {
     /// session knows less.
     fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
         // Not the stamp of `record`: a conflict that did not fit was recorded since that was read.
-        let left = self.store.dmt.file(record.id).map_or(record.stamp, |now| now.stamp);
+        let left = self.store.dmt.files().record(record.id).map_or(record.stamp, |now| now.stamp);
         let kept = self.own.evidence().kept(left);
         if kept != left {
             self.own.record(record.id, kept)?;
@@ -146,14 +147,14 @@ impl Recoverer {
         self.notes.note(format!(
             "{}: {why}; its {} dirty bytes stay on the cache",
             record.path.display(),
-            self.store.dmt.dirty_bytes(record.id)
+            self.store.dmt.index().dirty_bytes(record.id)
         ));
         Ok(())
     }
 
     /// Keeps a dirty file known, so that renames and evictions find its locks.
     fn keep_for_flush(&self, file: &Arc<crate::extent::file::CachedFile>, id: FileId) {
-        if self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
+        if self.store.dmt.index().dirty(id, WHOLE, 1).is_empty() {
             // A conflict was found, and the bytes were saved.
             return;
         }
@@ -248,7 +249,7 @@ impl Recoverer {
     }
 
     fn found_again(&self, record: &FileRecord, node: &Node) -> Result<()> {
-        self.store.dmt.rename(&record.path, &self.namespace.path_of(node))?;
+        self.store.dmt.files().rename(&record.path, &self.namespace.path_of(node))?;
         match self.known.file_of(node) {
             Ok(file) => {
                 self.keep_for_flush(&file, record.id);
@@ -261,14 +262,14 @@ impl Recoverer {
     /// Judges the files without dirty bytes that the last session was changing when it ended, while the time of that
     /// end is known.
     fn judge_the_rest(&self) -> Result<()> {
-        for record in self.store.dmt.files() {
+        for record in self.store.dmt.files().all() {
             if record.stamp != Stamp::Writing {
                 continue;
             }
             match self.known.file_by_id(record.id) {
                 Ok(Some(file)) => self.known.forget_idle(&file),
                 // Clean bytes of a file that has moved are not worth a search.
-                _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
+                _ if self.store.dmt.index().dirty(record.id, WHOLE, 1).is_empty() => {
                     self.mappings.unmap(record.id, WHOLE)?;
                 }
                 _ => {}
@@ -280,7 +281,7 @@ impl Recoverer {
     /// At the end of a session: records the stamps of origin files with dirty bytes on the cache, so that the next
     /// session detects changes behind the mount (I9). After a kill it cannot.
     pub(crate) fn stamp_dirty_files(&self) {
-        for (id, _) in self.store.dmt.dirty_files() {
+        for (id, _) in self.store.dmt.index().dirty_files() {
             // As far as this session knows, a file that cannot be examined is unchanged.
             let Ok(Some(file)) = self.known.file_by_id(id) else { continue };
             let met =
@@ -301,7 +302,7 @@ impl Recoverer {
     /// at the next mount may be due to loss by the origin's disk. Syncs several files at once, because their syncs are
     /// one commit of the origin's journal, for at most [`SYNC_LIMIT`]: the user who leaves dirty data waits for this.
     pub(crate) fn sync_dirty_files(&self) -> bool {
-        let left = self.store.dmt.dirty_files();
+        let left = self.store.dmt.index().dirty_files();
         let threads = left.len().clamp(1, SYNCS_AT_ONCE);
         let (left, begun) = (Mutex::new(left.into_iter()), self.clock.instant());
         let (team, mut works) = Team::new(&self.clock, threads);
@@ -349,11 +350,11 @@ impl Recoverer {
 
     /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.
     fn rescue(&self, record: &FileRecord) -> Result<()> {
-        let dirty = self.store.dmt.dirty(record.id, WHOLE, usize::MAX);
+        let dirty = self.store.dmt.index().dirty(record.id, WHOLE, usize::MAX);
         self.external.save(record.id, &record.path, &dirty, "the origin's file is gone")?;
-        self.store.dmt.unmap(record.id, WHOLE)?;
+        self.store.dmt.changes().unmap(record.id, WHOLE)?;
         self.store.dmt.critical().drop_range(record.id, WHOLE);
-        self.store.dmt.forget(record.id)
+        self.store.dmt.files().forget(record.id)
     }
 }
 

@@ -271,7 +271,9 @@ impl Redirector {
             let is_dirty = |s: &Segment| s.extent.is_some_and(|extent| extent.dirty);
             let all_taken = segments[..count].iter().all(is_dirty);
             let space = if all_taken { None } else { self.take_dirty(handle, range) };
-            if (all_taken || space.is_some()) && self.store.dmt.mark_dirty(id, range).is_ok() {
+            if (all_taken || space.is_some())
+                && self.store.dmt.changes().mark_dirty(id, range).is_ok()
+            {
                 let extent = Some(Extent { dirty: true, ..extent });
                 return (Segment { range, extent }, &segments[count..]);
             }
@@ -312,7 +314,7 @@ impl Redirector {
         }
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data changes: a crash in between
         // leaves a dirty extent that equals the origin.
-        if let Err(error) = self.store.dmt.mark_dirty(id, part) {
+        if let Err(error) = self.store.dmt.changes().mark_dirty(id, part) {
             // Only a clean extent needs a record: its bytes go to the origin, and the mapping is dropped.
             self.mappings.cache_failed(&error);
             self.mappings.unmap(id, part)?;
@@ -373,7 +375,7 @@ impl Redirector {
         };
         self.counters.evicted(evicted);
         if through && let Err(error) = self.write_origin(handle, part, data) {
-            self.store.dmt.release(id, part, placement);
+            self.store.dmt.blocks().release(id, part, placement);
             return Err(error);
         }
         let written =
@@ -381,7 +383,7 @@ impl Redirector {
                 self.store.write(id, placement, part.start, data)
             });
         if let Err(error) = written {
-            self.store.dmt.release(id, part, placement);
+            self.store.dmt.blocks().release(id, part, placement);
             // The maximum file size may be smaller there than on the origin (16 TiB on ext4): the device is not at
             // fault.
             if error.raw_os_error() != Some(libc::EFBIG) {
@@ -389,8 +391,8 @@ impl Redirector {
             }
             return Ok(through);
         }
-        if let Err(error) = self.store.dmt.map(id, part, placement, !through) {
-            self.store.dmt.release(id, part, placement);
+        if let Err(error) = self.store.dmt.changes().map(id, part, placement, !through) {
+            self.store.dmt.blocks().release(id, part, placement);
             self.mappings.cache_failed(&error);
             return Ok(through);
         }

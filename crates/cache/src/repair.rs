@@ -54,7 +54,7 @@ impl Repair {
     pub(crate) fn is_stuck(&self, id: FileId) -> bool {
         let damaged: u64 = self.damage.of(id, WHOLE).iter().map(|range| range.len()).sum();
         damaged > 0 && {
-            let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+            let dirty = self.store.dmt.index().dirty(id, WHOLE, usize::MAX);
             dirty.iter().map(|extent| extent.range.len()).sum::<u64>() <= damaged
         }
     }
@@ -137,7 +137,7 @@ impl Repair {
     fn drop_damaged_in(&self, file: &Arc<CachedFile>, id: FileId, range: ByteRange) -> Result<u64> {
         let _guard = file.range.exclusive(range);
         let (mut segments, mut bytes, mut buf) = (Vec::new(), 0, Vec::new());
-        self.store.dmt.lookup(id, range, &mut segments);
+        self.store.dmt.index().lookup(id, range, &mut segments);
         for Segment { range, extent } in segments {
             let Some(extent) = extent else { continue };
             buf.resize(usize::try_from(range.len()).expect("what one read found"), 0);

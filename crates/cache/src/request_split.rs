@@ -34,7 +34,7 @@ pub(super) fn segments_of(
     range: ByteRange,
     segments: &mut Vec<Segment>,
 ) {
-    look_up(file, range, segments, |id, segments| store.dmt.lookup(id, range, segments));
+    look_up(file, range, segments, |id, segments| store.dmt.index().lookup(id, range, segments));
 }
 
 /// The same for a read: what is cached counts as just used.
@@ -44,7 +44,9 @@ pub(super) fn used_segments_of(
     range: ByteRange,
     segments: &mut Vec<Segment>,
 ) {
-    look_up(file, range, segments, |id, segments| store.dmt.lookup_used(id, range, segments));
+    look_up(file, range, segments, |id, segments| {
+        store.dmt.index().lookup_used(id, range, segments);
+    });
 }
 
 fn look_up(

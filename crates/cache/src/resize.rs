@@ -182,7 +182,7 @@ impl Resizer {
         let mut start = range.start;
         while start < range.end {
             let end = range.end.min(start.saturating_add(SEEK_WINDOW_BYTES));
-            self.store.dmt.lookup(id, ByteRange::new(start, end), &mut segments);
+            self.store.dmt.index().lookup(id, ByteRange::new(start, end), &mut segments);
             if let Some(found) = segments.iter().find(|s| s.extent.is_some() == mapped) {
                 return Some(found.range.start);
             }

@@ -58,7 +58,7 @@ impl Revocation {
             if let Some(file) = self.files.by_key(key) {
                 return Ok(Some(file));
             }
-            let Some(id) = self.store.dmt.find(key) else { return Ok(None) };
+            let Some(id) = self.store.dmt.files().find(key) else { return Ok(None) };
             // Other nodes rename files without updating this node's record.
             if let Ok(Some(file)) = self.known.file_by_id(id) {
                 return Ok(Some(file));
@@ -105,7 +105,7 @@ impl Revocation {
         let mut obstacle = None;
         if last.is_none_or(is_due) {
             let begun = self.clock.instant();
-            let dirty = self.store.dmt.dirty_files().into_iter().map(|(id, _)| id);
+            let dirty = self.store.dmt.index().dirty_files().into_iter().map(|(id, _)| id);
             let missing: Vec<_> = dirty.filter(|id| self.files.by_id(*id).is_none()).collect();
             let searched = self.recoverer.search_missing(&missing, &|| true);
             *last = Some((self.clock.instant(), self.clock.elapsed(begun)));
@@ -115,7 +115,8 @@ impl Revocation {
             }
         }
         Err(obstacle.unwrap_or_else(|| {
-            let path = self.store.dmt.file(id).map(|record| record.path).unwrap_or_default();
+            let path =
+                self.store.dmt.files().record(id).map(|record| record.path).unwrap_or_default();
             Error::invalid(
                 format!(
                     "{} has dirty bytes that another node wants, and is not found on the origin",
@@ -137,7 +138,7 @@ impl Revocation {
             if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
                 // Programs write to extents that reach beyond the range. The bytes of an extent become clean together,
                 // so the part in the range is cut off and flushed by itself.
-                self.mappings.advisory(self.store.dmt.cut_dirty(id, range).map(drop))?;
+                self.mappings.advisory(self.store.dmt.changes().cut_dirty(id, range).map(drop))?;
                 flushed = self.sweeper.flush_given(&file, range)?;
             }
             if !self.is_dirty(id, range) {
@@ -171,7 +172,7 @@ impl Revocation {
 
     /// Whether bytes of `range` are dirty.
     fn is_dirty(&self, id: FileId, range: ByteRange) -> bool {
-        !self.store.dmt.dirty(id, range, 1).is_empty()
+        !self.store.dmt.index().dirty(id, range, 1).is_empty()
     }
 }
 
@@ -180,17 +181,21 @@ impl LocalCache for Revocation {
         self.bring_to_origin(key_of(shared), range, keeps_clean)?;
         // Including earlier flushes. If the store refuses changes, it is recorded elsewhere which of its records are
         // not to be trusted.
-        self.mappings.advisory(self.store.dmt.persist_cleaned())
+        self.mappings.advisory(self.store.dmt.changes().persist_cleaned())
     }
 
     fn caches(&self, shared: SharedFile) -> bool {
-        self.store.dmt.find(key_of(shared)).is_some_and(|id| !self.store.dmt.is_empty(id))
+        self.store
+            .dmt
+            .files()
+            .find(key_of(shared))
+            .is_some_and(|id| !self.store.dmt.files().is_empty(id))
     }
 
     fn cached(&self, shared: SharedFile, range: ByteRange) -> Option<Cached> {
-        let id = self.store.dmt.find(key_of(shared))?;
+        let id = self.store.dmt.files().find(key_of(shared))?;
         let mut segments = Vec::new();
-        self.store.dmt.lookup(id, range, &mut segments);
+        self.store.dmt.index().lookup(id, range, &mut segments);
         let clean = segments.into_iter().filter_map(|segment| {
             let extent = segment.extent.filter(|extent| !extent.dirty)?;
             Some((extent.placement, segment.range))
@@ -223,7 +228,7 @@ impl LocalCache for Revocation {
             }
         }
         // Another node is about to use them.
-        self.store.dmt.touch(id, range);
+        self.store.dmt.index().touch(id, range);
         Some(Cached { geometry: self.store.geometry, blocks })
     }
 }

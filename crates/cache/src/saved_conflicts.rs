@@ -63,7 +63,7 @@ impl SavedConflicts {
             Err(error) if error.errno() == libc::ENOENT => 0,
             opened => allocated_bytes(&opened?)?,
         };
-        dmt.set_saved(bytes);
+        dmt.space().set_saved(bytes);
         *seen = now;
         self.refused.lock().clear();
         Ok(())
@@ -81,21 +81,21 @@ impl SavedConflicts {
     ) -> Result<T> {
         let bytes = bytes_on_disk(path, dirty);
         let mut seen = self.seen.lock();
-        if !dmt.save(bytes) {
+        if !dmt.space().save(bytes) {
             self.count_changed(&mut seen, dir.path(), dmt)?;
-            if !dmt.save(bytes) {
+            if !dmt.space().save(bytes) {
                 if self.is_refused(id) || refuse().is_ok() {
                     self.refused.lock().insert(id);
                     return Err(no_room(dir, dmt, bytes));
                 }
-                dmt.save_anyway(bytes);
+                dmt.space().save_anyway(bytes);
             }
         }
         let saved = save();
         *seen = changed_at(dir.path());
         match saved {
             Ok(_) => drop(self.refused.lock().remove(&id)),
-            Err(_) => dmt.set_saved(allocated_bytes(dir)?),
+            Err(_) => dmt.space().set_saved(allocated_bytes(dir)?),
         }
         saved
     }
@@ -165,7 +165,7 @@ fn changed_at(dir: &Path) -> Option<SystemTime> {
 
 /// Must not satisfy [`Error::is_full`]: neither the origin nor the cache's device is full.
 fn no_room(dir: &PrivateDir, dmt: &ExtentTable, bytes: u64) -> Error {
-    let (dir, max) = (dir.path().display(), dmt.saved_max());
+    let (dir, max) = (dir.path().display(), dmt.space().saved_max());
     Error::Io(io::Error::other(format!(
         "the origin's file was changed behind the mount, and what only the cache has of it ({bytes} bytes on \
          disk) does not fit into {dir}, which may take {max} bytes of the cache's size: it stays on the cache; \

@@ -14,6 +14,7 @@ use crate::decorators::{Decorated, Whose};
 use halocline_api::config::{Config, EmulatedGroup, Shares, VolumeKind};
 use halocline_api::control::{ServerStatus, Side};
 use halocline_meta::identity::identity_of;
+use halocline_meta::records::StoreKind;
 use halocline_meta::table::ExtentTable;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -50,6 +51,8 @@ pub struct Decorations<'a> {
     /// Servers that replace the cache's own directories, by number: their names and their bytes. The cache's records
     /// stay where they are.
     pub cache_servers: Option<CacheServers<'a>>,
+    /// Kinds of record stores that the configuration may name besides those of the table.
+    pub record_stores: &'static [StoreKind],
     /// The clock of the engine and of its emulated devices.
     pub clock: &'a Clock,
     /// The machine's boot id, for simulating a power loss; `None`: the real one.
@@ -68,6 +71,7 @@ impl Decorations<'_> {
         origin: &|_, device| device,
         cache: &|_, device| device,
         cache_servers: None,
+        record_stores: &[],
         clock: &Clock::MACHINE,
         boot_id: None,
         data_bytes: None,
@@ -185,7 +189,7 @@ pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Re
     let unmarked = label::unlabelled(cache, cache_id)?;
     match unmarked.first() {
         None => Ok(()),
-        Some(_) if dmt.usage().extents == 0 => label::write(cache, cache_id),
+        Some(_) if dmt.index().usage().extents == 0 => label::write(cache, cache_id),
         Some(server) => Err(Error::invalid(
             format!(
                 "{} holds nothing of the cache {}: its device is not mounted, or was replaced",

@@ -66,7 +66,7 @@ impl Session {
         }
         self.own.lease.begin()?;
         self.own.forget_evidence();
-        for id in self.store.dmt.empty_files() {
+        for id in self.store.dmt.files().empty_files() {
             self.store.note_emptied(id);
         }
         self.space.check();
@@ -75,7 +75,7 @@ impl Session {
 
     /// Drops clean bytes: no token has covered them since the last session, so other nodes may have changed them (I11).
     fn drop_clean(&self) -> Result<()> {
-        for record in self.store.dmt.files() {
+        for record in self.store.dmt.files().all() {
             self.mappings.unmap_clean(record.id, WHOLE)?;
             self.store.note_emptied(record.id);
         }
@@ -86,7 +86,7 @@ impl Session {
     pub(crate) fn leave(&self) -> Result<()> {
         if let Some(coherence) = self.permits.coherence() {
             // Bytes that are still dirty stay reserved for this cache until its next mount, or its recovery.
-            if self.store.dmt.usage().dirty == 0 {
+            if self.store.dmt.index().usage().dirty == 0 {
                 // Before the session leaves the list: the next node refuses an origin with a mark of a cache that is not
                 // in it. Durably, so that no power loss brings back records of dirty bytes of a session that has left.
                 if self.barriers.barrier().is_ok() {
@@ -104,13 +104,13 @@ impl Session {
     }
 
     fn close_store(&self) -> Result<()> {
-        if self.store.dmt.usable().is_err() {
+        if self.store.dmt.changes().usable().is_err() {
             // Not in order, but nothing is lost: the dirty bytes are on the origin.
             return self.degraded_mode.drain();
         }
         match self.leave_in_order() {
             // The next mount treats the cache as crashed.
-            Err(error) if self.store.dmt.usage().dirty == 0 => {
+            Err(error) if self.store.dmt.index().usage().dirty == 0 => {
                 tracing::warn!("the cache is not left in order: {error}; the origin has all data");
                 Ok(())
             }

@@ -54,9 +54,9 @@ pub(crate) struct StatusReporter {
 impl StatusReporter {
     /// All that `status` shows; `rebuilder` is what the rebuilder is doing.
     pub(crate) fn status(&self, rebuilder: Doing, rules: Rules) -> Status {
-        let usage = self.store.dmt.usage();
+        let usage = self.store.dmt.index().usage();
         let now_ms = self.clock.now_ms();
-        let oldest = self.store.dmt.dirty_files().iter().map(|(_, since)| *since).min();
+        let oldest = self.store.dmt.index().dirty_files().iter().map(|(_, since)| *since).min();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -67,9 +67,9 @@ impl StatusReporter {
             mode: self.settings.config.mode,
             policy: self.identifier.policy_name().to_owned(),
             eviction: self.settings.config.eviction.clone(),
-            limit_bytes: self.store.dmt.limit(),
+            limit_bytes: self.store.dmt.space().limit(),
             used_bytes: usage.used,
-            records_bytes: self.store.dmt.records_bytes(),
+            records_bytes: self.store.dmt.space().records_bytes(),
             mapped_bytes: usage.mapped,
             dirty_bytes: usage.dirty,
             oldest_dirty_age_ms: oldest.map(|since| now_ms.saturating_sub(since)),
@@ -121,7 +121,7 @@ impl StatusReporter {
                 bytes: counts.flushed_bytes,
                 seconds: std::time::Duration::from_micros(counts.flush_us).as_secs_f64(),
             },
-            dirty_bytes_left: self.store.dmt.usage().dirty,
+            dirty_bytes_left: self.store.dmt.index().usage().dirty,
             // Filled in by the last flush.
             left_files: 0,
             left: Vec::new(),
@@ -139,8 +139,8 @@ impl StatusReporter {
         let dmt = &self.store.dmt;
         let mut tree = CachedTree::default();
         // From the records alone: no name is looked up, so a slow origin delays no one.
-        for record in dmt.files().into_iter().filter(|record| record.path.starts_with(path)) {
-            let extents = dmt.extents(record.id);
+        for record in dmt.files().all().into_iter().filter(|record| record.path.starts_with(path)) {
+            let extents = dmt.index().extents(record.id);
             let sum = |dirty: bool| -> u64 {
                 let of = extents.iter().filter(|extent| extent.dirty || !dirty);
                 of.map(|extent| extent.range.len()).sum()
@@ -168,7 +168,7 @@ impl StatusReporter {
         }
         let health = self.health.report();
         match (health.state, health.reason) {
-            (HealthState::Healthy, _) => match self.store.dmt.usable() {
+            (HealthState::Healthy, _) => match self.store.dmt.changes().usable() {
                 Ok(()) => Health::Ok,
                 // The store has not been used since it failed.
                 Err(store) => Health::Degraded { reason: store.to_string() },

@@ -123,7 +123,7 @@ impl<E: Hosted> Host<E> {
         let membership = Arc::new(Membership {
             engine: Arc::clone(&engine),
             unmount_requests: unmountable.then_some(sender),
-            sights: OnceLock::new(),
+            mount: OnceLock::new(),
             members: members.clone(),
             untold: Arc::clone(&untold),
             recording: recording.clone(),
@@ -140,7 +140,7 @@ impl<E: Hosted> Host<E> {
         claim.answer();
         let cache = File::open(&paths.cache)?;
         // From here on, others may join.
-        membership.sights.get_or_init(|| (session.transport(), session.sights()));
+        membership.mount.get_or_init(|| (session.transport(), session.mount_handle()));
         Ok(Self {
             engine,
             session,

@@ -62,15 +62,15 @@ impl Scratch {
         let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
         let born_ns = born.map_or(0, |born| u64::try_from(born.as_nanos()).unwrap());
         let key = OriginKey { inode: found.ino(), born_ns };
-        let file = dmt.register(key, Path::new("data")).unwrap();
-        assert!(dmt.reserve(file, EXTENT, PLACEMENT));
+        let file = dmt.files().register(key, Path::new("data")).unwrap();
+        assert!(dmt.blocks().reserve(file, EXTENT, PLACEMENT));
         scratch
             .objects()
             .open(file.0, PLACEMENT)
             .unwrap()
             .write_at(EXTENT.start, &[2; 16384])
             .unwrap();
-        dmt.map(file, EXTENT, PLACEMENT, true).unwrap();
+        dmt.changes().map(file, EXTENT, PLACEMENT, true).unwrap();
         (scratch, file)
     }
 
@@ -198,7 +198,7 @@ fn missing_data_is_found_and_its_records_dropped() {
     assert_eq!(problem["dirty"], true);
     scratch.problems(&["--repair"]);
     assert!(scratch.problems(&[]).is_empty());
-    assert_eq!(scratch.tables().usage().dirty, 12288);
+    assert_eq!(scratch.tables().index().usage().dirty, 12288);
 }
 
 #[test]

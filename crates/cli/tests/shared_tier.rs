@@ -281,3 +281,25 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     assert!(mounted.status.success(), "{}", said(&mounted));
     assert_eq!(nodes.read("one", "file"), "ours");
 }
+
+#[test]
+fn commands_take_a_glob_and_name_the_path_at_which_there_is_nothing() {
+    let Some(nodes) = Nodes::new(1) else { return };
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    for name in ["d/a.log", "d/b.log", "d/c"] {
+        nodes.write("one", name, "text");
+    }
+    let told = nodes.scratch.succeed(&["where", "one/**/*.log", "--json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let paths: Vec<_> = told.as_array().unwrap().iter().map(|file| &file["path"]).collect();
+    assert_eq!(paths, ["d/a.log", "d/b.log"]);
+    let nothing = "there is no such file or directory on the mount";
+    for command in [&["where", "one/x"][..], &["where", "one/x", "0", "1"], &["demote", "one/x"]] {
+        let told = said(&nodes.scratch.halocline(command));
+        assert!(told.contains("one/x: ") && told.contains(nothing), "{command:?}: {told}");
+    }
+    for command in [["where", "one/d/x*"], ["demote", "one/d/x*"]] {
+        let told = said(&nodes.scratch.halocline(&command));
+        assert!(told.contains("no file matches \"d/x*\""), "{command:?}: {told}");
+    }
+}

@@ -12,11 +12,13 @@
 mod background;
 mod file;
 mod idle_tokens;
+mod known_files;
 mod lease;
-mod lease_renewal;
+mod own_session;
 mod peer_queries;
 mod pieces;
 mod roll;
+mod threads;
 mod yielding;
 
 #[cfg(any(test, fuzzing))]
@@ -25,7 +27,6 @@ pub(crate) use peer_queries::message::hostile as hostile_message;
 pub(crate) use peer_queries::message::tests::seeds as message_seeds;
 
 use std::fmt::Debug;
-use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -34,24 +35,22 @@ use std::time::Duration;
 
 use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
 use halocline_model::background::{Share, Use};
-use halocline_model::token::{Session, Tokens};
+use halocline_model::token::Session;
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use parking_lot::{Mutex, RwLock};
-use rustc_hash::FxHashMap;
+use parking_lot::Mutex;
 
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, FileIdentity, Registry};
-use crate::store::{Roll, Store, StoreError};
+use crate::store::{Store, StoreError};
 use background::Background;
 use file::File;
 use idle_tokens::IdleTokens;
-use lease::OwnLease;
-use lease_renewal::Upkeep;
-pub(crate) use lease_renewal::remove;
+use known_files::KnownFiles;
+use own_session::OwnSession;
+pub(crate) use own_session::remove;
 use peer_queries::PeerQueries;
-use roll::LatestRoll;
 use yielding::Queue;
 
 /// How an agent works.
@@ -115,18 +114,14 @@ pub struct Agent {
 pub(crate) struct Shared {
     options: Options,
     store: Arc<dyn Store>,
-    registry: Registry,
+    registry: Arc<Registry>,
     session: Session,
     local_cache: OnceLock<Weak<dyn LocalCache>>,
-    files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
-    lease: OwnLease,
-    roll: LatestRoll,
-    upkeep: Upkeep,
-    /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
-    changes: RwLock<()>,
+    files: Arc<KnownFiles>,
+    own_session: OwnSession,
     queue: Queue,
     stop: AtomicBool,
-    counters: Counters,
+    counters: Arc<Counters>,
     peer_queries: PeerQueries,
     background: Background,
     idle_tokens: IdleTokens,
@@ -169,21 +164,22 @@ impl Agent {
             registry.leave(session)?;
             return Err(error);
         }
+        let (registry, files) = (Arc::new(registry), Arc::<KnownFiles>::default());
+        let counters = Arc::<Counters>::default();
+        let own_session =
+            OwnSession::new(&options, session, (&store, &registry), (&files, &counters), roll);
         let shared = Arc::new(Shared {
-            upkeep: Upkeep::new(roll.epoch),
-            roll: LatestRoll::new(&store, &options.clock, roll),
-            lease: OwnLease::new(&options),
+            own_session,
             background: Background::new(&options, &store, session),
             options,
             store,
             registry,
             session,
             local_cache: OnceLock::new(),
-            files: Mutex::default(),
-            changes: RwLock::new(()),
+            files,
             queue: Queue::default(),
             stop: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters,
             peer_queries: PeerQueries::default(),
             idle_tokens: IdleTokens::default(),
         });
@@ -191,7 +187,7 @@ impl Agent {
         if let Err(error) = agent.start() {
             // Nothing is left of a session that never began; `cluster fsck` reports what could not be removed.
             agent.stop();
-            let _ = agent.shared.end_session();
+            let _ = agent.shared.own_session.end_session();
             agent.shared.registry.leave(session)?;
             return Err(error);
         }
@@ -199,8 +195,9 @@ impl Agent {
     }
 
     fn start(&self) -> Result<()> {
-        self.shared.join().map_err(cluster_error)?;
-        let threads = self.shared.spawn().map_err(Error::at("agent", "start a thread of"))?;
+        self.shared.own_session.join().map_err(cluster_error)?;
+        let threads =
+            threads::spawn(&self.shared).map_err(Error::at("agent", "start a thread of"))?;
         *self.threads.lock() = threads;
         Ok(())
     }
@@ -213,10 +210,9 @@ impl Agent {
     /// The agent's counters.
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
-        let files: Vec<_> = shared.files.lock().values().cloned().collect();
-        let left = shared.lease.left();
+        let left = shared.own_session.lease.left();
         let mut counts = shared.counters.counts();
-        for file in files {
+        for file in shared.files.all() {
             let holding = file.holding();
             counts.tokens += holding.tokens;
             counts.files += u64::from(holding.tokens > 0);
@@ -238,12 +234,12 @@ impl Agent {
     /// # Errors
     /// Says why it may not.
     pub fn check_lease(&self) -> Result<()> {
-        self.shared.check_lease()
+        self.shared.own_session.check_lease()
     }
 
     /// Number of times that the lease has lapsed: nothing that was begun before the last lapse may continue.
     pub fn lapses(&self) -> u64 {
-        self.shared.lease.lapses()
+        self.shared.own_session.lease.lapses()
     }
 
     /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this
@@ -252,8 +248,8 @@ impl Agent {
     /// # Errors
     /// If the store does not answer, or others must act first.
     pub fn keep(&self) -> Result<(), StoreError> {
-        self.shared.keep()?;
-        self.shared.background.tell(self.shared.roll.nodes());
+        self.shared.own_session.keep()?;
+        self.shared.background.tell(self.shared.own_session.roll.nodes());
         Ok(())
     }
 
@@ -262,19 +258,18 @@ impl Agent {
     /// # Errors
     /// If some of it could not be given up: the session must then be recovered.
     pub fn leave(&self) -> Result<()> {
-        let files: Vec<_> = self.shared.files.lock().values().cloned().collect();
-        for file in files {
+        for file in self.shared.files.all() {
             file.give_all_up()?;
         }
         self.stop();
         self.shared.background.end();
-        self.shared.end_session().map_err(cluster_error)?;
+        self.shared.own_session.end_session().map_err(cluster_error)?;
         self.shared.registry.leave(self.shared.session)
     }
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.upkeep.wake();
+        self.shared.own_session.wake();
         self.shared.queue.wake();
         self.shared.idle_tokens.wake();
         for thread in self.threads.lock().drain(..) {
@@ -287,8 +282,8 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
         // Files that are still referenced serve no more requests.
-        self.shared.lease.end();
-        self.shared.files.lock().clear();
+        self.shared.own_session.lease.end();
+        self.shared.files.clear();
     }
 }
 
@@ -307,7 +302,7 @@ impl Coherence for Agent {
 
     fn share(&self, own: Use) -> Share {
         if self.shared.background.note(own) {
-            self.shared.upkeep.wake();
+            self.shared.own_session.wake();
         }
         self.shared.background.share()
     }
@@ -326,74 +321,14 @@ impl Coherence for Agent {
 }
 
 impl Shared {
-    /// The tokens of a file; the entry stays while any are held.
+    /// The tokens of a file.
     fn file(self: &Arc<Self>, file: SharedFile) -> Arc<File> {
-        let files = &mut *self.files.lock();
-        if files.len() >= FILES && files.len().is_power_of_two() {
-            files.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_idle());
-        }
-        if files.len() >= self.options.files_max {
-            self.idle_tokens.wake();
-        }
-        files.entry(file).or_insert_with(|| Arc::new(File::new(file, Arc::clone(self)))).clone()
-    }
-
-    fn check_lease(&self) -> Result<()> {
-        if self.lease.has_ended() {
-            return Err(Error::Cluster {
-                what: format!("node {} was recovered or given up by others", self.options.node),
-                remedy: "unmount it and mount again".to_owned(),
-            });
-        }
-        if self.lease.runs() {
-            return Ok(());
-        }
-        if self.lease.is_unlisted() {
-            return Err(Error::Cluster {
-                what: format!(
-                    "node {} has stopped: {}",
-                    self.options.node,
-                    self.registry.what_is_elsewhere()
-                ),
-                remedy: "it goes on by itself when the list is back; until then other nodes may not see this one"
-                    .to_owned(),
-            });
-        }
-        if let Some(place) = self.lease.missed_in() {
-            return Err(Error::Cluster {
-                what: format!("node {} was not found {place}, and looks again", self.options.node),
-                remedy: "it goes on by itself if it is there; else others have recovered it or given it up"
-                    .to_owned(),
-            });
-        }
-        Err(Error::Cluster {
-            what: format!("the lease of node {} is over: {}", self.options.node, self.upkeep.why()),
-            remedy: "it goes on by itself when the store answers again".to_owned(),
-        })
-    }
-
-    /// If the store does not have a value (any more), its versions begin at a number that nobody can have seen: a node
-    /// that remembers an old value must not meet its version again.
-    fn begin_versions(&self, old: &Tokens, new: &mut Tokens) {
-        if old.version == 0 {
-            let mixed = RandomState::new().hash_one(self.session.0);
-            new.version = (mixed >> 12).max(1);
-        }
-    }
-
-    /// A roll under which tokens are granted, or the latest one.
-    fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
-        let roll = self.roll.known();
-        if roll.members.grants(roll.epoch) {
-            return Ok(roll);
-        }
-        let roll = self.roll.refresh()?;
-        if roll.epoch != *self.upkeep.asserted.lock() {
-            self.upkeep.wake();
-        } else if !roll.members.grants(roll.epoch) {
-            self.confirm()?;
-        }
-        Ok(self.roll.known())
+        let note_number = |number| {
+            if number >= self.options.files_max {
+                self.idle_tokens.wake();
+            }
+        };
+        self.files.get_or_make(file, || File::new(file, Arc::clone(self)), note_number)
     }
 
     fn is_stopped(&self) -> bool {
@@ -403,9 +338,6 @@ impl Shared {
 
 /// The most files of which a node holds tokens for long: as many as it can assert well within a lease.
 const FILES_MAX: usize = 1 << 15;
-
-/// With more known files than this, those without tokens are forgotten.
-const FILES: usize = 1024;
 
 /// The store's error as it is shown to programs and people.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

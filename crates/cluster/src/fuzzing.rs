@@ -10,6 +10,8 @@ use halocline_model::token::Session;
 use crate::agent::hostile_message;
 use crate::registry::{Entry, Registry};
 
+pub use crate::glusterfs::fuzzing::translators;
+pub use crate::inner_origins::fuzzing::way_below;
 pub use crate::names::redis::fuzzing::{answers as name_answers, value as name_value};
 pub use crate::store::redis::fuzzing::{answer, tokens};
 
@@ -78,6 +80,22 @@ mod tests {
     #[test]
     fn hostile_answers_about_names() {
         run("cluster_name_answers", &names::answers(), 10_000, name_answers);
+    }
+
+    #[test]
+    fn hostile_ways_to_origins() {
+        let names = b"user.a\0trusted.halocline.shared-below.1f\0user.halocline.shared-below.\0";
+        let seeds = [("way", b"a/b c".to_vec()), ("names", names.to_vec())];
+        run("cluster_way_below", &seeds, 20_000, way_below);
+    }
+
+    #[test]
+    fn hostile_translators_of_a_client() {
+        let kinds = "meta\nprotocol/client\nperformance/io-threads\nperformance/md-cache\nperformance/write-behind\n";
+        let plain = "meta\nprotocol/client\nperformance/io-threads\n";
+        let seeds = [("caching", kinds), ("plain", plain)];
+        let seeds = seeds.map(|(name, kinds)| (name, kinds.into()));
+        run("cluster_translators", &seeds, 20_000, translators);
     }
 
     #[test]

@@ -17,6 +17,8 @@ const GRAPH: &str = ".meta/graphs/active";
 const TRANSLATORS_MAX: usize = 1024;
 /// The most bytes of a translator's type.
 const TYPE_BYTES_MAX: u64 = 256;
+/// What the types of translators that may be caches begin with.
+const PERFORMANCE: &str = "performance/";
 /// Performance translators that cache nothing: threads for the client's requests.
 const HARMLESS: [&str; 1] = ["performance/io-threads"];
 
@@ -47,21 +49,34 @@ impl Client {
     /// The client that `.meta` below this root describes.
     fn shown_below(root: &Path) -> Self {
         let Ok(translators) = fs::read_dir(root.join(GRAPH)) else { return Self::Unseen };
-        let mut caches = Vec::new();
-        let mut is_seen = false;
+        let mut kinds = Vec::new();
         for translator in translators.take(TRANSLATORS_MAX) {
             let Ok(translator) = translator else { return Self::Unseen };
             let path = translator.path().join("type");
-            let Ok(kind) = bounded::read_to_string(&path, TYPE_BYTES_MAX) else { continue };
-            is_seen |= kind.trim_end() == "protocol/client";
-            caches.extend(cache_of(kind.trim_end()));
+            kinds.extend(bounded::read_to_string(&path, TYPE_BYTES_MAX));
+        }
+        Self::with_translators(kinds.iter().map(|kind| kind.trim_end()))
+    }
+
+    /// The client whose translators have these types.
+    fn with_translators<'a>(kinds: impl Iterator<Item = &'a str>) -> Self {
+        let mut caches = Vec::new();
+        let (mut is_seen, mut are_named) = (false, true);
+        for kind in kinds {
+            is_seen |= kind == "protocol/client";
+            let Some(name) = kind.strip_prefix(PERFORMANCE) else { continue };
+            if !HARMLESS.contains(&kind) {
+                let cache = cache_named(name);
+                are_named &= cache.is_some();
+                caches.extend(cache);
+            }
         }
         caches.sort_unstable();
         caches.dedup();
-        match (is_seen, caches.is_empty()) {
+        match (is_seen && are_named, caches.is_empty()) {
             (_, false) => Self::Caching(caches),
             (true, true) => Self::Plain,
-            // There are translators, but not those of a client that we know.
+            // There are translators, but not, or not only, those of a client that we know.
             (false, true) => Self::Unseen,
         }
     }
@@ -97,12 +112,44 @@ impl Client {
 pub const UNSEEN: &str = "whether the GlusterFS client that serves it has caches of its own cannot be seen here (there is \
                           no .meta below the root of its mount): turn them off as docs/CLUSTER.md has it";
 
-/// A translator's name as `gluster volume set` has it, if it is a cache.
-fn cache_of(kind: &str) -> Option<String> {
-    let name = kind.strip_prefix("performance/").filter(|_| !HARMLESS.contains(&kind))?;
+/// A cache's name as `gluster volume set` has it; `None` if that could be no name.
+fn cache_named(name: &str) -> Option<String> {
     let is_plain = |letter: char| letter.is_ascii_lowercase() || letter == '-';
     let name = if name == "md-cache" { "stat-prefetch" } else { name };
-    name.chars().all(is_plain).then(|| name.to_owned())
+    (!name.is_empty() && name.chars().all(is_plain)).then(|| name.to_owned())
+}
+
+/// What a file system that says it is `GlusterFS` shows: body of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::{Client, HARMLESS, PERFORMANCE, Path};
+
+    /// Types of translators, one a line: the command that an error tells people to run has plain words from there only.
+    pub fn translators(bytes: &[u8]) {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        let client = Client::with_translators(text.lines().map(str::trim_end));
+        let is_client = text.lines().any(|line| line.trim_end() == "protocol/client");
+        match &client {
+            Client::Other => panic!("it has shown its translators"),
+            Client::Plain => {
+                assert!(is_client);
+                let mut lines = text.lines().map(str::trim_end);
+                assert!(
+                    lines.all(|line| !line.starts_with(PERFORMANCE) || HARMLESS.contains(&line))
+                );
+            }
+            Client::Unseen => assert!(!is_client || text.contains(PERFORMANCE)),
+            Client::Caching(caches) => {
+                assert!(caches.is_sorted_by(|one, next| one < next) && !caches.is_empty());
+                let is_plain = |letter: char| letter.is_ascii_lowercase() || letter == '-';
+                assert!(
+                    caches.iter().all(|cache| !cache.is_empty() && cache.chars().all(is_plain))
+                );
+                let refused = client.check(Path::new("/mnt/o")).expect_err("it has caches");
+                assert!(!refused.to_string().contains(char::is_control));
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +177,9 @@ mod tests {
         translator("v-io-threads", "performance/io-threads\n");
         assert_eq!(below(), Client::Plain);
         below().check(place.path()).unwrap();
+        // A name that could be none would make a command that turns nothing off.
+        translator("nameless", "performance/\n");
+        assert_eq!(below(), Client::Unseen);
         translator("v-md-cache", "performance/md-cache\n");
         translator("v-write-behind", "performance/write-behind\n");
         translator("hostile", "performance/x; rm");

@@ -52,20 +52,46 @@ pub fn noted_below(dir: &Path) -> Vec<PathBuf> {
     let mut names = vec![0; NAMES_BYTES_MAX];
     let Ok(file) = File::open(dir) else { return Vec::new() };
     let length = flistxattr(&file, &mut names[..]).unwrap_or(0);
-    let is_note = |name: &&[u8]| {
-        let classes = [format!("trusted.{NAME}"), format!("user.{NAME}")];
-        classes.iter().any(|class| name.starts_with(class.as_bytes()))
-    };
     let way = |name: &[u8]| {
         let mut way = vec![0; WAY_BYTES_MAX];
         let length = fgetxattr(&file, OsStr::from_bytes(name), &mut way[..]).ok()?;
-        let way = PathBuf::from(OsStr::from_bytes(&way[..length]));
-        // Anyone who may write to the directory may have written it.
-        let is_below = way.components().all(|part| matches!(part, Component::Normal(_)));
-        (is_below && length > 0).then(|| dir.join(way))
+        way_of(&way[..length]).map(|way| dir.join(way))
     };
-    let notes = names[..length].split(|byte| *byte == 0).filter(is_note);
-    notes.take(ORIGINS_MAX).filter_map(way).collect()
+    notes_in(&names[..length]).filter_map(way).collect()
+}
+
+/// The names of our attributes in a list of names, ended by NUL each.
+fn notes_in(names: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let classes = [format!("trusted.{NAME}"), format!("user.{NAME}")];
+    let is_note =
+        move |name: &&[u8]| classes.iter().any(|class| name.starts_with(class.as_bytes()));
+    names.split(|byte| *byte == 0).filter(is_note).take(ORIGINS_MAX)
+}
+
+/// The path from a directory to an origin below it, as anyone who may write to the directory may have written it.
+fn way_of(value: &[u8]) -> Option<&Path> {
+    let way = Path::new(OsStr::from_bytes(value));
+    let is_below = way.components().all(|part| matches!(part, Component::Normal(_)));
+    (is_below && !value.is_empty()).then_some(way)
+}
+
+/// What directories above an origin say: body of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::{NAME, ORIGINS_MAX, Path, notes_in, way_of};
+
+    /// A list of names of attributes, or the value of one: few origins are looked at, and none outside.
+    pub fn way_below(bytes: &[u8]) {
+        assert!(notes_in(bytes).count() <= ORIGINS_MAX);
+        for name in notes_in(bytes) {
+            assert!(name.len() > NAME.len() && !name.contains(&0));
+        }
+        let Some(way) = way_of(bytes) else { return };
+        let dir = Path::new("/mnt/disks");
+        let origin = dir.join(way);
+        assert!(origin.starts_with(dir) && origin != dir);
+        assert_eq!(origin.components().count(), 3 + way.components().count());
+    }
 }
 
 #[cfg(test)]

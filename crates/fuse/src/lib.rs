@@ -11,7 +11,7 @@ pub mod session;
 pub mod transport;
 
 pub use session::{
-    MountOptions, MountedSession, PrivateView, Sights, Unmounted, mount, private_namespace,
+    MountHandle, MountOptions, MountedSession, PrivateView, Unmounted, mount, private_namespace,
     show_over, with_helper,
 };
 pub use transport::Transport;

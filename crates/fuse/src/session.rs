@@ -33,6 +33,9 @@ use crate::transport::uring::{self, Between};
 
 use unmounting::OwnMount;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use programs::fuzzing::descriptor as hostile_descriptor;
+
 pub use fusermount::with_helper;
 pub use private_namespace::private_namespace;
 pub use private_view::PrivateView;
@@ -165,13 +168,13 @@ pub enum Unmounted {
     Busy(Box<MountedSession>),
 }
 
-/// Makes copies of a mount, for processes that do not see it.
+/// A mount as others ask for it: whether it is still there, who uses it, and copies for processes that do not see it.
 #[derive(Debug, Clone)]
-pub struct Sights(OwnMount);
+pub struct MountHandle(OwnMount);
 
-impl Sights {
+impl MountHandle {
     /// Whether the mount is no longer where it was made: it was unmounted, and ends with its last user.
-    pub fn are_gone(&self) -> bool {
+    pub fn is_detached(&self) -> bool {
         matches!(self.0.is_there(), Ok(false))
     }
 
@@ -281,13 +284,13 @@ impl MountedSession {
 
     /// Whether it was unmounted while programs used it, and they still do.
     pub fn is_detached(&self) -> bool {
-        self.sights().are_gone() && !self.is_ended_soon()
+        self.mount_handle().is_detached() && !self.is_ended_soon()
     }
 
     /// Whether it was unmounted and no file there is open: programs may still have their working directory there, and
     /// other mount namespaces may have copies.
     pub fn is_left(&self) -> bool {
-        self.sights().are_gone() && !self.is_used()
+        self.mount_handle().is_detached() && !self.is_used()
     }
 
     /// Whether programs have something open there.
@@ -298,7 +301,7 @@ impl MountedSession {
     /// Whether open files keep the mount in use although it was unmounted: the kernel reports a close with delay.
     pub fn is_kept_open(&self) -> bool {
         let begun = Instant::now();
-        let gone = self.sights().are_gone();
+        let gone = self.mount_handle().is_detached();
         while gone && self.is_used() && !self.is_ended() {
             if begun.elapsed() >= LOOK_EVERY {
                 return true;
@@ -334,9 +337,9 @@ impl MountedSession {
         self.mount.is_there().map(drop)
     }
 
-    /// Makes copies of the mount, which can be attached in other namespaces, too.
-    pub fn sights(&self) -> Sights {
-        Sights(self.mount.clone())
+    /// The mount, for whoever shows it to others.
+    pub fn mount_handle(&self) -> MountHandle {
+        MountHandle(self.mount.clone())
     }
 
     /// Fails if programs have files or directories open and the mount has copies: an unmount would succeed, because

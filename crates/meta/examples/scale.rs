@@ -55,17 +55,18 @@ fn open(dir: &Path, records_bytes: u64) -> Outcome<ExtentTable> {
 fn fill(dir: &Path, extents: u64, records: u64) -> Outcome {
     let dmt = open(dir, records)?;
     for file in 0..FILES {
-        dmt.register(OriginKey { inode: file, born_ns: 0 }, Path::new(&format!("f{file}")))?;
+        dmt.files()
+            .register(OriginKey { inode: file, born_ns: 0 }, Path::new(&format!("f{file}")))?;
     }
     let begin = Instant::now();
     let mut slowest = Duration::ZERO;
     for index in 0..extents {
         let (file, range) = place(index, extents);
         let one = Instant::now();
-        if !dmt.reserve(file, range, HERE) {
+        if !dmt.blocks().reserve(file, range, HERE) {
             return Err("the limit is too small".into());
         }
-        dmt.map(file, range, HERE, index % 2 == 0)?;
+        dmt.changes().map(file, range, HERE, index % 2 == 0)?;
         slowest = slowest.max(one.elapsed());
     }
     report("reserve+map", begin.elapsed(), extents);
@@ -96,7 +97,7 @@ fn reopen(dir: &Path, extents: u64, records: u64, empty: u64, after: &str) -> Ou
     let begin = Instant::now();
     let dmt = open(dir, records)?;
     println!("open       {:8.2?} after a {after}", begin.elapsed());
-    assert_eq!(dmt.usage().extents, extents, "every extent is back");
+    assert_eq!(dmt.index().usage().extents, extents, "every extent is back");
     let resident = resident_bytes()?.saturating_sub(empty);
     println!("memory     {:8.1} bytes an extent after a {after}", per(resident, extents));
     Ok(dmt)
@@ -107,14 +108,14 @@ fn probe(dmt: &ExtentTable, extents: u64) {
     let begin = Instant::now();
     for index in 0..PROBES {
         let (file, range) = place(index * 7, extents);
-        dmt.lookup(file, range, &mut segments);
+        dmt.index().lookup(file, range, &mut segments);
         black_box(&segments);
     }
     report("lookup", begin.elapsed(), PROBES);
     let begin = Instant::now();
     for index in 0..PROBES {
         let (file, range) = place(index * 11, extents);
-        dmt.touch(file, range);
+        dmt.index().touch(file, range);
     }
     report("touch", begin.elapsed(), PROBES);
     let begin = Instant::now();
@@ -130,23 +131,23 @@ fn change(dmt: &ExtentTable, extents: u64) -> Outcome {
     let begin = Instant::now();
     for index in 0..changes {
         let (file, range) = place(index * 2 + 1, extents);
-        dmt.lookup(file, range, &mut segments);
-        dmt.mark_dirty(file, range)?;
+        dmt.index().lookup(file, range, &mut segments);
+        dmt.changes().mark_dirty(file, range)?;
     }
     report("mark_dirty", begin.elapsed(), changes);
     let begin = Instant::now();
     for index in 0..changes {
         let (file, range) = place(index * 2 + 1, extents);
-        dmt.mark_dirty(file, range)?;
+        dmt.changes().mark_dirty(file, range)?;
     }
     report("again", begin.elapsed(), changes);
     let begin = Instant::now();
     let mut cleaned = 0;
     for file in 1..=FILES {
-        let dirty = dmt.dirty(FileId(file), ByteRange::new(0, u64::MAX), usize::MAX);
+        let dirty = dmt.index().dirty(FileId(file), ByteRange::new(0, u64::MAX), usize::MAX);
         for run in dirty.chunks(64) {
             let list: Vec<_> = run.iter().map(|extent| (extent.range, extent.generation)).collect();
-            cleaned += dmt.mark_clean(FileId(file), &list)?;
+            cleaned += dmt.changes().mark_clean(FileId(file), &list)?;
         }
     }
     report("mark_clean", begin.elapsed(), cleaned / LEN);
@@ -154,10 +155,10 @@ fn change(dmt: &ExtentTable, extents: u64) -> Outcome {
     let begin = Instant::now();
     let mut evicted = 0;
     while evicted < changes * LEN {
-        let discards = dmt.evict(4 << 20, None, &mut |_, _| true)?;
+        let discards = dmt.evictor().evict(4 << 20, None, &mut |_, _| true)?;
         evicted += discards.iter().map(|discard| discard.range.len()).sum::<u64>();
         for discard in &discards {
-            dmt.discarded(discard);
+            dmt.blocks().discarded(discard);
         }
     }
     report("evict", begin.elapsed(), evicted / LEN);

@@ -8,14 +8,14 @@ use std::iter;
 
 /// Changes in order; the last change of a record counts.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Batch {
+pub struct Batch {
     bytes: Vec<u8>,
 }
 
 const REMOVED: u16 = u16::MAX;
 
 /// A change: the key, and the value unless the record is removed.
-pub(super) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
+pub type Change<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl Batch {
     /// Writes a record.
@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// The changes in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = Change<'_>> {
         let mut rest = self.bytes.as_slice();
         iter::from_fn(move || {
             let (change, behind) = split(rest)?;

@@ -17,7 +17,7 @@ use super::{BLOCK, Discard, FileId};
 
 /// Bytes of the whole cache.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub struct Space {
     limit: u64,
     used: AtomicU64,
     records: Arc<dyn RecordStore>,
@@ -44,8 +44,8 @@ impl Space {
         &self.sums
     }
 
-    /// Upper bound of the bytes that records and checksums take on the cache's device.
-    pub(crate) fn records_bytes(&self) -> u64 {
+    /// The most bytes that the records themselves take on the cache's device.
+    pub fn records_bytes(&self) -> u64 {
         self.records.bytes() + self.sums.load(Relaxed)
     }
 
@@ -53,31 +53,33 @@ impl Space {
         self.records_bytes().saturating_sub(self.set_aside)
     }
 
-    /// The limit in bytes: lower where records take more than is set aside for them, and by what is saved of conflicts.
-    pub(crate) fn limit(&self) -> u64 {
+    /// The limit of data in bytes on disk: the one given at opening, minus what the records take beyond the space
+    /// reserved for them, minus what is saved of conflicts.
+    pub fn limit(&self) -> u64 {
         self.limit
             .saturating_sub(self.overdrawn())
             .saturating_sub(self.saved.load(Relaxed).min(self.saved_max()))
     }
 
-    /// Bytes that may be saved of conflicts.
-    pub(crate) fn saved_max(&self) -> u64 {
+    /// The most bytes that may be saved of conflicts.
+    pub fn saved_max(&self) -> u64 {
         self.limit / SAVED_SHARE
     }
 
-    /// Counts `bytes` of a conflict before they are saved; `false` if they do not fit.
-    pub(crate) fn save(&self, bytes: u64) -> bool {
+    /// Counts bytes on disk that are about to be saved of a conflict, outside the objects: the limit shrinks by them.
+    /// `false` if there would be more of them than [`Self::saved_max`]. Only one caller at a time may count.
+    pub fn save(&self, bytes: u64) -> bool {
         let within = |saved: u64| saved.checked_add(bytes).filter(|&sum| sum <= self.saved_max());
         self.saved.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
 
-    /// Counts `bytes` of a conflict that is saved although they do not fit.
-    pub(crate) fn save_anyway(&self, bytes: u64) {
+    /// The same as [`Self::save`], for bytes that are saved even though they do not fit.
+    pub fn save_anyway(&self, bytes: u64) {
         self.saved.fetch_add(bytes, Relaxed);
     }
 
-    /// Sets the bytes found to be saved of conflicts. It may be more than fits.
-    pub(crate) fn set_saved(&self, bytes: u64) {
+    /// Sets the number of such bytes.
+    pub fn set_saved(&self, bytes: u64) {
         self.saved.store(bytes, Relaxed);
     }
 

@@ -47,6 +47,11 @@ impl Said {
             && self.origin_inode == other.origin_inode
             && (one == two || one == 0 || two == 0)
     }
+
+    /// Whether `value`, which anybody may have written, is such a mark.
+    fn is_said_by(&self, value: &[u8]) -> bool {
+        serde_json::from_slice(value).is_ok_and(|said: Self| said.is_alike(self))
+    }
 }
 
 /// Marks an origin as shared by the nodes in the list with this id; `false` if it takes no mark.
@@ -56,7 +61,8 @@ impl Said {
 pub fn set(origin: &File, list_id: &str) -> io::Result<bool> {
     let said = serde_json::to_vec(&Said::of(origin)?)?;
     let attribute = OriginAttribute::new(origin.try_clone()?, WHAT, list_id)?;
-    if attribute.read_own(MARK_BYTES_MAX)? == said {
+    // What cannot be read, such as a longer value, is not a mark of ours.
+    if attribute.read_own(MARK_BYTES_MAX).is_ok_and(|found| found == said) {
         // A change of the directory would be taken for one of its names by who searches it.
         return Ok(true);
     }
@@ -81,23 +87,38 @@ pub fn found_on(origin: &File) -> io::Result<Vec<(String, String)>> {
     for id in OriginAttribute::caches(origin, WHAT)? {
         let attribute = OriginAttribute::new(origin.try_clone()?, WHAT, &id)?;
         let is_plain = id.chars().all(|letter| letter.is_ascii_alphanumeric());
-        if let Some(name) = attribute
-            .believed(MARK_BYTES_MAX, |value| {
-                serde_json::from_slice(value).is_ok_and(|said: Said| said.is_alike(&own))
-            })
-            .filter(|_| is_plain)
-        {
+        let name = attribute.believed(MARK_BYTES_MAX, |value| own.is_said_by(value));
+        if let Some(name) = name.filter(|_| is_plain) {
             found.push((id, name));
         }
     }
     Ok(found)
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 #[cfg(test)]
 mod tests {
     use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
     use super::*;
+
+    /// Whoever may write to the directory kept all nodes from mounting it: a longer value could not be read.
+    #[test]
+    fn a_value_that_is_too_long_is_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let origin = File::open(place.path()).unwrap();
+        if !set(&origin, "abc").unwrap() {
+            return halocline_testkit::skipping::skip("no extended attributes here");
+        }
+        let (_, name) = found_on(&origin).unwrap().remove(0);
+        let long = vec![b' '; MARK_BYTES_MAX + 1];
+        fsetxattr(&origin, name.as_str(), &long, XattrFlags::empty()).unwrap();
+        assert_eq!(found_on(&origin).unwrap(), []);
+        assert!(set(&origin, "abc").unwrap());
+        assert_eq!(found_on(&origin).unwrap(), [("abc".to_owned(), name)]);
+    }
 
     #[test]
     fn a_copy_of_a_marked_directory_is_not_marked() {

@@ -92,7 +92,12 @@ impl Name {
     /// has ended, this is after everything it did. `None` if the semaphore is gone, or does not belong to `user`.
     pub(super) fn last_ms(self, user: u32) -> Option<u64> {
         let all = bounded::read_to_string(Path::new(SEMAPHORES), SEMAPHORES_BYTES_MAX).ok()?;
-        all.lines().find_map(|line| self.in_line(line, user))
+        self.in_table(&all, user)
+    }
+
+    /// The same of the contents of the list.
+    fn in_table(self, table: &str, user: u32) -> Option<u64> {
+        table.lines().find_map(|line| self.in_line(line, user))
     }
 
     /// The same, if `line` of the list describes this semaphore.
@@ -123,6 +128,22 @@ impl Name {
             let error = io::Error::last_os_error();
             tracing::debug!(%error, "a semaphore stays");
         }
+    }
+}
+
+/// The kernel's list, with semaphores of anybody: part of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::Name;
+
+    /// What is found belongs to its user, and is a time after which something can be done.
+    pub(crate) fn semaphores(bytes: &[u8]) {
+        let Ok(table) = std::str::from_utf8(bytes) else { return };
+        let name = Name { key: 1_234_567, id: 32_770 };
+        let Some(found) = name.in_table(table, 1000) else { return };
+        assert!(found > 1000, "{found}");
+        assert!(table.contains("1234567") && table.contains("32770"));
+        assert_eq!(Name { key: 7, ..name }.in_table(&table.replace("7", "8"), 1000), None);
     }
 }
 

@@ -1,11 +1,12 @@
 //! The files that the cache knows: by id, by identity on the origin, by path.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
 
 use super::block_accounting::Blocks;
@@ -31,8 +32,8 @@ pub(crate) struct FileState {
     pub(crate) id: FileId,
     /// Held from reading the extents until a change of them is in the store and in memory.
     pub(crate) change: Mutex<()>,
-    /// What is mapped.
-    pub(crate) mapped: RwLock<Mapped>,
+    /// What is mapped; changed by a [`MappedEdit`] alone.
+    mapped: RwLock<Mapped>,
     /// The record.
     pub(crate) record: Mutex<FileRecord>,
     /// How [`Busy`] lists this file, so that most changes need not access that.
@@ -49,6 +50,58 @@ struct Listed {
     waits: bool,
 }
 
+impl FileState {
+    /// What is mapped.
+    pub(crate) fn mapped(&self) -> RwLockReadGuard<'_, Mapped> {
+        self.mapped.read()
+    }
+
+    /// The same, if nobody changes it now.
+    pub(crate) fn try_mapped(&self) -> Option<RwLockReadGuard<'_, Mapped>> {
+        self.mapped.try_read()
+    }
+
+    /// Begins to change what is mapped: nobody else reads or changes it until the result is dropped.
+    pub(crate) fn edit<'f>(&'f self, busy: &'f Busy) -> MappedEdit<'f> {
+        MappedEdit { busy, state: self, mapped: self.mapped.write() }
+    }
+
+    /// Takes extents that were recorded, before any index has the file.
+    pub(crate) fn load(&self, extents: RangeMap) {
+        let mut mapped = self.mapped.write();
+        assert!(mapped.extents.is_empty(), "the extents of a file are loaded once");
+        mapped.extents = extents;
+    }
+}
+
+/// A change of what is mapped of a file. When it ends, the file is listed by what it has then. Only who has the lists can
+/// make one: the index of all extents.
+pub(crate) struct MappedEdit<'f> {
+    busy: &'f Busy,
+    state: &'f FileState,
+    mapped: RwLockWriteGuard<'f, Mapped>,
+}
+
+impl Deref for MappedEdit<'_> {
+    type Target = Mapped;
+
+    fn deref(&self) -> &Mapped {
+        &self.mapped
+    }
+}
+
+impl DerefMut for MappedEdit<'_> {
+    fn deref_mut(&mut self) -> &mut Mapped {
+        &mut self.mapped
+    }
+}
+
+impl Drop for MappedEdit<'_> {
+    fn drop(&mut self) {
+        self.busy.update(self.state, &self.mapped);
+    }
+}
+
 /// The files that need the rebuilder's work, found without scanning all the others.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
@@ -57,8 +110,8 @@ pub(crate) struct Busy {
 }
 
 impl Busy {
-    /// Lists a file according to its current state. The caller holds its `mapped` for writing.
-    pub(crate) fn update(&self, state: &FileState, mapped: &Mapped) {
+    /// Lists a file according to its current state.
+    fn update(&self, state: &FileState, mapped: &Mapped) {
         let now = Listed {
             oldest_dirty_ms: mapped.extents.oldest_dirty_ms(),
             waits: mapped.blocks.has_waiting(),

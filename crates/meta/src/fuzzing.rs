@@ -24,6 +24,7 @@ use crate::record;
 use crate::records::{RecordStore, Visit};
 
 pub use crate::checksums::fuzzing::checksum_slot;
+pub use crate::cluster_mark::fuzzing::cluster_mark;
 pub use crate::lease::fuzzing::lease;
 pub use crate::migrate::fuzzing::migrated_slot;
 pub use crate::origin_mark::fuzzing::origin_mark;
@@ -125,7 +126,7 @@ fn load(records: &dyn RecordStore) {
     let (mut extents, mut bytes, mut dirty) = (0, 0, 0);
     for state in loaded.files.all() {
         let mut end = 0;
-        for extent in state.mapped.read().extents.all() {
+        for extent in state.mapped().extents.all() {
             assert!(end <= extent.range.start && !extent.range.is_empty(), "extents overlap");
             end = extent.range.end;
             extents += 1;
@@ -181,7 +182,11 @@ pub fn invalidations(bytes: &[u8]) {
 pub fn lock_file(bytes: &[u8]) {
     let scratch = scratch();
     let dir = PrivateDir::open(scratch.path()).expect("a directory of our own");
-    let identity = crate::identity::CacheIdentity { format: FORMAT, cache_id: "id".into() };
+    let identity = crate::identity::CacheIdentity {
+        format: FORMAT,
+        cache_id: "id".into(),
+        record_store: None,
+    };
     write_identity(&dir, &identity).expect("it is written");
     fs::write(scratch.path().join(LOCK_FILE), bytes).expect("it is written");
     let Ok((owner, said)) = Owner::take_with_witness(scratch.path(), None) else { return };
@@ -190,6 +195,12 @@ pub fn lock_file(bytes: &[u8]) {
     drop(owner);
     let (owner, again) = Owner::take_with_witness(scratch.path(), None).expect("our own");
     assert_eq!((owner.last_boot(), again), (Some("boot"), said));
+}
+
+/// What the kernel says of semaphores and processes of anybody.
+pub fn processes(bytes: &[u8]) {
+    crate::exit_time::fuzzing::semaphores(bytes);
+    crate::owner::process(bytes);
 }
 
 #[cfg(test)]

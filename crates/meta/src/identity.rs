@@ -29,6 +29,9 @@ pub struct CacheIdentity {
     pub format: u32,
     /// Distinguishes caches; random.
     pub cache_id: String,
+    /// The kind of its record store, if it is not the default. A program that does not know the kind refuses the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_store: Option<String>,
 }
 
 /// The identity of a directory, if it is a cache; nothing is created.
@@ -68,7 +71,8 @@ pub(super) fn identity_in(dir: &PrivateDir) -> Result<Option<CacheIdentity>> {
 pub(super) fn make_identity(dir: &PrivateDir) -> Result<CacheIdentity> {
     let random = Path::new("/proc/sys/kernel/random/uuid");
     let cache_id = fs::read_to_string(random).map_err(Error::at(random, "read"))?;
-    let identity = CacheIdentity { format: FORMAT, cache_id: cache_id.trim().to_owned() };
+    let cache_id = cache_id.trim().to_owned();
+    let identity = CacheIdentity { format: FORMAT, cache_id, record_store: None };
     write_identity(dir, &identity)?;
     Ok(identity)
 }

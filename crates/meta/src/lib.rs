@@ -18,7 +18,8 @@
 //!
 //! On disk:
 //! - [`records`] the interface of a store of records; [`record`] the form of one, [`batch`] of several together
-//! - [`log`] the store: a log with snapshots, through a [`mapped_file`]
+//! - [`record_stores`] the kinds of stores, one row each
+//! - [`log`] the default kind: a log with snapshots, through a [`mapped_file`]
 //! - [`invalidations`] what must not be trusted although no record could be changed
 //! - [`exit_time`] when a killed process ended; [`origin_attribute`] notes on other storage
 //! - [`migrate`] caches of format 3 and earlier
@@ -54,7 +55,8 @@ pub mod origin_mark;
 pub mod owner;
 mod rangemap;
 mod record;
-mod records;
+pub mod record_stores;
+pub mod records;
 pub mod table;
 mod write_intent;
 

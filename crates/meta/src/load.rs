@@ -310,9 +310,8 @@ impl<'a> Loader<'a> {
         }
         let extents = RangeMap::from_sorted(reading.extents)
             .ok_or_else(|| self.source.damaged("two extents overlap"))?;
-        let mut mapped = reading.state.mapped.write();
         self.source.space.count_loaded(&extents);
-        mapped.extents = extents;
+        reading.state.load(extents);
         Ok(())
     }
 

@@ -25,9 +25,6 @@ mod tail;
 pub(super) mod tests;
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -42,7 +39,7 @@ use background::{Background, Bell};
 use files::{FRESH, keep_spare, log_name, make, snapshot_name, write_snapshot};
 pub(super) use files::{is_in, is_name, write_first};
 use log_file::{HEAD, LogFile};
-use recover::Found;
+use recover::Recovered;
 pub(super) use salvage::salvage;
 use snapshot::Head;
 use sync_point::Synced;
@@ -129,24 +126,17 @@ impl fmt::Debug for Shared {
 }
 
 impl Log {
-    /// Makes an empty log in `path`, which does not exist, or is left as it was.
-    pub(crate) fn create(path: &Path) -> Result<()> {
-        let fresh = path.with_extension("new");
-        // A directory that a crash left here was never used.
-        match fs::remove_dir_all(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::at(&fresh, "remove the half-made store")(error));
-            }
-            _ => {}
-        }
-        let dir = PrivateDir::make(&fresh)?;
-        write_first(&dir, &mut |_| Ok(()))?;
-        keep_spare(&dir);
-        fs::rename(&fresh, path).map_err(Error::at(path, "make the store"))?;
-        let parent = path.parent().unwrap_or(path);
-        File::open(parent)
-            .and_then(|parent| parent.sync_all())
-            .map_err(Error::at(parent, "sync the cache directory"))
+    /// Makes an empty log in a new directory.
+    pub(crate) fn fill(dir: &PrivateDir) -> Result<()> {
+        write_first(dir, &mut |_| Ok(()))?;
+        keep_spare(dir);
+        Ok(())
+    }
+
+    /// Makes a directory with an empty log.
+    #[cfg(test)]
+    pub(crate) fn create(path: &std::path::Path) -> Result<()> {
+        records::create(path, Self::fill)
     }
 
     /// Opens the log in `dir`. `torn` says that a power loss may have dropped anything that was not synced.
@@ -470,7 +460,7 @@ impl RecordStore for Log {
 }
 
 /// Goes on in the last file that was found, where there is room: this takes no inode.
-fn go_on(found: &mut Found, pace: Pace) -> Option<LogFile> {
+fn go_on(found: &mut Recovered, pace: Pace) -> Option<LogFile> {
     let bytes = usize::try_from(pace.segment_bytes).ok()?;
     let (last, file) = found.files.pop_if(|(last, _)| last.end <= bytes / 2)?;
     let number = (last.number, found.snapshot.generation);

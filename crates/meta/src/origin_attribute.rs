@@ -135,18 +135,23 @@ impl OriginAttribute {
             Err(Errno::OPNOTSUPP) => return Ok(BTreeSet::new()),
             other => other?,
         };
-        let prefixes = ["trusted", "user"].map(|class| format!("{class}.halocline.{what}."));
-        let ids = names[..len].split(|&byte| byte == 0).filter_map(|name| {
-            let name = std::str::from_utf8(name).ok()?;
-            prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()))
-        });
-        Ok(ids.map(str::to_owned).collect())
+        Ok(subjects_in(&names[..len], what))
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
         let users = self.users.iter().filter(|_| self.are_users_believed);
         users.chain([&self.attribute]).map(String::as_str)
     }
+}
+
+/// The ids of the caches that a list of names of attributes, ended by NUL each, has for the subject `what`.
+pub(crate) fn subjects_in(names: &[u8], what: &str) -> BTreeSet<String> {
+    let prefixes = ["trusted", "user"].map(|class| format!("{class}.halocline.{what}."));
+    let ids = names.split(|&byte| byte == 0).filter_map(|name| {
+        let name = std::str::from_utf8(name).ok()?;
+        prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()))
+    });
+    ids.map(str::to_owned).collect()
 }
 
 #[cfg(test)]

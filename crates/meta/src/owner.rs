@@ -18,6 +18,8 @@ use super::identity::{
 };
 use super::invalidations::{HEADER_BYTES, Invalidation, InvalidationList};
 use super::origin_mark::OriginMark;
+use super::record_stores::DEFAULT;
+use super::records::StoreKind;
 use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
 use halocline_os::error::{Error, Result};
 use halocline_os::locked_file::LockedFile;
@@ -101,10 +103,12 @@ impl Owner {
         &mut self.mark
     }
 
-    /// Notes durably, before log and checksums are made, that the directory needs a program that knows them.
-    pub(crate) fn announce_format(&mut self) -> Result<()> {
-        if self.identity.format < FORMAT_NOW {
+    /// Notes durably, before the store and the checksums are made, that the directory needs a program that knows them.
+    pub(crate) fn announce_format(&mut self, store: &StoreKind) -> Result<()> {
+        let record_store = (store.name != DEFAULT.name).then(|| store.name.to_owned());
+        if self.identity.format < FORMAT_NOW || self.identity.record_store != record_store {
             self.identity.format = FORMAT_NOW;
+            self.identity.record_store = record_store;
             write_identity(&self.dir, &self.identity)?;
         }
         Ok(())
@@ -258,6 +262,12 @@ fn owned(dir: &Path, holder: Option<&LockHolder>, ending: bool) -> Error {
         format!("the {what} {} is in use by process {who}{state}", dir.display()),
         remedy,
     )
+}
+
+/// Part of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) fn process(bytes: &[u8]) {
+    lock_holder::fuzzing::process(bytes);
 }
 
 #[cfg(test)]

@@ -46,12 +46,11 @@ struct Dump {
 }
 
 fn dump(dmt: &ExtentTable) -> Dump {
-    let files = dmt.files();
-    let extents = files
-        .iter()
-        .flat_map(|file| dmt.extents(file.id).into_iter().map(move |extent| (file.id, extent)))
-        .map(|(file, extent)| (file, extent.range, extent.placement, extent.dirty))
-        .collect();
+    let files = dmt.files().all();
+    let of = |id| dmt.index().extents(id).into_iter().map(move |extent| (id, extent));
+    let all = files.iter().flat_map(|file| of(file.id));
+    let extents = all.map(|(file, extent)| (file, extent.range, extent.placement, extent.dirty));
+    let extents = extents.collect();
     Dump { files, extents, wanted: dmt.critical().wanted(usize::MAX) }
 }
 
@@ -60,7 +59,7 @@ fn dump(dmt: &ExtentTable) -> Dump {
 fn recorded(dmt: &ExtentTable) -> Dump {
     let shown = dump(dmt);
     let recorded = shown.files.iter().flat_map(|file| {
-        let extents = dmt.recorded(file.id).into_iter();
+        let extents = dmt.index().recorded(file.id).into_iter();
         extents.map(move |(range, place, dirty)| (file.id, range, place, dirty.is_some()))
     });
     let recorded: Vec<_> = recorded.collect();
@@ -101,33 +100,34 @@ impl Random {
 
 /// Does one random change that the store must remember.
 fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
+    let files = dmt.files();
     let file = FileId(1 + random.below(3));
     let range = random.range();
     match random.below(12) {
         0..=4 => {
             let mut segments = Vec::new();
-            dmt.lookup(file, range, &mut segments);
+            dmt.index().lookup(file, range, &mut segments);
             let hole = segments.iter().find(|segment| segment.extent.is_none());
             if let Some(hole) = hole {
-                assert!(dmt.reserve(file, hole.range, HERE));
-                dmt.map(file, hole.range, HERE, random.below(2) == 0).unwrap();
+                assert!(dmt.blocks().reserve(file, hole.range, HERE));
+                dmt.changes().map(file, hole.range, HERE, random.below(2) == 0).unwrap();
             }
         }
-        5 | 6 => dmt.mark_dirty(file, range).unwrap(),
+        5 | 6 => dmt.changes().mark_dirty(file, range).unwrap(),
         7 => {
-            let dirty = dmt.dirty(file, ALL, 4);
+            let dirty = dmt.index().dirty(file, ALL, 4);
             let list: Vec<_> =
                 dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
-            dmt.mark_clean(file, &list).unwrap();
+            dmt.changes().mark_clean(file, &list).unwrap();
         }
-        8 => dmt.unmap(file, range).unwrap(),
+        8 => dmt.changes().unmap(file, range).unwrap(),
         9 => dmt.critical().note(CriticalRange { file, range, placement: HERE }, true),
         10 if number.is_multiple_of(2) => {
-            let files = dmt.files();
-            dmt.exchange(&files[0].path, &files[2].path).unwrap();
+            let all = files.all();
+            files.exchange(&all[0].path, &all[2].path).unwrap();
         }
-        10 => dmt.rename(Path::new("d"), Path::new(&format!("d{number}"))).unwrap(),
-        _ => dmt.stamp(file, Stamp::Closed { size: number, mtime_ns: 1, ctime_ns: 2 }).unwrap(),
+        10 => files.rename(Path::new("d"), Path::new(&format!("d{number}"))).unwrap(),
+        _ => files.stamp(file, Stamp::Closed { size: number, mtime_ns: 1, ctime_ns: 2 }).unwrap(),
     }
 }
 
@@ -135,7 +135,7 @@ fn begin(dir: &Path, log_bytes: u64) -> ExtentTable {
     let (dmt, recovery) = open_with(dir, "boot", log_bytes).unwrap();
     assert_eq!(recovery.last_shutdown, Shutdown::Never);
     for (inode, path) in [(1, "d/a"), (2, "d/b"), (3, "c")] {
-        dmt.register(OriginKey { inode, born_ns: 9 }, Path::new(path)).unwrap();
+        dmt.files().register(OriginKey { inode, born_ns: 9 }, Path::new(path)).unwrap();
     }
     dmt
 }
@@ -187,7 +187,7 @@ fn story(dir: &Path, steps: u64, log_bytes: u64) -> Vec<Dump> {
     let dmt = begin(dir, log_bytes);
     let mut random = Random(11);
     let mut dumps = vec![Dump { files: Vec::new(), extents: Vec::new(), wanted: Vec::new() }];
-    for file in dmt.files() {
+    for file in dmt.files().all() {
         let mut dump = dumps.last().unwrap().clone();
         dump.files.push(file);
         dumps.push(dump);
@@ -240,8 +240,8 @@ fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
     let dmt = begin(dir.path(), LOG_ONLY);
     let map = |start, dirty| {
         let range = ByteRange::at(start, 4096);
-        assert!(dmt.reserve(FileId(1), range, HERE));
-        dmt.map(FileId(1), range, HERE, dirty).unwrap();
+        assert!(dmt.blocks().reserve(FileId(1), range, HERE));
+        dmt.changes().map(FileId(1), range, HERE, dirty).unwrap();
     };
     map(0, true);
     map(8192, false);
@@ -250,8 +250,8 @@ fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
     map(16384, true);
     dmt.barrier().unwrap();
     // Dirty before and after: it stays covered.
-    dmt.mark_dirty(FileId(1), ByteRange::at(0, 10)).unwrap();
-    dmt.mark_dirty(FileId(1), ByteRange::at(8192, 100)).unwrap();
+    dmt.changes().mark_dirty(FileId(1), ByteRange::at(0, 10)).unwrap();
+    dmt.changes().mark_dirty(FileId(1), ByteRange::at(8192, 100)).unwrap();
     drop(dmt);
 
     let (dmt, recovery) = open(dir.path(), "next boot").unwrap();
@@ -265,7 +265,7 @@ fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
     drop(dmt);
     let (dmt, recovery) = open(dir.path(), "next boot").unwrap();
     assert_eq!((recovery.last_shutdown, recovery.dropped.len()), (Shutdown::Crashed, 0));
-    assert_eq!(dmt.usage().used, 4096);
+    assert_eq!(dmt.index().usage().used, 4096);
 }
 
 #[test]
@@ -361,14 +361,14 @@ fn a_hole_in_the_unsynced_log_is_the_end_after_a_power_loss_and_damage_otherwise
 fn a_hole_in_a_long_record_is_the_end_after_a_power_loss_and_damage_otherwise() {
     holes(40, |dmt, number| {
         let path = format!("{number}{}", "/long".repeat(600));
-        dmt.register(OriginKey { inode: number, born_ns: 1 }, Path::new(&path)).unwrap();
+        dmt.files().register(OriginKey { inode: number, born_ns: 1 }, Path::new(&path)).unwrap();
     });
 }
 
 fn map(dmt: &ExtentTable, number: u64) {
     let range = ByteRange::at(number * 8192, 4096);
-    assert!(dmt.reserve(FileId(1), range, HERE));
-    dmt.map(FileId(1), range, HERE, true).unwrap();
+    assert!(dmt.blocks().reserve(FileId(1), range, HERE));
+    dmt.changes().map(FileId(1), range, HERE, true).unwrap();
 }
 
 /// Makes holes between the changes that follow a barrier.
@@ -432,8 +432,8 @@ impl Moment {
 fn live(dir: &Path, random: &mut Random) -> (Vec<Moment>, usize) {
     let mut dmt = open(dir, "boot").unwrap().0;
     // A table that is full records a wish as two changes.
-    dmt.files().iter().for_each(|file| dmt.critical().drop_range(file.id, ALL));
-    dmt.persist().unwrap();
+    dmt.files().all().iter().for_each(|file| dmt.critical().drop_range(file.id, ALL));
+    dmt.changes().persist().unwrap();
     let (mut moments, mut synced) = (vec![Moment::now(&dmt, dir)], 0);
     for number in 0..20 + random.below(200) {
         let mut syncs = false;
@@ -448,8 +448,8 @@ fn live(dir: &Path, random: &mut Random) -> (Vec<Moment>, usize) {
                 syncs = true;
             }
             2 => {
-                let path = dmt.files()[0].path.clone();
-                dmt.rename(&path, Path::new(&format!("{number}{:200}", "x"))).unwrap();
+                let path = dmt.files().all()[0].path.clone();
+                dmt.files().rename(&path, Path::new(&format!("{number}{:200}", "x"))).unwrap();
             }
             _ => step(&dmt, random, number),
         }

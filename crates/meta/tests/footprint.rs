@@ -45,7 +45,7 @@ fn blocks(dir: &Path) -> BTreeMap<PathBuf, u64> {
 /// Bytes of the store, and those that are counted; `None` where a file was removed or renamed meanwhile: it need not
 /// have been there together with all others, and is not counted any more.
 fn measured(store: &Path, dmt: &ExtentTable) -> Option<(u64, u64)> {
-    let (found, counted) = (blocks(store), dmt.records_bytes());
+    let (found, counted) = (blocks(store), dmt.space().records_bytes());
     let all_are_there = found.keys().all(|path| path.symlink_metadata().is_ok());
     all_are_there.then(|| (found.values().sum(), counted))
 }
@@ -59,13 +59,13 @@ fn churn(dmt: &ExtentTable, file: FileId) {
     for round in 0..ROUNDS {
         for number in 0..EXTENTS {
             if round > 0 {
-                dmt.unmap(file, range(number)).unwrap();
+                dmt.changes().unmap(file, range(number)).unwrap();
             }
-            dmt.map(file, range(number), PLACEMENT, round % 2 == 1).unwrap();
+            dmt.changes().map(file, range(number), PLACEMENT, round % 2 == 1).unwrap();
         }
         dmt.barrier().unwrap();
-        for due in dmt.take_discards() {
-            dmt.discarded(&due);
+        for due in dmt.blocks().take_discards() {
+            dmt.blocks().discarded(&due);
         }
     }
 }
@@ -74,7 +74,7 @@ fn churn(dmt: &ExtentTable, file: FileId) {
 fn i5_a_log_is_replaced_before_it_outgrows_its_share() {
     let dir = tempfile::tempdir().unwrap();
     let (dmt, _) = open(dir.path());
-    let file = dmt.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
+    let file = dmt.files().register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
     let store = dir.path().join(STORE_DIR);
     let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
     let uncounted = AtomicU64::new(0);
@@ -94,17 +94,17 @@ fn i5_a_log_is_replaced_before_it_outgrows_its_share() {
     let most = most.into_inner();
     assert!(most <= SET_ASIDE, "I5: the store took {most} bytes");
     assert_eq!(uncounted.into_inner(), 0, "I5: bytes of the store that were not counted");
-    assert!(dmt.records_bytes() <= 2 * SET_ASIDE, "what is counted is near the truth");
+    assert!(dmt.space().records_bytes() <= 2 * SET_ASIDE, "what is counted is near the truth");
 
     // Dropped as a kill leaves it: everything acknowledged is there.
-    let extents = dmt.extents(file);
+    let extents = dmt.index().extents(file);
     assert_eq!(extents.len() as u64, EXTENTS);
     drop(dmt);
     let (dmt, left) = open(dir.path());
     assert_eq!(left, Shutdown::Crashed);
-    let found = dmt.extents(file);
+    let found = dmt.index().extents(file);
     assert!(found.iter().zip(&extents).all(|(found, was)| found.range == was.range));
-    assert_eq!((found.len(), dmt.usage().dirty_extents), (extents.len(), EXTENTS), "I4");
+    assert_eq!((found.len(), dmt.index().usage().dirty_extents), (extents.len(), EXTENTS), "I4");
 }
 
 const DIRECTORY: &str = "HALOCLINE_TEST_STORE";
@@ -116,10 +116,10 @@ const KILLS: u64 = 12;
 fn child() {
     let dir = std::env::var(DIRECTORY).expect("the parent names a directory");
     let (dmt, _) = open(Path::new(&dir));
-    let file = dmt.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
-    let first = dmt.extents(file).len() as u64;
+    let file = dmt.files().register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
+    let first = dmt.index().extents(file).len() as u64;
     for number in first.. {
-        dmt.map(file, range(number), PLACEMENT, true).unwrap();
+        dmt.changes().map(file, range(number), PLACEMENT, true).unwrap();
         writeln!(stdout(), "mapped {}", number + 1).unwrap();
     }
 }
@@ -146,8 +146,8 @@ fn i4_a_kill_while_a_snapshot_is_written_loses_nothing() {
         made = counts.last().unwrap_or(made);
         child.wait().unwrap();
         let (dmt, _) = open(dir.path());
-        let file = dmt.find(OriginKey { inode: 1, born_ns: 1 }).unwrap();
-        let found = dmt.extents(file).len() as u64;
+        let file = dmt.files().find(OriginKey { inode: 1, born_ns: 1 }).unwrap();
+        let found = dmt.index().extents(file).len() as u64;
         assert!(found >= made, "I4: {made} extents were acknowledged, {found} are there");
         let files = fs::read_dir(dir.path().join(STORE_DIR)).unwrap().flatten();
         let newest = files.filter_map(|entry| {

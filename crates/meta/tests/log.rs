@@ -23,13 +23,13 @@ fn open(dir: &Path, boot: &str) -> Result<ExtentTable, Error> {
 
 fn register(dmt: &ExtentTable, number: u64) -> FileId {
     let key = OriginKey { inode: number, born_ns: 1 };
-    dmt.register(key, Path::new(&number.to_string())).unwrap()
+    dmt.files().register(key, Path::new(&number.to_string())).unwrap()
 }
 
 fn map(dmt: &ExtentTable, file: FileId, number: u64) {
     let range = ByteRange::at(number * 2 * BLOCK, BLOCK);
-    assert!(dmt.reserve(file, range, HERE));
-    dmt.map(file, range, HERE, true).unwrap();
+    assert!(dmt.blocks().reserve(file, range, HERE));
+    dmt.changes().map(file, range, HERE, true).unwrap();
 }
 
 /// Bytes before the first change.
@@ -70,7 +70,7 @@ fn tear(path: &Path, at: u64) {
 
 /// The files that a cache knows, by the inode they had.
 fn known(dmt: &ExtentTable) -> Vec<u64> {
-    dmt.files().iter().map(|file| file.key.inode).collect()
+    dmt.files().all().iter().map(|file| file.key.inode).collect()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn i4_a_torn_change_is_the_one_that_a_kill_cut_short_or_damage() {
         if let Some(torn) = torn {
             tear(&path, places[places.len() - torn]);
         }
-        let found = open(&image, "boot").map(|dmt| dmt.extents(file).len());
+        let found = open(&image, "boot").map(|dmt| dmt.index().extents(file).len());
         if let Some(left) = left {
             assert_eq!(found.unwrap(), left, "I4: {torn:?} from the end");
         } else {
@@ -130,7 +130,7 @@ fn i4_what_a_power_loss_left_behind_a_gap_never_comes_back() {
     let dir = scratch.path().join("cache");
     let dmt = open(&dir, "boot").unwrap();
     register(&dmt, 100);
-    dmt.persist().unwrap();
+    dmt.changes().persist().unwrap();
     let synced = places(&log(&dir).0).len();
     for number in 0..10 {
         register(&dmt, number);
@@ -160,7 +160,7 @@ fn renames_of_what_is_not_cached_take_no_room() {
     let dmt = open(scratch.path(), "boot").unwrap();
     let file = register(&dmt, 1);
     let before = log(scratch.path());
-    (0..10).for_each(|_| dmt.rename(Path::new("a"), Path::new("b")).unwrap());
+    (0..10).for_each(|_| dmt.files().rename(Path::new("a"), Path::new("b")).unwrap());
     assert_eq!(log(scratch.path()), before);
     map(&dmt, file, 0);
     assert_ne!(log(scratch.path()), before);

@@ -16,13 +16,13 @@ const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 fn open(dir: &Path, limit_bytes: u64) -> (ExtentTable, FileId) {
     let options = Options::new(limit_bytes, Box::<Lru>::default(), 8);
     let (table, _) = ExtentTable::open(dir, options).unwrap();
-    let file = table.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("a")).unwrap();
+    let file = table.files().register(OriginKey { inode: 1, born_ns: 1 }, Path::new("a")).unwrap();
     (table, file)
 }
 
 fn map(table: &ExtentTable, file: FileId, range: ByteRange, dirty: bool) {
-    assert!(table.reserve(file, range, HERE));
-    table.map(file, range, HERE, dirty).unwrap();
+    assert!(table.blocks().reserve(file, range, HERE));
+    table.changes().map(file, range, HERE, dirty).unwrap();
 }
 
 /// A flush read the data, then a program writes again while the flush clears `D_flag`: whoever is
@@ -35,22 +35,22 @@ fn i3_a_write_during_the_end_of_a_flush_stays_dirty() {
     map(&table, file, range, true);
     let start = Barrier::new(2);
     for round in 0..4000 {
-        table.mark_dirty(file, range).unwrap();
-        let seen = table.dirty(file, range, 1)[0];
+        table.changes().mark_dirty(file, range).unwrap();
+        let seen = table.index().dirty(file, range, 1)[0];
         thread::scope(|scope| {
             scope.spawn(|| {
                 start.wait();
-                table.mark_clean(file, &[(seen.range, seen.generation)]).unwrap();
+                table.changes().mark_clean(file, &[(seen.range, seen.generation)]).unwrap();
             });
             start.wait();
             (0..round % 64).for_each(|_| std::hint::spin_loop());
-            table.mark_dirty(file, range).unwrap();
+            table.changes().mark_dirty(file, range).unwrap();
         });
-        assert_eq!(table.usage().dirty, BLOCK, "round {round}: the write was forgotten");
+        assert_eq!(table.index().usage().dirty, BLOCK, "round {round}: the write was forgotten");
     }
     drop(table);
     let (table, _) = open(dir.path(), 1 << 20);
-    assert_eq!(table.usage().dirty, BLOCK);
+    assert_eq!(table.index().usage().dirty, BLOCK);
 }
 
 /// Between taking a discard and freeing it a program may write the range, fsync it and cut it off
@@ -61,32 +61,32 @@ fn i4_a_discard_that_was_overtaken_is_not_due() {
     let (table, file) = open(dir.path(), 1 << 20);
     let range = ByteRange::new(0, 3 * BLOCK);
     map(&table, file, range, true);
-    table.unmap(file, range).unwrap();
-    assert!(table.take_discards().is_empty(), "the old record could come back");
+    table.changes().unmap(file, range).unwrap();
+    assert!(table.blocks().take_discards().is_empty(), "the old record could come back");
     table.barrier().unwrap();
-    let taken = table.take_discards();
+    let taken = table.blocks().take_discards();
     assert_eq!(taken.iter().map(|discard| discard.range).collect::<Vec<_>>(), [range]);
 
     let middle = ByteRange::new(BLOCK + 1, BLOCK + 2);
     map(&table, file, middle, true);
     table.barrier().unwrap();
-    table.unmap(file, middle).unwrap();
-    let due = table.still_due(&taken[0]);
+    table.changes().unmap(file, middle).unwrap();
+    let due = table.blocks().still_due(&taken[0]);
     assert_eq!(
         due.iter().map(|part| part.range).collect::<Vec<_>>(),
         [ByteRange::new(0, BLOCK), ByteRange::new(2 * BLOCK, 3 * BLOCK)]
     );
     for part in &due {
-        table.discarded(part);
+        table.blocks().discarded(part);
     }
-    assert_eq!(table.usage().used, BLOCK);
+    assert_eq!(table.index().usage().used, BLOCK);
 
-    assert!(table.take_discards().is_empty());
+    assert!(table.blocks().take_discards().is_empty());
     table.barrier().unwrap();
-    let taken = table.take_discards();
-    assert_eq!(table.still_due(&taken[0]), taken);
-    table.discarded(&taken[0]);
-    assert_eq!(table.usage().used, 0);
+    let taken = table.blocks().take_discards();
+    assert_eq!(table.blocks().still_due(&taken[0]), taken);
+    table.blocks().discarded(&taken[0]);
+    assert_eq!(table.index().usage().used, 0);
 }
 
 /// A power loss after a close leaves the store alone: nobody syncs the log then. What was accepted until
@@ -98,12 +98,12 @@ fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {
         let (table, _) = open(dir.path(), 1 << 20);
         let register = |inode: u64| {
             let path = inode.to_string();
-            table.register(OriginKey { inode, born_ns: 1 }, Path::new(&path))
+            table.files().register(OriginKey { inode, born_ns: 1 }, Path::new(&path))
         };
         let accepted = thread::scope(|scope| {
             let names =
                 scope.spawn(|| (2..1 << 40).take_while(|&inode| register(inode).is_ok()).count());
-            while table.files().len() < 10 {
+            while table.files().all().len() < 10 {
                 thread::yield_now();
             }
             table.close().unwrap();
@@ -114,7 +114,7 @@ fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {
         let (table, recovery) =
             ExtentTable::open_on_boot(dir.path(), options, "next boot").unwrap();
         assert_eq!(recovery.last_shutdown, Shutdown::Closed);
-        assert_eq!(table.files().len(), accepted + 1, "round {round}");
+        assert_eq!(table.files().all().len(), accepted + 1, "round {round}");
     }
 }
 
@@ -128,7 +128,7 @@ fn i5_concurrent_reservations_never_pass_the_limit() {
     let files: Vec<FileId> = (2..6)
         .map(|inode| {
             let path = format!("f{inode}");
-            table.register(OriginKey { inode, born_ns: 1 }, Path::new(&path)).unwrap()
+            table.files().register(OriginKey { inode, born_ns: 1 }, Path::new(&path)).unwrap()
         })
         .collect();
     thread::scope(|scope| {
@@ -137,19 +137,19 @@ fn i5_concurrent_reservations_never_pass_the_limit() {
             scope.spawn(move || {
                 for step in 0..600_u64 {
                     let range = ByteRange::at(step * 7 % 40 * BLOCK + step % 3 * 100, 2 * BLOCK);
-                    table.unmap(file, range).unwrap();
-                    if table.reserve(file, range, HERE) {
-                        assert!(table.usage().used <= LIMIT, "I5");
+                    table.changes().unmap(file, range).unwrap();
+                    if table.blocks().reserve(file, range, HERE) {
+                        assert!(table.index().usage().used <= LIMIT, "I5");
                         if step % 5 == 0 {
-                            table.release(file, range, HERE);
+                            table.blocks().release(file, range, HERE);
                         } else {
-                            table.map(file, range, HERE, step % 2 == 0).unwrap();
+                            table.changes().map(file, range, HERE, step % 2 == 0).unwrap();
                         }
                     } else {
                         // Only this thread's own file: other threads' ranges are theirs to lock.
                         let own = |of: FileId, _: ByteRange| of == file;
-                        for gone in table.evict(4 * BLOCK, None, &mut { own }).unwrap() {
-                            table.discarded(&gone);
+                        for gone in table.evictor().evict(4 * BLOCK, None, &mut { own }).unwrap() {
+                            table.blocks().discarded(&gone);
                         }
                     }
                     if step % 50 == 49 {
@@ -160,17 +160,17 @@ fn i5_concurrent_reservations_never_pass_the_limit() {
         }
     });
     table.barrier().unwrap();
-    for gone in table.take_discards() {
-        table.discarded(&gone);
+    for gone in table.blocks().take_discards() {
+        table.blocks().discarded(&gone);
     }
     let mut needed = 0;
     for &file in &files {
         let mut done = 0;
-        for extent in table.extents(file) {
+        for extent in table.index().extents(file) {
             let blocks = extent.range.widen_to(BLOCK);
             needed += blocks.end - blocks.start.max(done);
             done = blocks.end;
         }
     }
-    assert_eq!(table.usage().used, needed, "I5: nothing leaks");
+    assert_eq!(table.index().usage().used, needed, "I5: nothing leaks");
 }

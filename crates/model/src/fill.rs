@@ -23,7 +23,7 @@ const USED_ONE_IN: u64 = 2;
 pub struct Allowance {
     bytes: u64,
     /// Bytes that were evicted beyond the allowance: they must be earned first.
-    owed: u64,
+    debt: u64,
     /// The cache's limit, which the allowance never exceeds.
     limit: u64,
     /// What programs had read when it was last added to.
@@ -51,7 +51,7 @@ impl Allowance {
     #[must_use]
     pub fn new(limit: u64) -> Self {
         let none = Reads::default();
-        Self { bytes: 0, owed: 0, limit, earned: none, now: none, watched: none, exchanged: 0 }
+        Self { bytes: 0, debt: 0, limit, earned: none, now: none, watched: none, exchanged: 0 }
     }
 
     /// Programs have read this much in total, and the cache's limit is now `limit`.
@@ -60,8 +60,8 @@ impl Allowance {
         let earned = reads.bytes.saturating_sub(self.earned.bytes) / READ_PER_EVICTED;
         if earned > 0 {
             self.earned = reads;
-            let paid = earned.min(self.owed);
-            self.owed -= paid;
+            let paid = earned.min(self.debt);
+            self.debt -= paid;
             self.bytes = self.bytes.saturating_add(earned - paid).min(limit);
         }
     }
@@ -92,7 +92,7 @@ impl Allowance {
     /// A fill was put on the cache and `bytes` were evicted for it, perhaps more than it needs: room is made for several
     /// at once.
     pub const fn spend(&mut self, bytes: u64) {
-        self.owed = self.owed.saturating_add(bytes.saturating_sub(self.bytes));
+        self.debt = self.debt.saturating_add(bytes.saturating_sub(self.bytes));
         self.bytes = self.bytes.saturating_sub(bytes);
         self.exchanged = self.exchanged.saturating_add(bytes);
         // What was just put there must have its time to be read again. Of what was exchanged only a part is new.
@@ -129,7 +129,7 @@ mod tests {
         assert!(!allows(&mut allowance, 1));
         allowance.spend(10);
         allowance.earn(reads(16 + 10 * 8, 0), 100);
-        assert!(!allows(&mut allowance, 1), "what left in advance is owed");
+        assert!(!allows(&mut allowance, 1), "what left in advance is a debt");
         allowance.earn(reads(16 + 11 * 8, 0), 100);
         assert!(allows(&mut allowance, 1) && !allows(&mut allowance, 2));
         allowance.earn(reads(u64::MAX, 0), 100);

@@ -36,10 +36,13 @@ pub mod client_pages;
 pub mod clock;
 pub mod counted;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod kernel_passthrough;
 pub mod locked_file;
 pub mod one_device;
 pub mod open_files;
+pub mod posix_acl;
 pub mod priority;
 pub mod private;
 pub mod process_status;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::ops::Deref;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// An open file with a lock, which ends with this.
 ///
@@ -13,9 +14,21 @@ use rustix::fs::{FlockOperation, flock};
 pub struct LockedFile(File);
 
 impl LockedFile {
-    /// For a file that the caller has locked.
+    /// For a file that the caller has locked for itself alone.
+    ///
+    /// # Panics
+    /// If another one has the lock.
     #[must_use]
-    pub const fn new(locked: File) -> Self {
+    pub fn new(locked: File) -> Self {
+        // Of a lock that one has, this changes nothing.
+        let again = flock(&locked, FlockOperation::NonBlockingLockExclusive);
+        assert_ne!(again, Err(Errno::WOULDBLOCK), "I8: the lock is another one's");
+        Self(locked)
+    }
+
+    /// For a file whose lock others may share.
+    #[must_use]
+    pub const fn shared(locked: File) -> Self {
         Self(locked)
     }
 }
@@ -38,6 +51,17 @@ impl Drop for LockedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "I8: the lock is another one's")]
+    fn i8_a_lock_that_another_one_has_is_never_taken_for_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let file = File::create(&path).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let _owner = LockedFile::new(file);
+        let _other = LockedFile::new(File::open(&path).unwrap());
+    }
 
     #[test]
     fn a_lock_ends_although_a_copy_of_its_descriptor_is_left() {

@@ -8,11 +8,14 @@
 
 mod sync;
 
+mod archive_queue;
 mod backpressure;
 mod bell;
 mod changes;
+mod pending_syncs;
 mod queue;
 mod range_lock;
+mod wakeups;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -29,7 +32,7 @@ const DEPTH: usize = 3;
 /// The source `$variant` as a module, with stories.
 macro_rules! explored {
     ($variant:ident { $($story:item)* }) => {
-        #[allow(dead_code, unused_imports, clippy::all, clippy::pedantic, missing_docs, unreachable_pub, unused_assignments)]
+        #[allow(dead_code, unused_imports, clippy::all, clippy::pedantic, missing_docs, unreachable_pub, unused_assignments, unused_mut, unused_variables)]
         mod $variant {
             include!(concat!(env!("OUT_DIR"), "/", stringify!($variant), ".rs"));
             $($story)*

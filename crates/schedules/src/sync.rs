@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -78,6 +78,11 @@ impl Clock {
     #[expect(clippy::unused_self, reason = "as the clock that it stands for")]
     pub(crate) fn instant(self) -> Instant {
         Instant::now()
+    }
+
+    #[expect(clippy::unused_self, reason = "as the clock that it stands for")]
+    pub(crate) fn elapsed(self, since: Instant) -> Duration {
+        since.elapsed()
     }
 
     pub(crate) fn wait_while<T>(

@@ -4,33 +4,15 @@
 use std::collections::BTreeMap;
 
 use halocline_cluster::names::attributes::Attributes;
+use halocline_os::posix_acl::{self, Entry, tag};
 
-/// The attribute with the ACL of an inode.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute with the ACL that new inodes in a directory get.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
-
-/// The form of the attributes.
-const VERSION: u32 = 2;
 /// Permission bits of one class.
 const BITS: u16 = 0o7;
 
-/// Who an entry is for, by its tag in the attribute.
-mod tag {
-    pub(super) const OWNER: u16 = 1;
-    pub(super) const USER: u16 = 2;
-    pub(super) const OWNING_GROUP: u16 = 4;
-    pub(super) const GROUP: u16 = 8;
-    pub(super) const MASK: u16 = 16;
-    pub(super) const OTHER: u16 = 32;
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    tag: u16,
-    bits: u16,
-    id: u32,
-}
+/// The attribute with the ACL of an inode.
+pub(crate) const ACCESS: &[u8] = posix_acl::ACCESS.as_bytes();
+/// The attribute with the ACL that new inodes in a directory get.
+pub(crate) const DEFAULT: &[u8] = posix_acl::DEFAULT.as_bytes();
 
 /// An access control list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,17 +21,7 @@ pub(crate) struct Acl(Vec<Entry>);
 impl Acl {
     /// Reads an attribute's value; `None` if it is no ACL. One without entries stands for no ACL.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
-        let (version, rest) = value.split_first_chunk::<4>()?;
-        let (entries, rest) = rest.as_chunks::<8>();
-        if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
-            return None;
-        }
-        let entry = |[a, b, c, d, e, f, g, h]: &[u8; 8]| Entry {
-            tag: u16::from_le_bytes([*a, *b]),
-            bits: u16::from_le_bytes([*c, *d]),
-            id: u32::from_le_bytes([*e, *f, *g, *h]),
-        };
-        let acl = Self(entries.iter().map(entry).collect());
+        let acl = Self(posix_acl::decode(value)?);
         (acl.0.is_empty() || acl.is_sound()).then_some(acl)
     }
 
@@ -75,13 +47,7 @@ impl Acl {
 
     /// Encodes it as an attribute's value.
     pub(crate) fn to_value(&self) -> Vec<u8> {
-        let mut value = VERSION.to_le_bytes().to_vec();
-        for entry in &self.0 {
-            value.extend(entry.tag.to_le_bytes());
-            value.extend(entry.bits.to_le_bytes());
-            value.extend(entry.id.to_le_bytes());
-        }
-        value
+        posix_acl::encode(&self.0)
     }
 
     /// The entries that mirror the permission bits, each with the shift of its bits: the group bits mirror the mask

@@ -13,7 +13,6 @@ use halocline_api::file_tier::{no_file, not_found};
 use halocline_cluster::names::attributes::Kind;
 use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
-use rustix::io::Errno;
 
 use crate::SharedTier;
 use crate::explain::Explainer;
@@ -22,7 +21,7 @@ use crate::job_places;
 use crate::lookup::Found;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
-use crate::tree_walk::walk;
+use crate::tree_walk::walk_named;
 
 /// The most files that are listed.
 const LISTED_MAX: usize = 100_000;
@@ -30,7 +29,8 @@ const LISTED_MAX: usize = 100_000;
 impl SharedTier {
     /// What is at a path below the root.
     fn at(&self, path: &Path) -> Result<Found> {
-        let (name, node) = self.tree.base.at(path)?;
+        let at = self.tree.base.at(path);
+        let (name, node) = at.map_err(|error| not_found(path, &error))?;
         Ok(Found { name, node })
     }
 
@@ -159,7 +159,7 @@ impl Controlled for SharedTier {
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let found = self.at(path)?;
-        let Some(info) = self.describe(path, &found) else { return Err(Errno::INVAL.into()) };
+        let info = self.describe(path, &found).ok_or_else(|| no_file(path))?;
         let whole = range.unwrap_or(ByteRange::new(0, info.size_bytes));
         let (start, end) = (whole.start.min(info.size_bytes), whole.end.min(info.size_bytes));
         Ok(vec![ExtentInfo {
@@ -182,7 +182,7 @@ impl Controlled for SharedTier {
     }
 
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let found = self.at(path).map_err(|error| not_found(path, &error))?;
+        let found = self.at(path)?;
         let file = self.describe(path, &found).zip(found.node.attributes.location.clone());
         let (file, place) = file.ok_or_else(|| no_file(path))?;
         let (base, executor) = (&*self.tree.base, &self.ssd.executor);
@@ -235,7 +235,7 @@ impl Controlled for SharedTier {
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
         let mut files = Vec::new();
-        walk(&self.tree.base.names, path, self.at(path)?, &mut |path, name, node| {
+        walk_named(&self.tree.base, path, &mut |path, name, node| {
             if files.len() >= LISTED_MAX {
                 return Err(Error::invalid(
                     format!("there are more than {LISTED_MAX} files"),

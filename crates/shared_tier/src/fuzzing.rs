@@ -4,6 +4,7 @@
 
 use crate::acl::Acl;
 use crate::places::own_xattrs::fuzzing::claims;
+use crate::places::peers::fuzzing::identifying;
 use crate::places::shared_disk::fuzzing::note;
 
 /// An extended attribute, or the target of a note of a rename.
@@ -19,6 +20,11 @@ pub fn attribute(bytes: &[u8]) {
     }
 }
 
+/// The file that says which node's an SSD is, or which tier's a disk.
+pub fn node_file(bytes: &[u8]) {
+    identifying(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use halocline_cluster::names::attributes::RelativePath;
@@ -27,8 +33,14 @@ mod tests {
 
     use super::*;
     use crate::places::own_xattrs::fuzzing::seeds as claim_seeds;
+    use crate::places::peers::fuzzing::seeds as node_seeds;
     use crate::places::shared_disk::fuzzing::seed as note_seed;
     use halocline_cluster::names::attributes::Location;
+
+    #[test]
+    fn hostile_names_of_nodes() {
+        run("shared_tier_node_file", &node_seeds(), 20_000, node_file);
+    }
 
     #[test]
     fn hostile_attributes() {

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glob};
-use halocline_api::globs::{self, Globs};
+use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 use halocline_cluster::names::attributes::{Location, Open};
 use halocline_cluster::names::namespace::Node;
 use halocline_model::namespace::{EntryName, InodeNumber};
@@ -16,12 +15,12 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
 use crate::base::Base;
-use crate::lookup::{Found, mended};
+use crate::lookup::mended;
 use crate::moves::Moved;
 use crate::places::{SHARED, SSD};
 use crate::ssd::executor::{COPY_SLACK, Executor, PARALLEL_MAX, at_once};
 use crate::ssd::planner::Paths;
-use crate::tree_walk::walk;
+use crate::tree_walk::walk_named;
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
@@ -223,8 +222,7 @@ impl MoveCommands<'_> {
     /// The files at and below a path that are on the SSD of a node.
     fn on_ssd_of(&self, node: &str, path: &Path) -> Result<Vec<Named>> {
         let mut files = Vec::new();
-        let (name, found) = self.base.at(path)?;
-        self.below(path, Found { name, node: found }, &mut files)?;
+        self.named(path, &mut files)?;
         files.retain(|file| file.place.tier == SSD && file.place.node.as_deref() == Some(node));
         Ok(files)
     }
@@ -358,40 +356,7 @@ impl MoveCommands<'_> {
 
     /// The files that a path or a glob names.
     fn named(&self, path: &Path, files: &mut Vec<Named>) -> Result<()> {
-        let text = path.to_string_lossy();
-        match self.base.at(path) {
-            Ok((name, node)) => self.below(path, Found { name, node }, files),
-            Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {
-                let mut globs = Globs::default();
-                globs.add_pin(&text)?;
-                let beginning = globs::beginning(&text);
-                let mut found = Vec::new();
-                match self.base.at(&beginning) {
-                    Ok((name, node)) => self.below(&beginning, Found { name, node }, &mut found)?,
-                    Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
-                    Err(error) => return Err(error),
-                }
-                found.retain(|file| globs.pins(&file.path));
-                if found.is_empty() {
-                    return Err(Error::invalid(
-                        format!("no file matches {text:?}"),
-                        "* stays within a directory, as in a shell; ** crosses them",
-                    ));
-                }
-                files.append(&mut found);
-                Ok(())
-            }
-            Err(error) => {
-                let source = std::io::Error::from_raw_os_error(error.errno());
-                Err(Error::at(path, "find the file on the mount")(source))
-            }
-        }
-    }
-
-    fn below(&self, path: &Path, found: Found, files: &mut Vec<Named>) -> Result<()> {
-        walk(&self.base.names, path, found, &mut |path, name, node| {
-            self.keep(path, name, &node, files)
-        })
+        walk_named(self.base, path, &mut |path, name, node| self.keep(path, name, &node, files))
     }
 
     fn keep(

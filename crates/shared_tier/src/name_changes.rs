@@ -495,6 +495,3 @@ impl NameChanges {
         self.base.names.update_of((name, number), swap).map_err(of_names)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,21 +2,66 @@
 
 use std::path::{Path, PathBuf};
 
+use halocline_api::control::is_glob;
+use halocline_api::file_tier::not_found;
+use halocline_api::globs::{self, Globs};
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Failure, Namespace, Node};
 use halocline_model::namespace::EntryName;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 
+use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::lookup::Found;
+
+/// Calls `each` for what a path names, as [`walk`] does, or else for what matches it as a glob.
+///
+/// # Errors
+/// If there is nothing; if the store does not answer; those of `each`.
+pub(crate) fn walk_named(
+    base: &Base,
+    path: &Path,
+    each: &mut dyn FnMut(PathBuf, EntryName, Node) -> Result<()>,
+) -> Result<()> {
+    let text = path.to_string_lossy();
+    match base.at(path) {
+        Ok((name, node)) => return walk(&base.names, path, Found { name, node }, each),
+        Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {}
+        Err(error) => return Err(not_found(path, &error)),
+    }
+    let mut globs = Globs::default();
+    globs.add_pin(&text)?;
+    let beginning = globs::beginning(&text);
+    let mut matched = false;
+    match base.at(&beginning) {
+        Ok((name, node)) => {
+            walk(&base.names, &beginning, Found { name, node }, &mut |path, name, node| {
+                if !globs.pins(&path) {
+                    return Ok(());
+                }
+                matched = true;
+                each(path, name, node)
+            })?;
+        }
+        Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
+        Err(error) => return Err(error),
+    }
+    if !matched {
+        return Err(Error::invalid(
+            format!("no file matches {text:?}"),
+            "* stays within a directory, as in a shell; ** crosses them",
+        ));
+    }
+    Ok(())
+}
 
 /// Calls `each` for what is at a path; if that is a directory, for everything below it except directories. Items that
 /// others remove meanwhile are skipped.
 ///
 /// # Errors
 /// If the store does not answer; those of `each`.
-pub(crate) fn walk(
+fn walk(
     names: &Namespace,
     path: &Path,
     found: Found,

@@ -1,17 +1,17 @@
 //! One server: a directory on one device. The trait has the data operations on descriptors of files that are there;
 //! emulation, metering and faults are decorators.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 use halocline_model::request::ByteRange;
 use halocline_vfs::Allocate;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-
-use self::memory::MemoryFile;
 
 pub mod directory;
 pub mod emulate;
@@ -27,7 +27,7 @@ pub use directory::Directory;
 /// The unit of `st_blocks`, whatever the file system's own block size.
 pub(crate) const SECTOR: u64 = 512;
 
-/// An open file on a server. Only the server's own device accesses its content.
+/// An open file on a server: an opaque handle, whose content only the server's own device accesses.
 #[derive(Debug)]
 pub struct ServerFile {
     content: Content,
@@ -39,33 +39,57 @@ pub struct ServerFile {
 enum Content {
     /// On a mounted file system.
     File(File),
-    /// On a [`memory::MemoryServer`].
-    Memory(MemoryFile),
+    /// On a server that is no directory.
+    Opaque(Box<dyn OpaqueFile>),
+}
+
+/// An open file on a server that is no directory.
+pub trait OpaqueFile: Any + Send + Sync + Debug {
+    /// Another handle for the same file.
+    fn again(&self) -> Box<dyn OpaqueFile>;
+    /// Size in bytes.
+    fn size(&self) -> io::Result<u64>;
+    /// Bytes of blocks in use.
+    fn allocated(&self) -> io::Result<u64>;
+    /// The next data or hole, as `lseek(2)`; `ENXIO` if there is none.
+    fn seek(&self, whence: SeekFrom) -> io::Result<u64>;
 }
 
 impl ServerFile {
-    /// Wraps an open file; its inode number is its identity on the server.
+    /// Wraps a file of a mounted file system; its inode number is its identity on the server.
     pub fn new(file: File) -> io::Result<Self> {
         let inode = file.metadata()?.ino();
         Ok(Self { content: Content::File(file), inode })
     }
 
-    const fn in_memory(file: MemoryFile, inode: u64) -> Self {
-        Self { content: Content::Memory(file), inode }
+    /// A file of a server that is no directory, with its identity there.
+    pub fn opaque(file: Box<dyn OpaqueFile>, inode: u64) -> Self {
+        Self { content: Content::Opaque(file), inode }
     }
 
-    /// The descriptor; `EBADF` if the file is not on a mounted file system.
-    pub fn file(&self) -> io::Result<&File> {
+    /// The same as the server that made it knows it; `EBADF` if the file is on a server of another kind.
+    pub fn as_opaque<F: OpaqueFile>(&self) -> io::Result<&F> {
+        let found = match &self.content {
+            Content::Opaque(file) => (&**file as &dyn Any).downcast_ref(),
+            Content::File(_) => None,
+        };
+        found.ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// The file itself, for the device of its directory; `EBADF` if the file is on a server of another kind.
+    fn local(&self) -> io::Result<&File> {
         match &self.content {
             Content::File(file) => Ok(file),
-            Content::Memory(_) => Err(Errno::BADF.into()),
+            Content::Opaque(_) => Err(Errno::BADF.into()),
         }
     }
 
-    fn memory(&self) -> io::Result<&MemoryFile> {
+    /// The kernel's descriptor, so that the kernel can be asked to drop the pages that it keeps of the file. `None` if
+    /// the kernel does not know the file. Bytes are read and written through [`Device`] only.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.content {
-            Content::Memory(file) => Ok(file),
-            Content::File(_) => Err(Errno::BADF.into()),
+            Content::File(file) => Some(file.as_fd()),
+            Content::Opaque(_) => None,
         }
     }
 
@@ -73,7 +97,7 @@ impl ServerFile {
     fn again(&self) -> io::Result<Self> {
         let content = match &self.content {
             Content::File(file) => Content::File(file.try_clone()?),
-            Content::Memory(file) => Content::Memory(file.clone()),
+            Content::Opaque(file) => Content::Opaque(file.again()),
         };
         Ok(Self { content, inode: self.inode })
     }
@@ -87,7 +111,7 @@ impl ServerFile {
     pub fn size(&self) -> io::Result<u64> {
         match &self.content {
             Content::File(file) => Ok(file.metadata()?.len()),
-            Content::Memory(file) => Ok(file.len()),
+            Content::Opaque(file) => file.size(),
         }
     }
 
@@ -95,7 +119,7 @@ impl ServerFile {
     pub fn allocated(&self) -> io::Result<u64> {
         match &self.content {
             Content::File(file) => Ok(file.metadata()?.blocks() * SECTOR),
-            Content::Memory(file) => Ok(file.allocated()),
+            Content::Opaque(file) => file.allocated(),
         }
     }
 
@@ -103,8 +127,30 @@ impl ServerFile {
     pub fn seek(&self, whence: SeekFrom) -> io::Result<u64> {
         match &self.content {
             Content::File(file) => Ok(rustix::fs::seek(file, whence)?),
-            Content::Memory(file) => file.seek(whence),
+            Content::Opaque(file) => file.seek(whence),
         }
+    }
+}
+
+/// A file of the origin, which is always on a mounted file system: programs see its names and attributes, and the kernel
+/// may serve it by itself.
+#[derive(Debug)]
+pub(crate) struct NamedFile(ServerFile);
+
+impl NamedFile {
+    /// Wraps an open file.
+    pub(crate) fn new(file: File) -> io::Result<Self> {
+        ServerFile::new(file).map(Self)
+    }
+
+    /// What its device gets.
+    pub(crate) const fn on_server(&self) -> &ServerFile {
+        &self.0
+    }
+
+    /// The file: for its attributes, and for the kernel.
+    pub(crate) fn file(&self) -> &File {
+        self.0.local().expect("it was made of a file")
     }
 }
 

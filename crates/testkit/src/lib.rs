@@ -9,6 +9,7 @@ pub mod cut_off_store;
 pub mod fuse_device;
 pub mod fuzz_target;
 pub mod gluster;
+pub mod hadoop;
 pub mod hostile;
 mod networks;
 pub mod nodes;

@@ -127,7 +127,7 @@ impl Archiver {
     fn note_outcome(&self, (entry, resident): (Entry, &Resident), outcome: Outcome) {
         let after = match outcome {
             Outcome::Done => return,
-            Outcome::Needless => return self.archive_queue.done(entry, resident),
+            Outcome::Needless => return self.archive_queue.needless(entry, resident),
             Outcome::Later(after) => after,
             Outcome::Failed(why) => {
                 let path = self.catalog.view().path_of(resident);
@@ -146,6 +146,7 @@ impl Archiver {
         resident: &Arc<Resident>,
         on_progress: super::copy::OnProgress<'_>,
     ) -> Result<Outcome, NotMoved> {
+        ArchiveQueue::begin(resident);
         let Some(inode) = self.inodes.inode_of(entry, resident) else {
             return Ok(Outcome::Needless);
         };
@@ -341,7 +342,7 @@ impl Archiver {
             stale: false,
             unrecorded: None,
         };
-        if !self.clean.record_clean(resident, record, (&file, &copy)) {
+        if !self.clean.record_clean(resident, record, (&source.file, &copied.file)) {
             return Err(NotMoved::Changed);
         }
         self.archive_queue.done(place.entry.key(), resident);

@@ -80,7 +80,7 @@ impl ArchiveQueue {
         }
         let now = self.clock.instant();
         let waiting = Waiting { since: now, at: now + self.options.archive_after };
-        self.state.lock().waiting.insert(entry, waiting);
+        self.state.lock().waiting.entry(entry).or_insert(waiting);
     }
 
     /// The same for a file that was just created.
@@ -91,7 +91,21 @@ impl ArchiveQueue {
         }
     }
 
-    /// Notes that a file has a clean copy, or needs none.
+    /// Called before a file is examined: one that changes from now on waits again, whatever is found.
+    pub(super) fn begin(resident: &Resident) {
+        // The change that is forgotten here is seen by the examination.
+        resident.clean.waits.swap(false, Ordering::AcqRel);
+    }
+
+    /// Notes that an examined file needs no copy, if it has not changed since.
+    pub(super) fn needless(&self, entry: Entry, resident: &Resident) {
+        let mut state = self.state.lock();
+        if !resident.clean.waits.load(Ordering::Acquire) {
+            state.waiting.remove(&entry);
+        }
+    }
+
+    /// Notes that a file has a clean copy. Nobody can change the file meanwhile.
     pub(super) fn done(&self, entry: Entry, resident: &Resident) {
         resident.clean.waits.store(false, Ordering::Release);
         self.state.lock().waiting.remove(&entry);
@@ -141,7 +155,7 @@ impl ArchiveQueue {
         due
     }
 
-    /// Postpones the examination of a file until `after` has passed.
+    /// Postpones the next examination of a file until `after` has passed.
     pub(super) fn put_off(&self, entry: Entry, after: Duration) {
         if let Some(waiting) = self.state.lock().waiting.get_mut(&entry) {
             waiting.at = self.clock.instant() + after;

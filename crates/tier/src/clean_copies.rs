@@ -11,6 +11,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
+
 use super::archive_queue::ArchiveQueue;
 use super::copy;
 use super::copy_records::{CopyRecord, CopyRecords};
@@ -55,6 +57,7 @@ pub(super) struct CleanCopies {
     wakeups: Arc<Wakeups>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
+    names: Arc<RwLock<()>>,
 }
 
 impl CleanCopies {
@@ -69,6 +72,7 @@ impl CleanCopies {
             wakeups: base.wakeups.clone(),
             options: base.options.clone(),
             archive_queue: archive_queue.clone(),
+            names: base.names.clone(),
         }
     }
 
@@ -271,18 +275,25 @@ impl CleanCopies {
             stale: false,
             unrecorded: None,
         };
-        self.record_clean(resident, record, (&file, &copy))
+        self.record_clean(resident, record, (now, &source.file))
     }
 
-    /// Records a copy if file and copy, which have these attributes, still match the record. The
-    /// caller holds `place` exclusively.
+    /// Records a copy if file and copy still match the record, and the file still has its one name. The caller holds
+    /// `place` exclusively.
     pub(super) fn record_clean(
         &self,
         resident: &Resident,
         record: CopyRecord,
-        (file, copy): (&Stat, &Stat),
+        (file, copy): (&File, &File),
     ) -> bool {
-        if !record.file.is(file) || !record.copy.is(copy) || record.file.size != record.copy.size {
+        // Whoever changes names ends the copy that there is: a copy of a removed file, recorded meanwhile, would be adopted as
+        // a file by the next mount.
+        let _names = self.names.write();
+        let (Ok(file), Ok(copy)) = (stat_descriptor(file), stat_descriptor(copy)) else {
+            return false;
+        };
+        let is_as_recorded = record.file.is(&file) && record.copy.is(&copy);
+        if !is_as_recorded || record.file.size != record.copy.size || file.raw.st_nlink != 1 {
             return false;
         }
         match self.copy_records.note(&record) {

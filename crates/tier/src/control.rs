@@ -21,6 +21,7 @@ use halocline_api::control::{
     ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side, Status,
     TierStatus,
 };
+use halocline_api::file_tier::not_found;
 use halocline_os::error::{Error, Result};
 
 impl Controlled for FileTier {
@@ -77,7 +78,8 @@ impl Controlled for FileTier {
         let path = path.to_owned();
         let components = Arc::clone(&self.components);
         let (size, away) = self.components.liveness.while_alive(move || {
-            let node = components.tree_walk.node_at(&path)?;
+            let node = components.tree_walk.node_at(&path);
+            let node = node.map_err(|error| not_found(&path, &error))?;
             let size = components.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
             let away = node.0.place.read().away.is_some();
             Ok((size, away))

@@ -49,6 +49,11 @@ pub fn link(bytes: &[u8]) {
     era(name);
 }
 
+/// The number that an attribute of a file keeps.
+pub fn number(value: &[u8]) {
+    crate::inode_numbers::fuzzing::number(value);
+}
+
 /// A directory of our own, in memory if possible.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
@@ -129,6 +134,13 @@ mod tests {
             ("era", "1f 0e1c2d3f-4455\n/former/d"),
         ];
         run("tier_link", &seeds.map(|(name, text)| (name, text.into())), 20_000, link);
+    }
+
+    #[test]
+    fn hostile_numbers_of_files() {
+        let seeds =
+            [("small", "4711"), ("made-up", "18014398509481984"), ("most", "18446744073709551615")];
+        run("tier_number", &seeds.map(|(name, text)| (name, text.into())), 20_000, number);
     }
 
     #[test]

@@ -25,8 +25,14 @@ const MADE_UP: u64 = 1 << 54;
 
 /// The number that a migrated copy keeps.
 pub(super) fn kept_number(fd: &impl AsFd) -> Option<u64> {
-    let value = xattr::get_on(fd, NUMBER_XATTR.as_ref()).ok()?;
-    std::str::from_utf8(&value).ok()?.parse().ok()
+    number_said(&xattr::get_on(fd, NUMBER_XATTR.as_ref()).ok()?)
+}
+
+/// The number in the value of that attribute: as we write it, and no other way. No file has the number 0: some libraries
+/// leave such files out of listings.
+fn number_said(value: &[u8]) -> Option<u64> {
+    let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (number > 0 && number.to_string().as_bytes() == value).then_some(number)
 }
 
 /// Makes a file keep a number. Without extended attributes, the number lasts as long as the mount.
@@ -105,5 +111,23 @@ impl InodeNumbers {
         found
             .find(|number| self.table.claim_number(key, *number))
             .unwrap_or_else(|| self.make_up(entry))
+    }
+}
+
+/// Numbers that the attributes of files keep: body of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::{Table, number_said};
+
+    /// The value of an attribute that anybody may have written: a file never gets the number of another one.
+    pub(crate) fn number(value: &[u8]) {
+        let Some(number) = number_said(value) else { return };
+        assert!(number > 0);
+        assert_eq!(number_said(number.to_string().as_bytes()), Some(number));
+        let table = Table::default();
+        let (one, other) = ((1, 1), (1, 2));
+        assert!(table.claim_number(one, number) && table.is_claimed(number));
+        assert_eq!(table.number(one), Some(number));
+        assert!(!table.claim_number(other, number), "two files with one number");
     }
 }

@@ -13,12 +13,13 @@ use rustix::io::Errno;
 use super::inode::Place;
 use super::tiers::Tiers;
 use halocline_os::error::{Error, Result};
+use halocline_os::posix_acl;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
 /// The extended attribute that contains an ACL.
-pub(super) const ACL: &str = "system.posix_acl_access";
+pub(super) const ACL: &str = posix_acl::ACCESS;
 /// Permissions of a directory's group.
 const GROUP: u32 = 0o070;
 /// How often permissions are set again because they changed meanwhile.

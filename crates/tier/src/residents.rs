@@ -38,7 +38,7 @@ impl Account {
 
     fn give(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Ordering::AcqRel);
-        debug_assert!(before >= bytes, "I5: more was given back than taken");
+        assert!(before >= bytes, "I5: more was given back than taken");
     }
 }
 
@@ -260,6 +260,15 @@ mod tests {
 
     use super::*;
     use halocline_vfs::namespace::Namespace;
+
+    #[test]
+    #[should_panic(expected = "I5: more was given back than taken")]
+    fn i5_what_was_never_taken_is_not_given_back() {
+        let residents = Residents::new(64 << 10);
+        let reserved = residents.reserve(10).unwrap();
+        residents.account.give(1);
+        drop(reserved);
+    }
 
     #[test]
     fn i5_a_write_that_does_not_fit_is_not_made() {

@@ -10,6 +10,7 @@ use super::inode::{Inode, Node, Table};
 use super::inodes::Inodes;
 use super::tiers::Tiers;
 use halocline_api::control::is_glob;
+use halocline_api::file_tier::not_found;
 use halocline_api::globs::{self, Globs};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Stat;
@@ -81,10 +82,7 @@ impl TreeWalk {
 
     /// All regular files at and below `path`.
     fn below(&self, path: &Path, most: usize) -> Result<Vec<Named>> {
-        let node = self.node_at(path).map_err(|error| {
-            let source = std::io::Error::from_raw_os_error(error.errno());
-            Error::at(path, "find the file on the mount")(source)
-        })?;
+        let node = self.node_at(path).map_err(|error| not_found(path, &error))?;
         let mut found = Vec::new();
         self.visit(&node, path.to_owned(), most, &mut found)?;
         Ok(found)

@@ -4,6 +4,8 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use super::for_tests::is_for_tests;
+
 /// What a rule is told of a source.
 pub(super) trait Calls {
     /// A path in an expression, by its last two parts.
@@ -12,17 +14,9 @@ pub(super) trait Calls {
     fn method(&mut self, call: &syn::ExprMethodCall);
 }
 
-/// Tells `rule` of all that stands in `tree`, but not of what is compiled for tests alone.
+/// Tells `rule` of all that stands in `tree`, but not of what is compiled for tests or fuzzing alone.
 pub(super) fn outside_tests(tree: &syn::File, rule: &mut impl Calls) {
     OutsideTests(rule).visit_file(tree);
-}
-
-/// Whether an item with these attributes is compiled for tests alone.
-pub(super) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-    })
 }
 
 struct OutsideTests<'r, R>(&'r mut R);

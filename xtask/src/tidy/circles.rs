@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::calls::is_for_tests;
+use super::for_tests::{TestModules, is_for_tests};
 use super::uses::{module_of, places};
 use super::{Finding, Source};
 
@@ -16,7 +16,8 @@ type Graph = BTreeMap<String, BTreeMap<String, String>>;
 /// Finds files that use each other in a circle, at most one circle a directory.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
-    for source in sources.iter().filter(|source| source.tree.is_some()) {
+    let for_tests = TestModules::of(sources);
+    for source in sources.iter().filter(|it| it.tree.is_some() && !for_tests.have(it)) {
         let Some((root, inner)) = source.path.split_once("/src/") else { continue };
         let mut module = module_of(inner);
         if module.iter().any(|name| name == "tests") || inner.starts_with("bin/") {
@@ -27,27 +28,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         }
         crates.entry(root).or_default().insert(module, source);
     }
-    let without_tests = |modules: &mut Modules<'_>| {
-        let tests = tests(modules);
-        modules.retain(|module, _| !tests.iter().any(|test| module.starts_with(test)));
-    };
-    crates.values_mut().for_each(without_tests);
     crates.iter().flat_map(|(root, modules)| circles(root, modules)).collect()
-}
-
-/// Modules that are compiled for tests alone.
-fn tests(modules: &Modules<'_>) -> Vec<Vec<String>> {
-    let mut tests = Vec::new();
-    for (module, source) in modules {
-        for item in source.tree.iter().flat_map(|tree| &tree.items) {
-            if let syn::Item::Mod(item) = item
-                && is_for_tests(&item.attrs)
-            {
-                tests.push([module.as_slice(), &[item.ident.to_string()]].concat());
-            }
-        }
-    }
-    tests
 }
 
 fn circles(root: &str, modules: &Modules<'_>) -> Vec<Finding> {

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::Token;
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
+use super::for_tests::{TestModules, is_for_tests};
 use super::{Source, circles};
 
 /// How many of the largest are named.
@@ -14,14 +13,8 @@ const NAMED: usize = 3;
 
 /// The figures of these sources as lines.
 pub(super) fn of(sources: &[Source]) -> Vec<String> {
-    let for_tests = modules_for_tests(sources);
-    let is_for_tests = |source: &Source| {
-        for_tests.iter().any(|module| {
-            let inner = source.path.strip_prefix(&**module);
-            inner.is_some_and(|inner| inner == ".rs" || inner.starts_with('/'))
-        })
-    };
-    let product = sources.iter().filter(|source| is_product(source) && !is_for_tests(source));
+    let for_tests = TestModules::of(sources);
+    let product = sources.iter().filter(|source| is_product(source) && !for_tests.have(source));
     let product: Vec<&Source> = product.collect();
     let types = types(&product);
     let mut lines = Vec::new();
@@ -55,50 +48,6 @@ fn is_product(source: &Source) -> bool {
             && !inner.contains("tests.rs")
             && !inner.contains("fuzzing")
     })
-}
-
-/// Whether an item with these attributes is compiled for tests or fuzzing alone, or only where the whole crate is.
-fn is_left_out(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args().is_ok_and(|condition| is_test_or_fuzzing(&condition))
-    })
-}
-
-fn is_test_or_fuzzing(condition: &syn::Meta) -> bool {
-    match condition {
-        syn::Meta::Path(path) => path.is_ident("test") || path.is_ident("fuzzing"),
-        syn::Meta::List(list) if list.path.is_ident("any") => {
-            let all = list.parse_args_with(Punctuated::<syn::Meta, Token![,]>::parse_terminated);
-            all.is_ok_and(|all| all.iter().all(is_test_or_fuzzing))
-        }
-        _ => false,
-    }
-}
-
-/// Paths, without `.rs`, of the files that such modules, or crates, have.
-fn modules_for_tests(sources: &[Source]) -> BTreeSet<String> {
-    let mut modules = BTreeSet::new();
-    for source in sources {
-        let Some(tree) = &source.tree else { continue };
-        let (dir, name) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
-        if is_left_out(&tree.attrs) && name == "lib.rs" {
-            modules.insert(dir.to_owned());
-        }
-        let own = match name {
-            "lib.rs" | "main.rs" => dir,
-            _ => source.path.trim_end_matches(".rs"),
-        };
-        for item in &tree.items {
-            if let syn::Item::Mod(item) = item
-                && item.content.is_none()
-                && is_left_out(&item.attrs)
-            {
-                modules.insert(format!("{own}/{}", item.ident));
-            }
-        }
-    }
-    modules
 }
 
 /// The crate's directory of a source.
@@ -222,13 +171,13 @@ struct Assertions(usize);
 
 impl<'ast> Visit<'ast> for Assertions {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !is_left_out(&item.attrs) {
+        if !is_for_tests(&item.attrs) {
             visit::visit_item_mod(self, item);
         }
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        if !is_left_out(&item.attrs) {
+        if !is_for_tests(&item.attrs) {
             visit::visit_item_fn(self, item);
         }
     }

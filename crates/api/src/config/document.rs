@@ -130,6 +130,7 @@ mod tests {
                 option.kind.names().into_iter().map(str::to_owned).collect()
             }
             Kind::Globs => vec!["*.tmp\n{a,b}/*".into(), "*.idx".into()],
+            Kind::RecordStore => vec!["log".into(), "other-2".into()],
             Kind::Names => vec!["fast\nslow".into(), "slow\nfast".into()],
             Kind::Emulation => vec!["8xhdd+4xssd".into(), "hdd+ssd".into()],
         };

@@ -37,6 +37,8 @@ pub enum Kind {
     Admission,
     /// An eviction policy of the model's table.
     Eviction,
+    /// A record store of the tables' list.
+    RecordStore,
     /// A list of globs.
     Globs,
     /// A list of plain names.
@@ -66,6 +68,7 @@ impl Kind {
             Self::Hours => "HOURS",
             Self::Word(_) => "WORD",
             Self::Admission | Self::Eviction => "POLICY",
+            Self::RecordStore => "STORE",
             Self::Globs => "GLOB",
             Self::Names => "NAME",
             Self::Emulation => "DEVICES",
@@ -98,6 +101,7 @@ impl Kind {
             Self::Hours => "always, or hours of the day such as 22-6".into(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Admission | Self::Eviction => format!("one of {}", self.names().join(", ")),
+            Self::RecordStore => "the name of a record store such as log".into(),
             Self::Globs => "a list of globs such as [\"*.idx\", \"scratch/**\"]".into(),
             Self::Names => {
                 "a list of names such as [\"ssd\", \"hdd\"]; the flag once for each".into()

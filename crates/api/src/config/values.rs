@@ -4,6 +4,9 @@ use super::bounds::{BLOCK, Bounds, STRIPE};
 use super::units::{HourWindow, Kind, format_bytes, parse_bytes};
 use super::{CacheSize, Config, Copies, Emulation, Mode, VolumeKind};
 
+/// Bytes of the name of a record store.
+const RECORD_STORE_LEN_MAX: usize = 32;
+
 /// Stores a value that was read successfully.
 pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
     *field = value?;
@@ -12,6 +15,13 @@ pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
 
 pub(super) fn name(field: &mut String, text: &str, kind: Kind) -> Option<()> {
     put(field, kind.names().contains(&text).then(|| text.to_owned()))
+}
+
+/// The name of a record store. Whether there is one of this name is found out when the cache is opened.
+pub(super) fn record_store(field: &mut String, text: &str) -> Option<()> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let good = (1..=RECORD_STORE_LEN_MAX).contains(&text.len()) && text.bytes().all(plain);
+    put(field, good.then(|| text.to_owned()))
 }
 
 pub(super) fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {

@@ -108,14 +108,14 @@ impl Claim {
     /// Claims directories, or reports which process uses one. Starts no thread: until [`Claim::answer`] is called,
     /// processes that ask wait for a second.
     pub fn take(request: &ClaimRequest<'_>) -> Result<Self, Taken> {
-        let (nonce, patience) = (nonce(), Instant::now() + TRIES * ANSWER_TIMEOUT);
+        let (nonce, deadline) = (nonce(), Instant::now() + TRIES * ANSWER_TIMEOUT);
         for tried in 1.. {
             let (claim, above) = Self::begin(request, nonce);
-            let taken = match claim.settle(request, &above, patience) {
+            let taken = match claim.settle(request, &above, deadline) {
                 Ok(claim) => return Ok(claim),
                 Err(other) => other.ask(),
             };
-            if taken.answers || tried == TRIES || Instant::now() >= patience {
+            if taken.answers || tried == TRIES || Instant::now() >= deadline {
                 return Err(taken);
             }
             thread::sleep(Duration::from_millis(20 + nonce % 100));
@@ -147,13 +147,13 @@ impl Claim {
         self,
         request: &ClaimRequest<'_>,
         above: &[Vec<Ancestor>],
-        patience: Instant,
+        deadline: Instant,
     ) -> Result<Self, Other> {
         loop {
             let mut about = request.dirs.iter().zip(above);
             let found = about.find_map(|(dir, above)| self.find_other(dir, above));
             let Some(other) = found else { return Ok(self) };
-            if !other.gives_way_to(self.nonce) || Instant::now() >= patience {
+            if !other.gives_way_to(self.nonce) || Instant::now() >= deadline {
                 return Err(other);
             }
             let taken = other.ask();

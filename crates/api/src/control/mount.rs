@@ -305,11 +305,14 @@ pub fn is_mountpoint(path: &Path) -> io::Result<bool> {
     Ok(numbers_on(&fs::read(MOUNTINFO)?, path).next().is_some())
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TABLE: &[u8] = b"\
+    pub(super) const TABLE: &[u8] = b"\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
 40 22 0:40 / /mnt/a\\040b rw,nosuid shared:7 master:2 - fuse.halocline halocline rw,user_id=0\n\
 41 40 0:41 / /mnt/a\\040b/inner rw - tmpfs tmpfs rw\n\

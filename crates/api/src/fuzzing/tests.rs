@@ -124,3 +124,8 @@ fn hostile_job_files_are_refused_or_within_bounds() {
     let seeds = [("here", here.into()), ("nodes", nodes.into())];
     run("api_job_file", &seeds, 10_000, job_file);
 }
+
+#[test]
+fn hostile_lists_of_mounts() {
+    run("api_mounts", &crate::control::mount::fuzzing::seeds(), 5_000, mounts);
+}

@@ -22,6 +22,7 @@ use halocline_api::config::{Binding, Config, Mode, Shares};
 use halocline_api::globs::Globs;
 use halocline_meta::lease::Lease;
 use halocline_meta::load::Recovery;
+use halocline_meta::record_stores::by_name;
 use halocline_meta::table::{self, ExtentTable};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -62,6 +63,7 @@ impl ExtentEngine {
         let geometry = geometry(config);
         let shares = servers::shares(cache_dir, config, around.data_bytes)?;
         let mut options = options(shares, origin_dir, config, around.clock)?;
+        options.record_store = Some(by_name(&config.record_store, around.record_stores)?);
         if around.coherence.is_some() {
             // After a crash everything that is recorded as dirty goes to the origin. Other nodes, too, may have had
             // tokens for the clean bytes beside it, and may have written newer ones by then (I13).

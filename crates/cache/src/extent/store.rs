@@ -119,19 +119,20 @@ impl ExtentStore {
         range: ByteRange,
         placement: Placement,
     ) -> Result<Option<u64>> {
-        if self.dmt.reserve(file, range, placement) {
+        if self.dmt.blocks().reserve(file, range, placement) {
             return Ok(Some(0));
         }
-        if range.len() > self.dmt.limit() {
+        if range.len() > self.dmt.space().limit() {
             return Ok(None);
         }
         let needed = range.widen_to(halocline_meta::BLOCK).len() + self.excess();
         let mut evicted = 0;
-        for bytes in
-            [needed.max(EVICT_BATCH_BYTES.min(self.dmt.limit() / EVICT_BATCH_SHARE)), needed]
-        {
+        for bytes in [
+            needed.max(EVICT_BATCH_BYTES.min(self.dmt.space().limit() / EVICT_BATCH_SHARE)),
+            needed,
+        ] {
             evicted += self.evict(files, bytes, Some((file, range)))?;
-            if self.dmt.reserve(file, range, placement) {
+            if self.dmt.blocks().reserve(file, range, placement) {
                 return Ok(Some(evicted));
             }
         }
@@ -140,7 +141,7 @@ impl ExtentStore {
 
     /// Bytes to be freed because records outgrew their share of a full cache.
     pub(crate) fn excess(&self) -> u64 {
-        self.dmt.usage().used.saturating_sub(self.dmt.limit())
+        self.dmt.index().usage().used.saturating_sub(self.dmt.space().limit())
     }
 
     /// Evicts clean extents until `bytes` bytes are free; returns how many were freed.
@@ -154,16 +155,17 @@ impl ExtentStore {
         // can be neither read nor remapped before its blocks are freed.
         let frozen = files.freeze();
         let mut held = Vec::new();
-        let discards = self.dmt.evict(bytes, keep, &mut |id, range| match frozen.by_id(id) {
-            None => true,
-            Some(file) => match file.range.try_exclusive_owned(range) {
-                None => false,
-                Some(guard) => {
-                    held.push(guard);
-                    true
-                }
-            },
-        })?;
+        let discards =
+            self.dmt.evictor().evict(bytes, keep, &mut |id, range| match frozen.by_id(id) {
+                None => true,
+                Some(file) => match file.range.try_exclusive_owned(range) {
+                    None => false,
+                    Some(guard) => {
+                        held.push(guard);
+                        true
+                    }
+                },
+            })?;
         self.free(&discards)
     }
 
@@ -178,7 +180,7 @@ impl ExtentStore {
             );
             self.dmt.checksums().drop_range(discard.file, discard.placement, discard.range);
             self.objects.open(discard.file.0, discard.placement)?.punch(discard.range)?;
-            self.dmt.discarded(discard);
+            self.dmt.blocks().discarded(discard);
             self.note_emptied(discard.file);
             freed += discard.range.len();
         }
@@ -200,13 +202,13 @@ impl ExtentStore {
     pub(crate) fn trim(&self) -> Result<()> {
         for key in self.objects.list()? {
             let id = FileId(key.file);
-            if self.dmt.file(id).is_none() {
+            if self.dmt.files().record(id).is_none() {
                 self.objects.remove(key.file)?;
                 continue;
             }
             let object = self.objects.open(key.file, key.placement)?;
             let mut kept = 0;
-            for extent in self.dmt.extents(id) {
+            for extent in self.dmt.index().extents(id) {
                 if extent.placement == key.placement {
                     let blocks = extent.range.widen_to(halocline_meta::BLOCK);
                     if blocks.start > kept {
@@ -220,7 +222,7 @@ impl ExtentStore {
             // without syncing it.
             object.sync(true)?;
         }
-        self.dmt.trimmed();
+        self.dmt.blocks().trimmed();
         Ok(())
     }
 

@@ -148,7 +148,7 @@ impl Snapshots {
         if held.is_none() && tried.is_none() {
             return Ok(());
         }
-        self.store.dmt.lookup(id, piece.range, segments);
+        self.store.dmt.index().lookup(id, piece.range, segments);
         let placement = piece.placement;
         let still = |segment: &Segment| {
             segment.extent.filter(|extent| {

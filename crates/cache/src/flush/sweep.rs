@@ -51,7 +51,7 @@ const REST_MAX: Duration = Duration::from_secs(2);
 /// How often a resting worker checks whether it is needed.
 const REST_CHECK: Duration = Duration::from_millis(20);
 
-/// A flush of a whole file gives up after this many sweeps in a row that flush nothing of what it still owes,
+/// A flush of a whole file gives up after this many sweeps in a row that flush nothing of what remains,
 /// although each waits for the requests in its way.
 const FRUITLESS_SWEEPS: u32 = 16;
 
@@ -168,10 +168,10 @@ impl Sweeper {
         which: Which,
         callbacks: SweepCallbacks<'_>,
     ) -> Result<u64> {
-        if self.store.dmt.usable().is_ok() {
+        if self.store.dmt.changes().usable().is_ok() {
             match self.sweep_and_record(file, id, which, callbacks) {
                 // The store now refuses changes: the first sweep to notice bypasses it.
-                Err(error) if self.store.dmt.usable().is_err() => {
+                Err(error) if self.store.dmt.changes().usable().is_err() => {
                     self.mappings.cache_failed(&error);
                 }
                 done => return done,
@@ -233,7 +233,7 @@ impl Sweeper {
 
     /// Whether a file cannot be reached any more: its last name is gone, or it is not open and no name leads to it.
     fn is_removed(&self, file: &CachedFile, id: FileId) -> bool {
-        let is_forgotten = || self.store.dmt.file(id).is_none();
+        let is_forgotten = || self.store.dmt.files().record(id).is_none();
         // A file that a program has open stays intact until it is closed.
         if file.is_open() {
             return is_forgotten();
@@ -312,7 +312,7 @@ impl Sweeper {
         let mut regions: Vec<DirtyRegion> = Vec::new();
         let mut from = 0;
         loop {
-            let extents = self.store.dmt.dirty(id, tail(from), EXTENTS_AT_ONCE);
+            let extents = self.store.dmt.index().dirty(id, tail(from), EXTENTS_AT_ONCE);
             for extent in &extents {
                 let begin = extent.range.start / bytes * bytes;
                 match regions.last_mut() {
@@ -412,7 +412,7 @@ impl Sweeper {
                 return Which::All;
             }
             // An extent that begins before the range may reach into it.
-            let first = self.store.dmt.dirty(id, range, 1);
+            let first = self.store.dmt.index().dirty(id, range, 1);
             let start = first.first().map_or(range.start, |extent| extent.range.start);
             Which::Of(ByteRange { start: start.min(range.start), ..range })
         };
@@ -428,10 +428,10 @@ impl Sweeper {
             return Ok(FlushedWhole::Removed);
         }
         // If programs write, this may be more than was dirty at the beginning, but includes all that remains of it.
-        let owed = Mutex::new(self.dirty_ranges(id, range));
+        let remaining = Mutex::new(self.dirty_ranges(id, range));
         let mut fruitless = 0;
         loop {
-            let left = self.still_owed(id, &owed);
+            let left = self.remaining_bytes(id, &remaining);
             if left == 0 {
                 return Ok(FlushedWhole::Complete);
             }
@@ -441,13 +441,13 @@ impl Sweeper {
             if fruitless == FRUITLESS_SWEEPS {
                 return Ok(FlushedWhole::Busy(left));
             }
-            let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
+            let flushed = |range: ByteRange| remaining.lock().remove(range.start..range.end);
             let manners = Manners { when_busy: WhenBusy::Wait, waits };
             let callbacks = SweepCallbacks { go_on: &go_on, flushed: &flushed, manners };
             if self.sweep_with(file, id, which(), callbacks)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
-            let progress = self.still_owed(id, &owed) < left;
+            let progress = self.remaining_bytes(id, &remaining) < left;
             if progress {
                 fruitless = 0;
             } else if !gives_way(file, waits) {
@@ -456,18 +456,18 @@ impl Sweeper {
         }
     }
 
-    /// The number of bytes of `owed` that are still dirty. Removes all others from it, and damaged ones, which cannot
+    /// The number of bytes of `remaining` that are still dirty. Removes all others from it, and damaged ones, which cannot
     /// be flushed.
-    fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
+    fn remaining_bytes(&self, id: FileId, remaining: &Mutex<RangeSet<u64>>) -> u64 {
         let dirty = self.dirty_ranges(id, WHOLE);
-        let mut owed = owed.lock();
-        if !owed.is_empty() {
-            *owed = owed.intersection(&dirty).collect();
+        let mut remaining = remaining.lock();
+        if !remaining.is_empty() {
+            *remaining = remaining.intersection(&dirty).collect();
         }
         for damaged in self.damage.of(id, WHOLE) {
-            owed.remove(damaged.start..damaged.end);
+            remaining.remove(damaged.start..damaged.end);
         }
-        owed.iter().map(|range| range.end - range.start).sum()
+        remaining.iter().map(|range| range.end - range.start).sum()
     }
 
     /// The dirty parts of a range of a file.
@@ -475,7 +475,7 @@ impl Sweeper {
         let mut ranges = RangeSet::new();
         let mut from = range.start;
         loop {
-            let extents = self.store.dmt.dirty(id, tail(from), EXTENTS_AT_ONCE);
+            let extents = self.store.dmt.index().dirty(id, tail(from), EXTENTS_AT_ONCE);
             let within = extents.iter().filter_map(|extent| extent.range.intersect(range));
             ranges.extend(within.map(|part| part.start..part.end));
             match extents.last() {

@@ -97,7 +97,7 @@ mod tests {
 
     /// Flushes as the rebuilder does, long after dirty files were first missed.
     fn pass(engine: &ExtentEngine) {
-        for (id, _) in engine.base.store.dmt.dirty_files() {
+        for (id, _) in engine.base.store.dmt.index().dirty_files() {
             engine.components.rounds.missing.note(id, 0);
         }
         engine.components.rounds.flush_pass(&Signal::new(Clock::MACHINE), Reason::Short).unwrap();

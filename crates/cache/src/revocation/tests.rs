@@ -130,7 +130,7 @@ fn i11_dirty_bytes_of_a_renamed_file_that_is_not_open_are_searched_for() {
     node.give_up().unwrap();
     assert_eq!(node.dirty(), 0);
     assert_eq!(fs::read(node.path("b/other")).unwrap(), [7; 4096]);
-    assert!(node.engine.base.store.dmt.extents(node.id).is_empty());
+    assert!(node.engine.base.store.dmt.index().extents(node.id).is_empty());
 }
 
 /// The file may be moving from one directory to another, or be where nobody can look.

@@ -138,7 +138,7 @@ impl Fixture {
         self.engine = Some(Arc::new(engine));
     }
 
-    fn try_open(&self) -> Result<ExtentEngine> {
+    pub(crate) fn try_open(&self) -> Result<ExtentEngine> {
         let faulty = |faults: &Arc<Faults>, below| -> Arc<dyn Device> {
             Arc::new(FaultyDevice::new(below, Arc::clone(faults)))
         };
@@ -162,6 +162,7 @@ impl Fixture {
             origin: &|_, below| faulty(&self.origin_faults, limited(volatile(below))),
             cache: &|_, below| faulty(&self.cache_faults, volatile(below)),
             cache_servers: self.memory.as_ref().map(|_| &in_memory as CacheServers<'_>),
+            record_stores: &crate::plain_records::ROW,
             clock: &self.clock,
             boot_id: self.boot_id.as_deref(),
             data_bytes: match self.config.size {

@@ -18,6 +18,7 @@ mod kills;
 mod limits;
 mod lost;
 mod panics;
+mod plain_records;
 mod power;
 mod reach;
 mod reference;

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const LENGTH_MAX: u64 = 256 << 10;
-const LIMIT: u64 = 160 << 10;
+pub(crate) const LIMIT: u64 = 160 << 10;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
@@ -34,7 +34,7 @@ pub(crate) enum Op {
     Crash,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let name = 0..NAMES.len();
     let offset = prop_oneof![0..LENGTH_MAX, (0..64u64).prop_map(|block| block * 4096)];
     let len = prop_oneof![1..64u64, 1..40_000u64, Just(4096), Just(8192)];

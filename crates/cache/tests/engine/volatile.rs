@@ -36,7 +36,7 @@ impl Pages {
         let unsynced = match files.entry(file.inode()) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                let path = format!("/proc/self/fd/{}", file.file()?.as_raw_fd());
+                let path = format!("/proc/self/fd/{}", file.descriptor().unwrap().as_raw_fd());
                 let file = File::options().read(true).write(true).open(path)?;
                 let len = file.metadata()?.len();
                 entry.insert(Unsynced { file, len, blocks: BTreeMap::new() })

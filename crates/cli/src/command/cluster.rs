@@ -350,8 +350,9 @@ fn dirty_inodes(node: &Node) -> Option<BTreeSet<u64>> {
         return None;
     }
     let cache = OfflineCache::open(cache, Access::ReadOnly).ok()?;
-    let dirty = cache.dmt.dirty_files();
-    let inodes = dirty.into_iter().filter_map(|(id, _)| Some(cache.dmt.file(id)?.key.inode));
+    let dirty = cache.dmt.index().dirty_files();
+    let inodes =
+        dirty.into_iter().filter_map(|(id, _)| Some(cache.dmt.files().record(id)?.key.inode));
     Some(inodes.collect())
 }
 

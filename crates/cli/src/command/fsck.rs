@@ -59,8 +59,8 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     let dir = offline_cache::cache_dir(&args.cache)?;
     let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
     cache.check_servers()?;
-    let mut contents = Contents::new(cache.offline.dmt.usage().mapped, args.json);
-    for file in cache.offline.dmt.files() {
+    let mut contents = Contents::new(cache.offline.dmt.index().usage().mapped, args.json);
+    for file in cache.offline.dmt.files().all() {
         let missing = cache.check_file(&file, args.repair)?;
         cache.check_contents(&file, &missing, &mut contents, args.repair.then_some(&dir))?;
     }
@@ -69,10 +69,10 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     cache.check_objects(args.repair)?;
     cache.check_origin(args.repair)?;
     cache.offline.leave()?;
-    let usage = cache.offline.dmt.usage();
+    let usage = cache.offline.dmt.index().usage();
     let findings = Findings {
         origin: cache.offline.binding.as_ref().map(|binding| binding.origin.clone()),
-        files: cache.offline.dmt.files().len(),
+        files: cache.offline.dmt.files().all().len(),
         extents: usage.extents,
         mapped_bytes: usage.mapped,
         dirty_bytes: usage.dirty,
@@ -100,7 +100,7 @@ impl Cache {
             dirty_bytes: dropped.dirty_bytes,
         });
         let mut problems: Vec<_> = lost.collect();
-        let dirty_bytes = offline.dmt.usage().dirty;
+        let dirty_bytes = offline.dmt.index().usage().dirty;
         if offline.evidence == Evidence::Copy && dirty_bytes > 0 {
             problems.push(Problem::Copy { dirty_bytes });
         }
@@ -119,7 +119,7 @@ impl Cache {
 
     /// Checks the records of one file against its objects and its place on the origin; returns the missing bytes.
     fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<Vec<ByteRange>> {
-        let extents = self.offline.dmt.extents(file.id);
+        let extents = self.offline.dmt.index().extents(file.id);
         let mut missing = Vec::new();
         for extent in &extents {
             for range in self.offline.missing(file.id, extent)? {
@@ -131,7 +131,7 @@ impl Cache {
                 });
                 missing.push(range);
                 if repair {
-                    self.offline.dmt.unmap(file.id, range)?;
+                    self.offline.dmt.changes().unmap(file.id, range)?;
                 }
             }
         }
@@ -166,7 +166,7 @@ impl Cache {
         repair: Option<&PathBuf>,
     ) -> Result<()> {
         let mut damaged = Vec::new();
-        for extent in self.offline.dmt.extents(file.id) {
+        for extent in self.offline.dmt.index().extents(file.id) {
             let mut found =
                 contents.damaged((&self.offline.dmt, &self.offline.objects), file, &extent)?;
             found.retain(|range| !missing.iter().any(|hole| hole.contains(*range)));
@@ -181,7 +181,7 @@ impl Cache {
         };
         for (range, extent) in damaged {
             if repair.is_some() {
-                self.offline.dmt.unmap(file.id, range)?;
+                self.offline.dmt.changes().unmap(file.id, range)?;
             }
             self.problems.push(Problem::DamagedData {
                 path: file.path.clone(),
@@ -196,7 +196,8 @@ impl Cache {
 
     /// Looks for objects that no record names, and for unaccounted blocks.
     fn check_objects(&mut self, repair: bool) -> Result<()> {
-        let known: HashSet<u64> = self.offline.dmt.files().iter().map(|file| file.id.0).collect();
+        let known: HashSet<u64> =
+            self.offline.dmt.files().all().iter().map(|file| file.id.0).collect();
         let mut stray: Vec<u64> = self.offline.objects.list()?.iter().map(|key| key.file).collect();
         stray.retain(|file| !known.contains(file));
         stray.sort_unstable();
@@ -209,7 +210,7 @@ impl Cache {
             }
         }
         let (allocated_bytes, counted_bytes) =
-            (self.offline.objects.allocated_bytes()?, self.offline.dmt.usage().used);
+            (self.offline.objects.allocated_bytes()?, self.offline.dmt.index().usage().used);
         if allocated_bytes > counted_bytes && self.problems.is_empty() {
             self.problems.push(Problem::Uncounted { allocated_bytes, counted_bytes });
         }

@@ -93,7 +93,7 @@ impl OfflineCache {
     /// never synced, and must not count as durable if the machine fails.
     pub(super) fn leave(&self) -> Result<()> {
         if self.recovery.last_shutdown == Shutdown::Crashed {
-            self.dmt.persist()?;
+            self.dmt.changes().persist()?;
         } else {
             self.dmt.close()?;
         }

@@ -159,9 +159,9 @@ fn rescue(cache: &OfflineCache, to: Option<&PrivateDir>, args: &RescueArgs) -> R
         kept: Vec::new(),
         lost_at_power_loss: lost.collect(),
     };
-    let mut progress = (Meter::new("rescuing", args.json), 0, cache.dmt.usage().dirty);
-    for file in cache.dmt.files() {
-        let mut dirty = cache.dmt.extents(file.id);
+    let mut progress = (Meter::new("rescuing", args.json), 0, cache.dmt.index().usage().dirty);
+    for file in cache.dmt.files().all() {
+        let mut dirty = cache.dmt.index().extents(file.id);
         dirty.retain(|extent| extent.dirty);
         let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
         if dirty.is_empty() {
@@ -225,9 +225,9 @@ fn rescue_file(
     let (path, damage) = (file.path.clone(), cache.recovery.damage.clone());
     let name = saving.finish(&Manifest { origin, path, damage, extents: extents(&sound) })?;
     for range in &sound {
-        cache.dmt.unmap(file.id, *range)?;
+        cache.dmt.changes().unmap(file.id, *range)?;
     }
-    cache.dmt.persist()?;
+    cache.dmt.changes().persist()?;
     Ok(rescued(file, Some(name), &sound))
 }
 

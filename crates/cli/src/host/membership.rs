@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use halocline_api::config::{Config, OPTIONS};
 use halocline_api::control::joining::{Member, Members, MountPoint};
 use halocline_api::control::{Joined, Mounted, MoveReport, ProcessHint, ProgressSink};
-use halocline_fuse::{Sights, Transport};
+use halocline_fuse::{MountHandle, Transport};
 use halocline_os::error::{Error, Result};
 
 use super::forced_unmount;
@@ -28,7 +28,7 @@ pub(super) struct Membership<E> {
     pub(super) engine: Arc<E>,
     pub(super) unmount_requests: Option<Sender<UnmountRequest>>,
     /// What joining runs are shown, once there is a mount.
-    pub(super) sights: OnceLock<(Transport, Sights)>,
+    pub(super) mount: OnceLock<(Transport, MountHandle)>,
     /// Runs that use the mount besides its own process.
     pub(super) members: Members,
     pub(super) untold: Untold,
@@ -64,7 +64,7 @@ impl OpenTo {
 
 impl<E: Hosted> Mounted for Membership<E> {
     fn transport(&self) -> &'static str {
-        match self.sights.get() {
+        match self.mount.get() {
             Some((Transport::Ring, _)) => "io_uring",
             Some((Transport::Device, _)) => "device",
             None => "",
@@ -80,8 +80,8 @@ impl<E: Hosted> Mounted for Membership<E> {
     }
 
     fn detached(&self) -> Option<String> {
-        let (_, sights) = self.sights.get()?;
-        sights.are_gone().then(|| used_by(&sights.programs()))
+        let (_, mount) = self.mount.get()?;
+        mount.is_detached().then(|| used_by(&mount.programs()))
     }
 
     fn hinted(&self, hint: &ProcessHint) {
@@ -91,7 +91,7 @@ impl<E: Hosted> Mounted for Membership<E> {
     }
 
     fn is_ending(&self) -> bool {
-        let gone = self.sights.get().is_some_and(|(_, sights)| sights.are_gone());
+        let gone = self.mount.get().is_some_and(|(_, mount)| mount.is_detached());
         gone || self.members.is_closed()
     }
 
@@ -117,11 +117,11 @@ impl<E: Hosted> Mounted for Membership<E> {
                 "name that origin, or another cache",
             ));
         }
-        let sights = self.sights.get().map(|(_, sights)| sights);
-        let sights = sights.filter(|sights| !sights.are_gone()).ok_or_else(not_now)?;
+        let mount = self.mount.get().map(|(_, mount)| mount);
+        let mount = mount.filter(|mount| !mount.is_detached()).ok_or_else(not_now)?;
         let member = self.members.admit(pid)?;
         let private = open.mountpoint.is_none() && origin.is_some();
-        let copy = private.then(|| sights.copy()).transpose()?;
+        let copy = private.then(|| mount.copy()).transpose()?;
         let joined = Joined {
             pid: std::process::id(),
             mountpoint: open.mountpoint.clone(),

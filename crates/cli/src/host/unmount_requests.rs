@@ -83,7 +83,7 @@ impl UnmountRequests {
 /// Why a detached mount does not end.
 pub(super) fn detached(session: &MountedSession) -> Error {
     Error::invalid(
-        format!("the mount is detached and {}", used_by(&session.sights().programs())),
+        format!("the mount is detached and {}", used_by(&session.mount_handle().programs())),
         "end them, or take it from them with --force: it ends when they have closed their files",
     )
 }

@@ -160,7 +160,7 @@ impl File {
     /// A permit under the tokens that are held.
     pub(super) fn permit(&self, want: Want) -> Option<Grant> {
         let now = self.shared.options.clock.boot_instant();
-        if !self.shared.lease.runs_at(now) {
+        if !self.shared.own_session.lease.runs_at(now) {
             return None;
         }
         self.state.lock().pieces.permit(want, now)

@@ -51,24 +51,23 @@ pub(super) fn give_back(shared: &Arc<Shared>) {
 /// eighths of the limit; files with nothing cached come first.
 fn give_idle_back(shared: &Shared) {
     let limit = shared.options.files_max.max(1);
-    if shared.files.lock().len() <= limit || shared.check_lease().is_err() {
+    if shared.files.len() <= limit || shared.own_session.check_lease().is_err() {
         return;
     }
-    let files: Vec<_> = shared.files.lock().values().cloned().collect();
-    let held: Vec<_> = files.into_iter().filter(|file| !file.is_idle()).collect();
+    let held: Vec<_> = shared.files.all().into_iter().filter(|file| !file.is_idle()).collect();
     if held.len() <= limit {
         return;
     }
     let excess = held.len() - (limit - limit / 8);
     for file in longest_at_rest(shared, &held, excess) {
-        if shared.is_stopped() || shared.check_lease().is_err() {
+        if shared.is_stopped() || shared.own_session.check_lease().is_err() {
             return;
         }
         match file.give_at_rest(ALL) {
             None => {}
             Some(true) => {
                 add(&shared.counters.given_back);
-                forget(shared, file);
+                shared.files.forget(file);
             }
             // Whatever kept this one probably keeps others, too; it now counts as used, so the others come first next
             // time.
@@ -93,15 +92,4 @@ fn longest_at_rest(shared: &Shared, files: &[Arc<File>], number: usize) -> Vec<A
         .take(number)
         .map(|Reverse((_, _, at))| Arc::clone(&files[at]))
         .collect()
-}
-
-/// Forgets a file of which nothing is held, unless the engine still uses it.
-fn forget(shared: &Shared, file: Arc<File>) {
-    let id = file.id;
-    drop(file);
-    let mut files = shared.files.lock();
-    let is_unused = |known: &Arc<File>| Arc::strong_count(known) == 1 && known.is_idle();
-    if files.get(&id).is_some_and(is_unused) {
-        files.remove(&id);
-    }
 }

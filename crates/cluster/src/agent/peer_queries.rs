@@ -117,7 +117,7 @@ impl PeerQueries {
     /// The clean blocks that this node has cached of a file, under its tokens, and whether these are all.
     fn clean_of(shared: &Shared, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
         let local_cache = shared.local_cache.get().and_then(Weak::upgrade);
-        let known = shared.files.lock().get(&file).cloned();
+        let known = shared.files.get(file);
         let (Some(local_cache), Some(known)) = (local_cache, known) else { return (None, true) };
         let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
         for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {

@@ -377,8 +377,8 @@ fn all_is_answered_or_fails_in_bounded_time() {
     for server in 0..2 * MASTERS {
         cluster.signal(server, Signal::STOP);
     }
-    // A few times the limit of one answer, and far less than that for each partition.
-    let limit = Duration::from_mins(1);
+    // Many times the limit of one answer, for a slow machine, and less than that for each of 64 partitions.
+    let limit = Duration::from_mins(2);
     let begun = Instant::now();
     let refused = store.read(file(0)).unwrap_err();
     assert!(

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use fuser::{Errno, INodeNo};
+use halocline_os::posix_acl;
 use halocline_vfs::{Caller, Engine};
 
 use super::inode_table::Inode;
@@ -58,7 +59,7 @@ impl<E: Engine> Xattrs<E> {
         let set = self.engine.set_xattr(&inode.node, name, value, flags);
         set.map_err(self.inodes.failed(&inode, "setxattr"))?;
         privileges::forget(&inode);
-        if name == "system.posix_acl_access" {
+        if name == posix_acl::ACCESS {
             self.privileges.after_acl_change(&inode, caller)?;
         }
         Ok(())

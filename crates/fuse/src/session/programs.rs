@@ -32,8 +32,26 @@ fn has_open(process: &Path, number: u64) -> bool {
     let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
     descriptors.flatten().any(|descriptor| {
         let info = bounded::read(&descriptor.path(), FDINFO_BYTES_MAX).unwrap_or_default();
-        let info = String::from_utf8_lossy(&info);
-        let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-        mount.and_then(|id| id.trim().parse().ok()) == Some(number)
+        mount_in(&info) == Some(number)
     })
+}
+
+/// The mount that a description of a descriptor names.
+fn mount_in(info: &[u8]) -> Option<u64> {
+    let info = String::from_utf8_lossy(info);
+    let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    mount.and_then(|id| id.trim().parse().ok())
+}
+
+/// Descriptors of any program, some of which say more: part of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::mount_in;
+
+    /// A description: what comes behind the mount changes nothing.
+    pub(crate) fn descriptor(bytes: &[u8]) {
+        let _ = mount_in(bytes);
+        let more = [b"pos:\t0\nflags:\t02\nmnt_id:\t31\n", bytes].concat();
+        assert_eq!(mount_in(&more), Some(31));
+    }
 }

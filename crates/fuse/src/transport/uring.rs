@@ -226,9 +226,21 @@ fn ranges(list: &str) -> Option<Vec<u16>> {
     for range in list.split(',') {
         let (from, to) = range.split_once('-').unwrap_or((range, range));
         let (from, to): (u16, u16) = (from.parse().ok()?, to.parse().ok()?);
+        // They ascend, so there are no more than numbers.
+        if from > to || numbers.last().is_some_and(|last| *last >= from) {
+            return None;
+        }
         numbers.extend(from..=to);
     }
     Some(numbers)
+}
+
+/// A list of processors: part of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) fn hostile_processors(bytes: &[u8]) {
+    let Ok(list) = std::str::from_utf8(bytes) else { return };
+    let Some(numbers) = ranges(list) else { return };
+    assert!(!numbers.is_empty() && numbers.is_sorted_by(|one, next| one < next));
 }
 
 #[cfg(test)]
@@ -240,6 +252,7 @@ mod tests {
         assert_eq!(ranges("0"), Some(vec![0]));
         assert_eq!(ranges("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
         assert_eq!(ranges("0-"), None);
+        assert_eq!((ranges("0-3,3"), ranges("3-0")), (None, None));
         assert_eq!(ranges(""), None);
     }
 }

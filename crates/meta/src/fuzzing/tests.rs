@@ -168,3 +168,18 @@ fn hostile_lock_files() {
 fn hostile_marks_on_an_origin() {
     run("meta_origin_mark", &crate::origin_mark::fuzzing::seeds(), 10_000, origin_mark);
 }
+
+#[test]
+fn hostile_marks_of_shared_origins() {
+    run("meta_cluster_mark", &crate::cluster_mark::fuzzing::seeds(), 10_000, cluster_mark);
+}
+
+#[test]
+fn hostile_semaphores_and_processes() {
+    let semaphores = "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n   \
+        1234567      32770   600          1  1000  1000  1000  1000 1795577225 1795577221\n";
+    let stat = "7 (a) R 1 (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 8 9\n";
+    let header = "pid 1 boot 0e1c2d3f started 12 ";
+    let seeds = [("semaphores", semaphores), ("stat", stat), ("header", header)];
+    run("meta_processes", &seeds.map(|(name, text)| (name, text.into())), 10_000, processes);
+}

@@ -25,7 +25,7 @@ use halocline_os::private::{PrivateDir, Use};
 
 /// A log that can be continued.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Recovered {
     pub(super) snapshot: Head,
     pub(super) snapshot_bytes: u64,
     /// The files since the snapshot, each with its open file.
@@ -37,7 +37,7 @@ pub(super) struct Found {
 }
 
 /// Finds the log in `dir`. `torn` says that power was lost since it was last open.
-pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
+pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Recovered> {
     dir.remove(FRESH)?;
     dir.remove(FRESH_LOG)?;
     let names = dir.names()?;
@@ -56,7 +56,7 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
         dir.remove(snapshot_name(older))?;
     }
     let batch = snapshot.batch;
-    let mut found = Found { snapshot, snapshot_bytes, files: Vec::new(), batch, before: batch };
+    let mut found = Recovered { snapshot, snapshot_bytes, files: Vec::new(), batch, before: batch };
     for number in numbers(LOG) {
         if number <= last {
             dir.remove(log_name(number))?;
@@ -100,7 +100,7 @@ fn head_of(dir: &PrivateDir, number: u64) -> Result<(Head, u64)> {
     Ok((reader.head, bytes))
 }
 
-impl Found {
+impl Recovered {
     /// A file that is missing at the end, cut or zeroed looks like a power loss: what was synced tells them apart.
     fn check_end(&self, dir: &PrivateDir) -> Result<()> {
         let synced = synced(dir, self.snapshot.generation);

@@ -3,8 +3,10 @@
 mod damage;
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::files::{FRESH_LOG, LOG, SNAPSHOT};

@@ -52,7 +52,8 @@ impl fmt::Display for LockHolder {
 }
 
 /// The contents of `/proc/PID/stat`.
-struct Stat {
+#[cfg_attr(any(test, fuzzing), derive(Debug, PartialEq))]
+pub(super) struct Stat {
     started: String,
     is_ending: bool,
 }
@@ -60,9 +61,12 @@ struct Stat {
 impl Stat {
     /// `None` if there is no such process.
     fn of(pid: u32) -> Option<Self> {
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
         // The name before this may contain anything, also what is no text.
-        let text = String::from_utf8_lossy(&text);
+        let text = String::from_utf8_lossy(text);
         let words: Vec<_> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let (state, flags, started) = (words.first()?, words.get(6)?, words.get(19)?);
         let is_exiting = flags.parse::<u64>().ok()? & EXITING != 0;
@@ -75,6 +79,29 @@ impl Stat {
 fn is_killed(pid: u32) -> bool {
     let Ok(status) = ProcessStatus::of(pid) else { return false };
     (status.signals("SigPnd") | status.signals("ShdPnd")) & KILL_BIT != 0
+}
+
+/// What the kernel says of a process, whose name anybody may choose: part of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(in crate::owner) mod fuzzing {
+    use super::{LockHolder, Stat};
+
+    /// The contents of a file of the kernel, or a name, which changes nothing, or the header of a lock file.
+    pub(in crate::owner) fn process(bytes: &[u8]) {
+        if let Some(stat) = Stat::parse(bytes) {
+            assert!(!stat.started.is_empty() && !stat.started.contains(char::is_whitespace));
+        }
+        for (flags, is_ending) in [("0", false), ("4", true)] {
+            let behind = format!(") S 1 2 3 4 5 {flags} 7 8 9 10 11 12 13 14 15 16 17 18 19 20\n");
+            let named = [b"1 (", bytes, behind.as_bytes()].concat();
+            let expected = Stat { started: "19".to_owned(), is_ending };
+            assert_eq!(Stat::parse(&named), Some(expected));
+        }
+        let header = String::from_utf8_lossy(bytes);
+        if let Some(holder) = LockHolder::parse(&header) {
+            assert_eq!(LockHolder::parse(&holder.to_string()), Some(holder));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use super::RecordStore;
+use super::{Opening, RecordStore, StoreKind};
 use crate::batch::Batch;
-use crate::log::{Log, Pace};
+use crate::record_stores::STORES;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
@@ -24,33 +24,39 @@ pub(crate) trait Bench {
     fn fail(&mut self, fails: bool) -> bool;
 }
 
-struct OnDisk(tempfile::TempDir);
+/// A store of a row of the table, in a directory.
+struct OnDisk(&'static StoreKind, tempfile::TempDir);
 
 impl OnDisk {
+    fn path(&self) -> PathBuf {
+        self.1.path().join("store")
+    }
+
     /// Names of the log's next files.
     fn names(&self) -> impl Iterator<Item = PathBuf> {
-        let dir = self.0.path().join("log");
+        let dir = self.path();
         (1_u64..200).map(move |number| dir.join(format!("log-{number:016x}")))
     }
 }
 
 impl Bench for OnDisk {
     fn open(&mut self) -> Arc<dyn RecordStore> {
-        let path = self.0.path().join("log");
-        if !path.exists() {
-            Log::create(&path).unwrap();
+        if !self.path().exists() {
+            self.0.create(&self.path()).unwrap();
         }
-        let dir = PrivateDir::open(&path).unwrap();
+        let dir = PrivateDir::open(&self.path()).unwrap();
         // Small files, so that every rule applies across many of them and across snapshots.
-        Arc::new(Log::open(dir, false, Pace::of_log(64 << 10)).unwrap())
+        let rewrite_bytes = Some(64 << 10);
+        (self.0.open)(dir, Opening { torn: false, set_aside_bytes: u64::MAX, rewrite_bytes })
+            .unwrap()
     }
 
-    /// Simulated in `log/tests.rs`.
+    /// Of the log, simulated in `log/tests.rs`.
     fn lose_power(&mut self) -> bool {
         false
     }
 
-    /// Something that cannot be removed takes the name of the next file.
+    /// Of the log: something that cannot be removed takes the name of the next file.
     fn fail(&mut self, fails: bool) -> bool {
         for name in self.names() {
             if fails && !name.exists() {
@@ -59,15 +65,15 @@ impl Bench for OnDisk {
                 fs::remove_dir(&name).unwrap();
             }
         }
-        true
+        self.0.name == "log"
     }
 }
 
-fn on_disk() -> OnDisk {
-    OnDisk(tempfile::tempdir().unwrap())
+fn rows() -> impl Iterator<Item = OnDisk> {
+    STORES.iter().map(|kind| OnDisk(kind, tempfile::tempdir().unwrap()))
 }
 
-/// Each rule as a test of each store; a store is one row: its name, and how to make a new one.
+/// Each rule as a test of all stores of a row: its name, and how to make new ones.
 macro_rules! stores {
     ($($store:ident: $new:expr),+ $(,)?) => {
         $(mod $store {
@@ -90,13 +96,13 @@ macro_rules! stores {
 
 macro_rules! rules {
     ($new:expr; $($rule:ident),+ $(,)?) => {
-        $(#[test] fn $rule() { super::$rule(&mut $new); })+
+        $(#[test] fn $rule() { $new.for_each(|mut bench| super::$rule(&mut bench)); })+
     };
 }
 
 stores! {
-    memory_store: crate::records::memory::Disk::default(),
-    log_on_disk: super::on_disk(),
+    memory_store: std::iter::once(crate::records::memory::Disk::default()),
+    each_row_of_the_table: super::rows(),
 }
 
 fn batch(changes: &[(&str, Option<&str>)]) -> Batch {

@@ -15,6 +15,7 @@ use super::extent_index::ExtentIndex;
 use super::replace::{Piece, Replace, write_replace};
 use crate::batch::Batch;
 use crate::files::FileState;
+use crate::owner::Owner;
 use crate::record::{self, ExtentRecord};
 use crate::records::RecordStore;
 use crate::write_intent::{HELD, WriteIntent, outside};
@@ -38,52 +39,62 @@ struct Dirtied {
 /// The changes of extents, and their records.
 ///
 /// What must hold: memory is never ahead of the store, except by what needs no record.
-pub(super) struct Changes {
+#[derive(Debug)]
+pub struct ExtentChanges {
     records: Arc<dyn RecordStore>,
     index: Arc<ExtentIndex>,
     epochs: Arc<Epochs>,
+    /// Marks the origin before a first byte is dirty.
+    owner: Arc<Owner>,
     cleaned: Cleaned,
     intent_bytes: u64,
 }
 
-impl Changes {
+impl ExtentChanges {
     /// Changes of what is in `index`; a first write into a clean extent records an aligned stretch of `intent_bytes` as dirty.
     pub(super) fn new(
         records: &Arc<dyn RecordStore>,
         index: &Arc<ExtentIndex>,
         epochs: &Arc<Epochs>,
+        owner: &Arc<Owner>,
         intent_bytes: u64,
     ) -> Self {
         let (records, index, epochs) = (Arc::clone(records), Arc::clone(index), Arc::clone(epochs));
-        Self { records, index, epochs, cleaned: Cleaned::default(), intent_bytes }
+        let (owner, cleaned) = (Arc::clone(owner), Cleaned::default());
+        Self { records, index, epochs, owner, cleaned, intent_bytes }
     }
 
-    /// Fails if the store refuses changes, with the failure.
-    pub(super) fn usable(&self) -> Result<()> {
+    /// Fails if the store refuses changes because a write to it failed, with that failure. Lookups and writes to dirty
+    /// extents still work; nothing can be mapped, cleaned or unmapped.
+    pub fn usable(&self) -> Result<()> {
         self.records.usable()
     }
 
-    /// Makes all records so far durable.
-    pub(super) fn persist(&self) -> Result<()> {
+    /// Makes all records so far durable, without declaring any data durable: not a barrier.
+    pub fn persist(&self) -> Result<()> {
         let noted = self.cleaned.noted();
         self.records.sync()?;
         self.cleaned.synced(noted);
         Ok(())
     }
 
-    /// The same, where a power loss might bring back as dirty what is not dirty now.
-    pub(super) fn persist_cleaned(&self) -> Result<()> {
+    /// Ensures that no power loss brings back as dirty what is not dirty now: other nodes may be about to get it, and to
+    /// write newer bytes to the origin. Does nothing where no such record can be on the disk.
+    pub fn persist_cleaned(&self) -> Result<()> {
         if self.cleaned.may_come_back(self.cleaned.noted()) { self.persist() } else { Ok(()) }
     }
 
-    /// See [`ExtentTable::map`](super::ExtentTable::map).
-    pub(super) fn map(
+    /// Publishes `range`, whose data is on the cache at `placement`. The range MUST be unmapped.
+    pub fn map(
         &self,
         file: FileId,
         range: ByteRange,
         placement: Placement,
         dirty: bool,
     ) -> Result<()> {
+        if dirty {
+            self.owner.mark().set();
+        }
         let state = self.index.files().known(file)?;
         let _change = state.change.lock();
         check_mappable(&state, range)?;
@@ -105,8 +116,10 @@ impl Changes {
         Ok(())
     }
 
-    /// See [`ExtentTable::mark_dirty`](super::ExtentTable::mark_dirty).
-    pub(super) fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
+    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and gives them a new
+    /// generation; extents that are already dirty stay whole.
+    pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
+        self.owner.mark().set();
         let state = self.index.files().known(file)?;
         // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();
@@ -132,7 +145,7 @@ impl Changes {
         let now = self.index.now_ms();
         let epoch = self.epochs.current();
         let mut dirtied = Dirtied::default();
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         for (start, entry) in mapped.extents.overlapping(range) {
             if entry.dirty() {
                 entry.generation.store(self.index.next_generation(), Relaxed);
@@ -175,7 +188,7 @@ impl Changes {
     /// Gives dirty extents under `range` new generations if all of them are dirty already: then nothing has to be
     /// recorded.
     fn redirty(&self, state: &FileState, range: ByteRange) -> bool {
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         // In one descent of the tree: an extent before the first clean one gets another generation from
         // `plan_dirty`, and it may change as often as it likes.
         mapped.extents.overlapping(range).all(|(_, entry)| {
@@ -186,21 +199,23 @@ impl Changes {
         })
     }
 
-    /// See [`ExtentTable::promised`](super::ExtentTable::promised).
-    pub(super) fn promised(&self, file: FileId, range: ByteRange) -> bool {
+    /// Whether a barrier has covered a dirty extent under `range`: it survives a power loss, so what replaces it must
+    /// be durable before it is unmapped (I4).
+    pub fn promised(&self, file: FileId, range: ByteRange) -> bool {
         let Some(state) = self.index.files().state(file) else { return false };
         let completed = self.epochs.completed();
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         let mut extents = mapped.extents.overlapping(range);
         extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
     }
 
-    /// See [`ExtentTable::cut_dirty`](super::ExtentTable::cut_dirty).
-    pub(super) fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
+    /// Cuts dirty extents at the bounds of `range`, so that the part inside can be flushed or kept separately; returns
+    /// whether there was one to cut.
+    pub fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
         let state = self.index.files().known(file)?;
         let _change = state.change.lock();
         let mut plan = Vec::new();
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         for (start, entry) in mapped.extents.overlapping(range).filter(|(_, e)| e.dirty()) {
             let whole = ByteRange::new(start, entry.end);
             let inside = whole.intersect(range).expect("the extent overlaps");
@@ -226,11 +241,12 @@ impl Changes {
         Ok(cut)
     }
 
-    /// See [`ExtentTable::mark_clean`](super::ExtentTable::mark_clean).
-    pub(super) fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
+    /// Clears `D_flag` of every extent inside `range` whose generation equals the given one; returns the number of
+    /// bytes. They become evictable at the next `barrier`.
+    pub fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
         let state = self.index.files().known(file)?;
         let _change = state.change.lock();
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         let mut plan = Vec::new();
         let mut may_come_back = false;
         for &(range, generation) in cleaned {
@@ -275,11 +291,12 @@ impl Changes {
         Ok(bytes)
     }
 
-    /// See [`ExtentTable::unmap`](super::ExtentTable::unmap).
-    pub(super) fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
+    /// Unmaps all of `range`, dirty or not, and queues its space for discarding. For a file that was forgotten
+    /// meanwhile this does nothing: a caller that drops its bytes need not know which of the two came first.
+    pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
         let Ok(state) = self.index.files().known(file) else { return Ok(()) };
         let _change = state.change.lock();
-        let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
+        let intents: Vec<_> = state.mapped().intents.overlapping(range).collect();
         // The rest of an intent is recorded as it is.
         let around = intents.iter().fold(range, |all, intent| {
             ByteRange::new(all.start.min(intent.range.start), all.end.max(intent.range.end))
@@ -314,7 +331,7 @@ impl Changes {
         let state = self.index.files().known(file)?;
         let _change = state.change.lock();
         let (any, dirty) = {
-            let mapped = state.mapped.read();
+            let mapped = state.mapped();
             let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
                 // Bytes inside an intent are recorded as dirty, and stay so.
                 || mapped.intents.overlapping(range).next().is_some();
@@ -357,7 +374,7 @@ fn plan_unmap(
 ) -> (Vec<Replace>, Vec<ExtentRecord>) {
     let mut plan = Vec::new();
     let mut gone = Vec::new();
-    for (start, entry) in state.mapped.read().extents.overlapping(around) {
+    for (start, entry) in state.mapped().extents.overlapping(around) {
         let whole = ByteRange::new(start, entry.end);
         let generation = entry.generation.load(Relaxed);
         let pieces = outside(whole, range)
@@ -377,7 +394,7 @@ fn check_mappable(state: &FileState, range: ByteRange) -> Result<()> {
     if range.is_empty() || range.end > END_MAX || range.len() > record::EXTENT_LEN_MAX {
         return fault("cannot be one extent");
     }
-    if state.mapped.read().extents.overlapping(range).next().is_some() {
+    if state.mapped().extents.overlapping(range).next().is_some() {
         return fault("are mapped already");
     }
     Ok(())

@@ -40,7 +40,8 @@ struct Search<'a> {
 }
 
 /// Takes extents off the cache.
-pub(super) struct Evictor {
+#[derive(Debug)]
+pub struct Evictor {
     records: Arc<dyn RecordStore>,
     index: Arc<ExtentIndex>,
     epochs: Arc<Epochs>,
@@ -63,8 +64,9 @@ impl Evictor {
         self.crowded.swap(false, Relaxed)
     }
 
-    /// See [`ExtentTable::pin`](super::ExtentTable::pin).
-    pub(super) fn pin(&self, file: FileId, pinned: bool) {
+    /// Protects a file's extents from eviction, or allows it again. Not durable: the engine applies its globs at each
+    /// mount.
+    pub fn pin(&self, file: FileId, pinned: bool) {
         let Some(state) = self.index.files().state(file) else { return };
         let was = state.pinned.swap(pinned, Relaxed);
         if was && !pinned {
@@ -72,8 +74,12 @@ impl Evictor {
         }
     }
 
-    /// See [`ExtentTable::evict`](super::ExtentTable::evict).
-    pub(super) fn evict(
+    /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed, but none that overlaps
+    /// `keep`, and returns what the caller must now discard before it calls `discarded`. `lock` is called with the
+    /// whole blocks of each extent, never twice for the same byte, and must not wait: `false` skips the extent. The
+    /// caller holds what `lock` locked until it has discarded the blocks, so that no reader loses bytes (I2). If there
+    /// are not enough evictable bytes, evicts nothing and returns an empty list.
+    pub fn evict(
         &self,
         bytes: u64,
         keep: Option<(FileId, ByteRange)>,
@@ -113,7 +119,7 @@ impl Evictor {
         let mut changes = Batch::default();
         let mut doomed = Vec::new();
         for (&file, victims) in found {
-            let mapped = victims.state.mapped.read();
+            let mapped = victims.state.mapped();
             for &start in &victims.starts {
                 let still = mapped.extents.get(start);
                 if still.is_some_and(|entry| !entry.dirty() && entry.epoch <= completed) {
@@ -134,7 +140,7 @@ impl Evictor {
 impl Search<'_> {
     fn judge(&mut self, file: FileId, start: u64) -> Offered {
         let Some(state) = self.files.get(file) else { return Offered::Skip };
-        let Some(mapped) = state.mapped.try_read() else { return Offered::Skip };
+        let Some(mapped) = state.try_mapped() else { return Offered::Skip };
         let Some(entry) = mapped.extents.get(start) else { return Offered::Skip };
         if entry.dirty() || entry.epoch == HELD || state.pinned.load(Relaxed) {
             return Offered::Park;

@@ -3,12 +3,13 @@
 //!
 //! Whoever changes the extents of a file has an [`Edit`] of it. What it changes is recorded by then, or needs no record.
 
+use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::Mutex;
 
 use super::options::NowMs;
 use super::registry::FileRegistry;
@@ -16,14 +17,14 @@ use super::replace::Replace;
 use super::sums::Sums;
 use crate::block_accounting::{Space, push_joined};
 use crate::eviction_queue::{EvictionQueue, Offered, Uses};
-use crate::files::{Busy, FileState, Mapped};
+use crate::files::{Busy, FileState, Mapped, MappedEdit};
 use crate::rangemap::{Entry, RangeMap};
 use crate::record::ExtentRecord;
 use crate::write_intent::{HELD, WriteIntent};
 use crate::{BLOCK, Discard, Extent, FileId, Segment, Usage};
 
 /// The extents of all files.
-pub(super) struct ExtentIndex {
+pub struct ExtentIndex {
     files: FileRegistry,
     space: Space,
     busy: Busy,
@@ -31,6 +32,12 @@ pub(super) struct ExtentIndex {
     sums: Sums,
     generation: AtomicU64,
     clock: NowMs,
+}
+
+impl fmt::Debug for ExtentIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtentIndex").field("usage", &self.usage()).finish_non_exhaustive()
+    }
 }
 
 impl ExtentIndex {
@@ -44,7 +51,8 @@ impl ExtentIndex {
     ) -> Self {
         let busy = Busy::default();
         for state in files.read().all() {
-            busy.update(state, &state.mapped.write());
+            // Which lists it.
+            drop(state.edit(&busy));
         }
         let (eviction_queue, generation) = (Mutex::new(eviction_queue), generation.into());
         Self { files, space, busy, eviction_queue, sums, generation, clock }
@@ -71,7 +79,7 @@ impl ExtentIndex {
     }
 
     /// Bytes and numbers of extents.
-    pub(super) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         self.sums.usage(self.space.used())
     }
 
@@ -87,7 +95,7 @@ impl ExtentIndex {
 
     /// Begins to change a file's extents: nobody else reads or changes them until the result is dropped.
     pub(super) fn edit<'i>(&'i self, state: &'i FileState) -> Edit<'i> {
-        Edit { index: self, state, mapped: state.mapped.write() }
+        Edit { index: self, state, mapped: state.edit(&self.busy) }
     }
 
     /// Offers extents for eviction in the policy's order.
@@ -97,7 +105,7 @@ impl ExtentIndex {
 
     /// Lets the clean extents of a file be offered again.
     pub(super) fn unpark(&self, state: &FileState) {
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         let mut queue = self.eviction_queue.lock();
         for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
             queue.unpark(entry.slot, entry.end - start);
@@ -108,23 +116,23 @@ impl ExtentIndex {
 /// Looking.
 impl ExtentIndex {
     /// Splits `range` into maximal segments by coverage, in order, into `out` (cleared first).
-    pub(super) fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
+    pub fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
         out.clear();
         match self.files.read().get(file) {
-            Some(state) => state.mapped.read().extents.split(range, out),
+            Some(state) => state.mapped().extents.split(range, out),
             None if range.is_empty() => {}
             None => out.push(Segment { range, extent: None }),
         }
     }
 
-    /// The same, and marks the extents as just used.
-    pub(super) fn lookup_used(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
+    /// As [`Self::lookup`] and [`Self::touch`] together, which takes one search instead of two.
+    pub fn lookup_used(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
         out.clear();
         match self.files.read().get(file) {
             Some(state) => {
                 let mut uses = None;
                 let mut note = |entry: &_| uses.get_or_insert_with(|| self.uses()).note(entry);
-                state.mapped.read().extents.split_noting(range, out, &mut note);
+                state.mapped().extents.split_noting(range, out, &mut note);
             }
             None if range.is_empty() => {}
             None => out.push(Segment { range, extent: None }),
@@ -132,9 +140,9 @@ impl ExtentIndex {
     }
 
     /// Marks the extents under `range` as just used.
-    pub(super) fn touch(&self, file: FileId, range: ByteRange) {
+    pub fn touch(&self, file: FileId, range: ByteRange) {
         let Some(state) = self.files.state(file) else { return };
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         let mut uses = self.uses();
         mapped.extents.overlapping(range).for_each(|(_, entry)| uses.note(entry));
     }
@@ -144,19 +152,19 @@ impl ExtentIndex {
     }
 
     /// Dirty extents of `file` inside `range` in offset order, at most `limit`.
-    pub(super) fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent> {
+    pub fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent> {
         let Some(state) = self.files.state(file) else { return Vec::new() };
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         mapped.extents.dirty(range).take(limit).collect()
     }
 
     /// Bytes of all dirty extents of `file`.
-    pub(super) fn dirty_bytes(&self, file: FileId) -> u64 {
-        self.files.state(file).map_or(0, |state| state.mapped.read().extents.dirty_bytes())
+    pub fn dirty_bytes(&self, file: FileId) -> u64 {
+        self.files.state(file).map_or(0, |state| state.mapped().extents.dirty_bytes())
     }
 
     /// Files with dirty extents, with the time of their oldest in milliseconds since the epoch.
-    pub(super) fn dirty_files(&self) -> Vec<(FileId, u64)> {
+    pub fn dirty_files(&self) -> Vec<(FileId, u64)> {
         self.busy.dirty()
     }
 
@@ -166,16 +174,16 @@ impl ExtentIndex {
     }
 
     /// All extents of a file in offset order.
-    pub(super) fn extents(&self, file: FileId) -> Vec<Extent> {
+    pub fn extents(&self, file: FileId) -> Vec<Extent> {
         let Some(state) = self.files.state(file) else { return Vec::new() };
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         mapped.extents.all().collect()
     }
 
-    /// A file's extents as recorded, with the epoch of the dirty ones.
-    pub(super) fn recorded(&self, file: FileId) -> Vec<(ByteRange, Placement, Option<u64>)> {
+    /// A file's extents as recorded, with the epoch of the dirty ones: what a crash now would leave. For tests.
+    pub fn recorded(&self, file: FileId) -> Vec<(ByteRange, Placement, Option<u64>)> {
         let Some(state) = self.files.state(file) else { return Vec::new() };
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         assert!(mapped.intents.agree_with(&mapped.extents), "intents and extents disagree");
         let mut recorded: Vec<_> = Vec::new();
         for (start, entry) in mapped.extents.entries() {
@@ -196,13 +204,7 @@ impl ExtentIndex {
 pub(super) struct Edit<'i> {
     index: &'i ExtentIndex,
     state: &'i FileState,
-    mapped: RwLockWriteGuard<'i, Mapped>,
-}
-
-impl Drop for Edit<'_> {
-    fn drop(&mut self) {
-        self.index.busy.update(self.state, &self.mapped);
-    }
+    mapped: MappedEdit<'i>,
 }
 
 /// Extents.
@@ -369,6 +371,11 @@ impl Edit<'_> {
     pub(super) fn release(&mut self, range: ByteRange, placement: Placement) {
         let Mapped { extents, blocks, .. } = &mut *self.mapped;
         blocks.release(extents, range, placement);
+    }
+
+    /// Takes the waiting blocks whose epoch is complete.
+    pub(super) fn take_due(&mut self, completed: u64, due: &mut Vec<Discard>) {
+        self.mapped.blocks.take_due(self.state.id, completed, due);
     }
 
     /// Frees discarded blocks; returns whether the file has no more that wait.

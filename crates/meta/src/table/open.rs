@@ -8,7 +8,7 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::blocks::UnmappedBlocks;
-use super::change::Changes;
+use super::change::ExtentChanges;
 use super::critical::CriticalRanges;
 use super::epochs::Epochs;
 use super::evict::Evictor;
@@ -25,11 +25,10 @@ use crate::eviction_queue::EvictionQueue;
 use crate::files::Files;
 use crate::invalidations::Invalidation;
 use crate::load::{self, Recovery, Shutdown, Source};
-use crate::log::{self, Log, Pace};
-use crate::migrate;
 use crate::owner::Owner;
-use crate::records::RecordStore;
+use crate::record_stores::{DEFAULT, by_name};
 use crate::records::unrecorded::Unrecorded;
+use crate::records::{Opening, RecordStore, StoreKind};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
@@ -41,8 +40,7 @@ impl ExtentTable {
 
     /// The same on a machine with the boot id `boot_id`, which distinguishes a power loss from a crash.
     pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
-        let pace = Pace::of(options.records_bytes);
-        Self::open_at_pace(dir, options, boot_id, pace)
+        Self::open_rewriting(dir, options, boot_id, None)
     }
 
     /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes, so that a few
@@ -53,21 +51,29 @@ impl ExtentTable {
         boot_id: &str,
         log_bytes: u64,
     ) -> Result<(Self, Recovery)> {
-        Self::open_at_pace(dir, options, boot_id, Pace::of_log(log_bytes))
+        Self::open_rewriting(dir, options, boot_id, Some(log_bytes))
     }
 
-    fn open_at_pace(
+    fn open_rewriting(
         dir: &Path,
         options: Options,
         boot_id: &str,
-        pace: Pace,
+        rewrite_bytes: Option<u64>,
     ) -> Result<(Self, Recovery)> {
         halocline_os::private::check_above(dir)?;
         let (mut owner, invalidated) = Owner::take_with_witness(dir, options.witness.as_deref())?;
-        let mut damage = None;
-        let records = match options.access {
-            Access::Salvage => salvage_records(&owner, boot_id, &mut damage)?,
-            _ => open_records(&mut owner, boot_id, pace)?,
+        let path = owner.dir().join(STORE_DIR);
+        let is_there = is_there(&path)?;
+        let kind = store_kind(&owner, options.record_store, is_there)?;
+        let (records, damage) = if options.access == Access::Salvage {
+            (kind.salvage)(&PrivateDir::open(&path)?, boot_id)?
+        } else {
+            let torn = owner.last_boot() != Some(boot_id);
+            let set_aside_bytes = options.records_bytes;
+            let opening = Opening { torn, set_aside_bytes, rewrite_bytes };
+            let records = open_records(&mut owner, kind, is_there, opening)?;
+            owner.opened_on(boot_id)?;
+            (records, None)
         };
         let (dmt, mut recovery) = Self::over((owner, &invalidated), records, options, boot_id)?;
         recovery.damage = damage;
@@ -106,7 +112,8 @@ impl ExtentTable {
         let index = ExtentIndex::new(files, (space, sums), loaded.eviction_queue, last);
         let (index, owner) = (Arc::new(index), Arc::new(owner));
         let epochs = Arc::new(Epochs::after(loaded.epoch, loaded.completed));
-        let changes = Arc::new(Changes::new(&records, &index, &epochs, options.intent_bytes));
+        let changes =
+            Arc::new(ExtentChanges::new(&records, &index, &epochs, &owner, options.intent_bytes));
         let dmt = Self {
             evictor: Evictor::new(&records, &index, &epochs),
             blocks: UnmappedBlocks::new(&index, &epochs, loaded.recovery.trim),
@@ -122,7 +129,7 @@ impl ExtentTable {
         };
         dmt.untrusted.honour(invalidated, access)?;
         match access {
-            Access::Change if dmt.usage().dirty > 0 => dmt.owner.mark().set(),
+            Access::Change if dmt.index.usage().dirty > 0 => dmt.owner.mark().set(),
             Access::Change if options.marks_witness => {}
             _ => dmt.owner.mark().leave_off(),
         }
@@ -130,16 +137,45 @@ impl ExtentTable {
     }
 }
 
-/// Opens the records of an owned cache, or creates them in one that is still empty.
-fn open_records(owner: &mut Owner, boot_id: &str, pace: Pace) -> Result<Arc<dyn RecordStore>> {
-    let path = owner.dir().join(STORE_DIR);
-    owner.announce_format()?;
-    // This does not follow a link.
-    let is_there = path.symlink_metadata().map(|_| true).or_else(|error| match error.kind() {
+/// Whether the cache has a store at `path`. This does not follow a link.
+fn is_there(path: &Path) -> Result<bool> {
+    path.symlink_metadata().map(|_| true).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(false),
-        _ => Err(Error::at(&path, "look for")(error)),
-    });
-    if !is_there? {
+        _ => Err(Error::at(path, "look for")(error)),
+    })
+}
+
+/// The kind of the store of an owned cache: of one that is there the kind that it has, else the one that is wanted.
+fn store_kind(
+    owner: &Owner,
+    wanted: Option<&'static StoreKind>,
+    is_there: bool,
+) -> Result<&'static StoreKind> {
+    let has = owner.identity().record_store.as_deref().unwrap_or(DEFAULT.name);
+    match wanted {
+        Some(wanted) if wanted.name == has || !is_there => Ok(wanted),
+        Some(wanted) => Err(Error::invalid(
+            format!(
+                "the cache {} has the record store {has:?}, and {:?} is wanted",
+                owner.dir().display(),
+                wanted.name
+            ),
+            format!("mount it with --record-store {has}, or name an empty directory as the cache"),
+        )),
+        None => by_name(has, &[]),
+    }
+}
+
+/// Opens the records of an owned cache, or creates them in one that is still empty.
+fn open_records(
+    owner: &mut Owner,
+    kind: &StoreKind,
+    is_there: bool,
+    opening: Opening,
+) -> Result<Arc<dyn RecordStore>> {
+    let path = owner.dir().join(STORE_DIR);
+    owner.announce_format(kind)?;
+    if !is_there {
         let half_made = format!("{STORE_DIR}.new");
         if owner.holds_data(&[&half_made])? {
             return Err(Error::Store {
@@ -150,29 +186,11 @@ fn open_records(owner: &mut Owner, boot_id: &str, pace: Pace) -> Result<Arc<dyn 
                     .to_owned(),
             });
         }
-        Log::create(&path)?;
+        kind.create(&path)?;
     }
     let dir = PrivateDir::open(&path)?;
     dir.check_below()?;
-    let torn = owner.last_boot() != Some(boot_id);
-    if migrate::is_in(&dir)? {
-        migrate::migrate(&dir, torn)?;
-    }
-    let log = Log::open(dir, torn, pace)?;
-    owner.opened_on(boot_id)?;
-    Ok(Arc::new(log))
-}
-
-/// The readable records of an owned cache, and why they are incomplete, if they are.
-fn salvage_records(
-    owner: &Owner,
-    boot_id: &str,
-    damage: &mut Option<String>,
-) -> Result<Arc<dyn RecordStore>> {
-    let dir = PrivateDir::open(&owner.dir().join(STORE_DIR))?;
-    let mut salvaged = log::salvage(&dir, boot_id)?;
-    *damage = salvaged.damage.take();
-    Ok(Arc::new(salvaged))
+    (kind.open)(dir, opening)
 }
 
 /// Opens the checksums of a cache whose last session ended as `last_shutdown` says, on a machine booted as `boot_id`. Checksums of bytes that are in
@@ -187,7 +205,7 @@ fn open_checksums(
     let dir = &PrivateDir::open(&owner.dir().join(STORE_DIR))?;
     let is_mapped = |file: FileId, placement: Placement, range: ByteRange| {
         files.get(file).is_some_and(|state| {
-            let mapped = state.mapped.read();
+            let mapped = state.mapped();
             mapped.extents.overlapping(range).any(|(_, extent)| extent.placement == placement)
         })
     };

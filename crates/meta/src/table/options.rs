@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use halocline_model::evict::Eviction;
 
+use crate::records::StoreKind;
 use crate::write_intent::INTENT_BYTES;
 
 /// The source of the time, in milliseconds since the epoch.
@@ -28,6 +29,8 @@ pub struct Options {
     /// Bytes on disk reserved for the records; what they take beyond that counts against the limit. `u64::MAX`: they
     /// are not limited.
     pub records_bytes: u64,
+    /// The kind of the store that keeps the records; the cache MUST NOT have another one. `None`: the kind that it has.
+    pub record_store: Option<&'static StoreKind>,
     /// The eviction policy.
     pub eviction: Box<dyn Eviction>,
     /// Limit of the entries of the critical data table.
@@ -55,6 +58,7 @@ impl Options {
         Self {
             limit_bytes,
             records_bytes: u64::MAX,
+            record_store: None,
             eviction,
             cdt_entries,
             intent_bytes: INTENT_BYTES,
@@ -72,6 +76,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("limit_bytes", &self.limit_bytes)
             .field("records_bytes", &self.records_bytes)
+            .field("record_store", &self.record_store.map(|kind| kind.name))
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
             .field("intent_bytes", &self.intent_bytes)

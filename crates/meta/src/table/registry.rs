@@ -18,7 +18,7 @@ use halocline_os::error::{Error, Result};
 ///
 /// What must hold: memory has a name only once it is recorded, and names are changed one at a time.
 #[derive(Debug)]
-pub(super) struct FileRegistry {
+pub struct FileRegistry {
     records: Arc<dyn RecordStore>,
     critical: Arc<CriticalRanges>,
     names: Mutex<()>,
@@ -66,8 +66,18 @@ impl FileRegistry {
         self.files.write().remove(file);
     }
 
-    /// The records of all files, by id.
-    pub(super) fn all(&self) -> Vec<FileRecord> {
+    /// The file with this origin identity, if the cache knows it.
+    pub fn find(&self, key: OriginKey) -> Option<FileId> {
+        self.files.read().find(key)
+    }
+
+    /// One file's record.
+    pub fn record(&self, file: FileId) -> Option<FileRecord> {
+        self.known(file).ok().map(|state| state.record.lock().clone())
+    }
+
+    /// The records of all files that the cache knows, by id.
+    pub fn all(&self) -> Vec<FileRecord> {
         let files = self.files.read();
         let known = files.all().filter(|state| !state.forgotten.load(Relaxed));
         let mut records: Vec<_> = known.map(|state| state.record.lock().clone()).collect();
@@ -76,7 +86,12 @@ impl FileRegistry {
     }
 
     /// The file with this origin identity, registered under `path` if it is new.
-    pub(super) fn register_on(
+    pub fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
+        self.register_on(None, key, path)
+    }
+
+    /// The same for a file that lies on a `mount` below the origin's root, see [`FileRecord::mount`].
+    pub fn register_on(
         &self,
         mount: Option<OriginKey>,
         key: OriginKey,
@@ -102,7 +117,7 @@ impl FileRegistry {
     }
 
     /// Records the current state of the origin's file.
-    pub(super) fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
+    pub fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
         let mut record = state.record.lock().clone();
@@ -117,7 +132,7 @@ impl FileRegistry {
     }
 
     /// Renames `from`, and everything below it if it is a directory, to `to`.
-    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = self.files.read().renamed(from, to);
         self.commit_paths(&moved)?;
@@ -128,7 +143,7 @@ impl FileRegistry {
     }
 
     /// Exchanges the paths `a` and `b`, with everything below each.
-    pub(super) fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
+    pub fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = {
             let files = self.files.read();
@@ -152,7 +167,7 @@ impl FileRegistry {
     }
 
     fn has_nothing_of(&self, state: &FileState) -> bool {
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         !state.forgotten.load(Relaxed)
             && mapped.extents.is_empty()
             && mapped.blocks.is_empty()
@@ -160,11 +175,11 @@ impl FileRegistry {
     }
 
     /// Forgets a file that has no extents.
-    pub(super) fn forget(&self, file: FileId) -> Result<()> {
+    pub fn forget(&self, file: FileId) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
         let _change = state.change.lock();
-        if !state.mapped.read().extents.is_empty() {
+        if !state.mapped().extents.is_empty() {
             return Err(Error::invalid(
                 format!("file {} still has extents", file.0),
                 "unmap them first; this is a fault of the program",
@@ -177,19 +192,19 @@ impl FileRegistry {
         state.forgotten.store(true, Relaxed);
         let mut files = self.files.write();
         files.unregister(&record);
-        if state.mapped.read().blocks.is_empty() {
+        if state.mapped().blocks.is_empty() {
             files.remove(file);
         }
         Ok(())
     }
 
     /// Whether the cache knows a file but has nothing of it: no extent, no block, no critical range.
-    pub(super) fn is_empty(&self, file: FileId) -> bool {
+    pub fn is_empty(&self, file: FileId) -> bool {
         self.state(file).is_some_and(|state| self.has_nothing_of(&state))
     }
 
     /// All such files.
-    pub(super) fn empty_files(&self) -> Vec<FileId> {
+    pub fn empty_files(&self) -> Vec<FileId> {
         let files = self.files.read();
         files.all().filter(|state| self.has_nothing_of(state)).map(|state| state.id).collect()
     }

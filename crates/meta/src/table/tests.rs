@@ -1,12 +1,13 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
+use halocline_model::request::ByteRange;
 
 use super::*;
 use crate::load::{Recovery, Shutdown};
 use crate::records::memory::Disk;
-use crate::{BLOCK, Stamp};
+use crate::{BLOCK, OriginKey, Stamp};
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
@@ -26,29 +27,29 @@ fn blocks(first: u64, count: u64) -> ByteRange {
 /// Makes changes of every kind, as far as they are accepted.
 fn live(table: &ExtentTable) -> Result<()> {
     let key = |inode| OriginKey { inode, born_ns: 1 };
-    let a = table.register(key(1), Path::new("d/a"))?;
-    let b = table.register(key(2), Path::new("d/b"))?;
+    let a = table.files().register(key(1), Path::new("d/a"))?;
+    let b = table.files().register(key(2), Path::new("d/b"))?;
     for number in 0..4 {
-        assert!(table.reserve(a, blocks(number * 100, 90), HERE));
-        table.map(a, blocks(number * 100, 90), HERE, number % 2 == 0)?;
+        assert!(table.blocks().reserve(a, blocks(number * 100, 90), HERE));
+        table.changes().map(a, blocks(number * 100, 90), HERE, number % 2 == 0)?;
     }
-    table.map(b, blocks(0, 4), HERE, true)?;
-    table.mark_dirty(a, blocks(110, 20))?;
-    table.cut_dirty(a, blocks(0, 50))?;
-    table.rename(Path::new("d"), Path::new("e"))?;
-    table.exchange(Path::new("e/a"), Path::new("e/b"))?;
-    table.stamp(b, Stamp::Closed { size: 1, mtime_ns: 2, ctime_ns: 3 })?;
+    table.changes().map(b, blocks(0, 4), HERE, true)?;
+    table.changes().mark_dirty(a, blocks(110, 20))?;
+    table.changes().cut_dirty(a, blocks(0, 50))?;
+    table.files().rename(Path::new("d"), Path::new("e"))?;
+    table.files().exchange(Path::new("e/a"), Path::new("e/b"))?;
+    table.files().stamp(b, Stamp::Closed { size: 1, mtime_ns: 2, ctime_ns: 3 })?;
     table.barrier()?;
-    let dirty = table.dirty(a, ALL, 9);
+    let dirty = table.index().dirty(a, ALL, 9);
     let dirty: Vec<_> = dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
-    table.mark_clean(a, &dirty)?;
-    table.unmap(a, blocks(40, 100))?;
-    table.unmap(b, ALL)?;
-    table.forget(b)?;
+    table.changes().mark_clean(a, &dirty)?;
+    table.changes().unmap(a, blocks(40, 100))?;
+    table.changes().unmap(b, ALL)?;
+    table.files().forget(b)?;
     table.barrier()?;
-    let evicted = table.evict(BLOCK, None, &mut |_, _| true)?;
+    let evicted = table.evictor().evict(BLOCK, None, &mut |_, _| true)?;
     for discard in &evicted {
-        table.discarded(discard);
+        table.blocks().discarded(discard);
     }
     Ok(())
 }
@@ -57,8 +58,8 @@ fn live(table: &ExtentTable) -> Result<()> {
 type Known = (OriginKey, PathBuf, Vec<(ByteRange, Placement, Option<u64>)>);
 
 fn known(table: &ExtentTable) -> Vec<Known> {
-    let files = table.files().into_iter();
-    files.map(|file| (file.key, file.path, table.recorded(file.id))).collect()
+    let files = table.files().all().into_iter();
+    files.map(|file| (file.key, file.path, table.index().recorded(file.id))).collect()
 }
 
 /// Memory is never ahead of the records, nor they of memory: whichever write is refused, the next opening finds what
@@ -93,13 +94,16 @@ fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
 fn a_file_that_was_forgotten_has_nothing_to_unmap() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
     let (table, _) = open(dir.path(), &disk).unwrap();
-    let file = table.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
-    assert!(table.reserve(file, blocks(0, 4), HERE));
-    table.map(file, blocks(0, 4), HERE, true).unwrap();
-    table.unmap(file, ALL).unwrap();
-    table.forget(file).unwrap();
-    table.unmap(file, ALL).unwrap();
-    assert!(table.map(file, blocks(0, 4), HERE, true).is_err(), "nothing is mapped of it again");
+    let file = table.files().register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
+    assert!(table.blocks().reserve(file, blocks(0, 4), HERE));
+    table.changes().map(file, blocks(0, 4), HERE, true).unwrap();
+    table.changes().unmap(file, ALL).unwrap();
+    table.files().forget(file).unwrap();
+    table.changes().unmap(file, ALL).unwrap();
+    assert!(
+        table.changes().map(file, blocks(0, 4), HERE, true).is_err(),
+        "nothing is mapped of it again"
+    );
 }
 
 /// If an opening cannot record what a power loss took, the next one finds the loss again.
@@ -108,8 +112,8 @@ fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
     let (table, _) = open(dir.path(), &disk).unwrap();
     live(&table).unwrap();
-    let file = table.find(OriginKey { inode: 1, born_ns: 1 }).unwrap();
-    table.map(file, blocks(900, 1), HERE, true).unwrap();
+    let file = table.files().find(OriginKey { inode: 1, born_ns: 1 }).unwrap();
+    table.changes().map(file, blocks(900, 1), HERE, true).unwrap();
     drop(table);
     let reopen = || {
         let found = Owner::take_with_witness(dir.path(), None).unwrap();

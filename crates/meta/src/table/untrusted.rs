@@ -6,7 +6,7 @@ use std::sync::Arc;
 use halocline_model::request::ByteRange;
 
 use super::Access;
-use super::change::Changes;
+use super::change::ExtentChanges;
 use super::extent_index::ExtentIndex;
 use crate::invalidations::Invalidation;
 use crate::owner::{LOCK_FILE, Owner};
@@ -14,15 +14,16 @@ use crate::{Extent, FileId};
 use halocline_os::error::{Error, Result};
 
 /// What the records say although it is not so.
-pub(super) struct Untrusted {
-    changes: Arc<Changes>,
+#[derive(Debug)]
+pub struct Untrusted {
+    changes: Arc<ExtentChanges>,
     index: Arc<ExtentIndex>,
     owner: Arc<Owner>,
 }
 
 impl Untrusted {
     pub(super) fn new(
-        changes: &Arc<Changes>,
+        changes: &Arc<ExtentChanges>,
         index: &Arc<ExtentIndex>,
         owner: &Arc<Owner>,
     ) -> Self {
@@ -30,16 +31,20 @@ impl Untrusted {
         Self { changes, index, owner: Arc::clone(owner) }
     }
 
-    /// See [`ExtentTable::abandon`](super::ExtentTable::abandon).
-    pub(super) fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
+    /// For a store that is not [`usable`](super::change::ExtentChanges::usable): unmaps `range` in memory, after ensuring by other means that
+    /// no later opening trusts what its records say about these bytes. An error means that there was no such means;
+    /// nothing is changed then.
+    pub fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
         self.changes.unmap_unrecorded(file, range, |dirty| {
             let what = if dirty { Invalidation::Bytes(file, range) } else { Invalidation::Clean };
             if self.owner.invalidations().is_given_up() { Ok(()) } else { self.invalidate(what) }
         })
     }
 
-    /// See [`ExtentTable::give_up`](super::ExtentTable::give_up).
-    pub(super) fn give_up(&self) -> Result<()> {
+    /// For a store that is not [`usable`](super::change::ExtentChanges::usable), and whose dirty bytes are no longer needed: ensures that no
+    /// later opening trusts anything. From then on [`abandon`](Self::abandon) only changes memory. An error means that
+    /// there was no means to inform a later opening.
+    pub fn give_up(&self) -> Result<()> {
         debug_assert!(self.changes.usable().is_err(), "a store that works records it");
         let said = self.invalidate(Invalidation::All);
         self.owner.invalidations().give_up();
@@ -84,7 +89,7 @@ impl Untrusted {
     fn unmap_all(&self, doomed: impl Fn(&Extent) -> bool) -> Result<()> {
         let states = self.index.files().states();
         for state in states {
-            let extents: Vec<_> = state.mapped.read().extents.all().collect();
+            let extents: Vec<_> = state.mapped().extents.all().collect();
             for extent in extents.iter().filter(|extent| doomed(extent)) {
                 self.changes.unmap(state.id, extent.range)?;
             }

@@ -124,7 +124,7 @@ impl Pair {
         let ids = (0..FILES)
             .map(|file| {
                 let key = OriginKey { inode: file, born_ns: 0 };
-                dmt.register(key, Path::new(&file.to_string())).unwrap()
+                dmt.files().register(key, Path::new(&file.to_string())).unwrap()
             })
             .collect();
         let model = Model::new();
@@ -145,7 +145,7 @@ impl Pair {
 
     fn reopen(&mut self, last_shutdown: Shutdown) {
         // A new run begins after every epoch that was recorded: in a write intent, that of its first write.
-        let recorded = self.ids.iter().flat_map(|&id| self.dmt().recorded(id));
+        let recorded = self.ids.iter().flat_map(|&id| self.dmt().index().recorded(id));
         let seen = recorded.filter_map(|(_, _, dirty)| dirty).max();
         let last = self.model.end_run(seen);
         self.dmt = None;
@@ -177,7 +177,7 @@ impl Pair {
     fn believe_records(&mut self) -> TestCaseResult {
         for (file, &id) in self.ids.iter().enumerate() {
             let mut recorded = vec![None; BYTES];
-            for (range, place, dirty) in self.dmt().recorded(id) {
+            for (range, place, dirty) in self.dmt().index().recorded(id) {
                 let cell = Cell { place: place == placement(true), dirty };
                 recorded[range.start as usize..range.end as usize].fill(Some(cell));
             }
@@ -201,7 +201,7 @@ impl Pair {
             if !self.reserve(file, part, place) {
                 continue;
             }
-            self.dmt().map(self.id(file), part, placement(place), dirty).unwrap();
+            self.dmt().changes().map(self.id(file), part, placement(place), dirty).unwrap();
             let at = self
                 .model
                 .reserved
@@ -227,7 +227,7 @@ impl Pair {
         let covered = self.model.covered();
         self.model.waiting = waited.difference(&covered).copied().collect();
         let fits = self.model.used() <= LIMIT;
-        assert_eq!(self.dmt().reserve(self.id(file), range, placement(place)), fits, "I5");
+        assert_eq!(self.dmt().blocks().reserve(self.id(file), range, placement(place)), fits, "I5");
         if !fits {
             self.model.reserved.pop();
             self.model.waiting = waited;
@@ -238,10 +238,10 @@ impl Pair {
     }
 
     fn mark_clean(&mut self, file: u64, range: ByteRange, stale: bool) {
-        let dirty = self.dmt().dirty(self.id(file), range, usize::MAX);
+        let dirty = self.dmt().index().dirty(self.id(file), range, usize::MAX);
         let stale_by = u64::from(stale) * 1_000_000;
         let list: Vec<_> = dirty.iter().map(|e| (e.range, e.generation + stale_by)).collect();
-        let cleaned = self.dmt().mark_clean(self.id(file), &list).unwrap();
+        let cleaned = self.dmt().changes().mark_clean(self.id(file), &list).unwrap();
         if stale {
             assert_eq!(cleaned, 0, "a stale generation clears nothing (I3)");
             return;
@@ -256,7 +256,7 @@ impl Pair {
     }
 
     fn unmap(&mut self, file: u64, range: ByteRange) {
-        self.dmt().unmap(self.id(file), range).unwrap();
+        self.dmt().changes().unmap(self.id(file), range).unwrap();
         self.model.unsettled = true;
         let mut touched = BTreeSet::new();
         for at in range.start..range.end {
@@ -268,24 +268,20 @@ impl Pair {
     }
 
     fn evict(&mut self, wanted: u64, keep: Option<(u64, ByteRange)>) -> TestCaseResult {
-        let before: Vec<_> = self.ids.iter().map(|&id| self.dmt().extents(id)).collect();
+        let before: Vec<_> = self.ids.iter().map(|&id| self.dmt().index().extents(id)).collect();
         let kept = keep.map(|(file, range)| (self.id(file), range));
         let mut locked = Vec::new();
-        let discards = self
-            .dmt()
-            .evict(wanted, kept, &mut |file, range| {
-                assert!(
-                    !locked.iter().any(|&(f, r): &(_, ByteRange)| f == file && r.overlaps(range)),
-                    "locked twice"
-                );
-                locked.push((file, range));
-                true
-            })
-            .unwrap();
+        let mut lock = |file, range: ByteRange| {
+            let is_locked = |&(f, r): &(_, ByteRange)| f == file && r.overlaps(range);
+            assert!(!locked.iter().any(is_locked), "locked twice");
+            locked.push((file, range));
+            true
+        };
+        let discards = self.dmt().evictor().evict(wanted, kept, &mut lock).unwrap();
         let mut touched = BTreeSet::new();
         let mut possible = self.model.covered();
         for (file, extents) in before.iter().enumerate() {
-            let after = self.dmt().extents(self.ids[file]);
+            let after = self.dmt().index().extents(self.ids[file]);
             let file = file as u64;
             for extent in extents {
                 let place = extent.placement == placement(true);
@@ -349,7 +345,7 @@ impl Pair {
     }
 
     fn is_recorded_dirty(&self, file: u64, range: ByteRange) -> bool {
-        let recorded = self.dmt().recorded(self.id(file));
+        let recorded = self.dmt().index().recorded(self.id(file));
         recorded.iter().any(|record| record.2.is_some() && record.0.contains(range))
     }
 
@@ -362,7 +358,7 @@ impl Pair {
                 let range = ByteRange::at(block.2 * BLOCK, BLOCK);
                 // As the caller does: what is in use again is neither punched nor given back.
                 if !covered.contains(&block) {
-                    self.dmt().discarded(&Discard { range, ..discard });
+                    self.dmt().blocks().discarded(&Discard { range, ..discard });
                     // What was claimed and given up since waits for another turn.
                     if self.model.handed_out.remove(&block) {
                         self.model.waiting.remove(&block);
@@ -382,14 +378,14 @@ impl Pair {
             }
             Op::ReleaseAll => {
                 for (file, range, place) in std::mem::take(&mut self.model.reserved) {
-                    self.dmt().release(self.id(file), range, placement(place));
+                    self.dmt().blocks().release(self.id(file), range, placement(place));
                     self.model.waiting.extend(blocks(file, range, place));
                 }
                 let covered = self.model.covered();
                 self.model.waiting.retain(|block| !covered.contains(block));
             }
             Op::MarkDirty { file, range } => {
-                self.dmt().mark_dirty(self.id(file), range).unwrap();
+                self.dmt().changes().mark_dirty(self.id(file), range).unwrap();
                 let epoch = self.model.epoch;
                 for cell in self.model.bytes(file, range).iter_mut().flatten() {
                     cell.dirty.get_or_insert(epoch);
@@ -397,14 +393,14 @@ impl Pair {
             }
             Op::MarkClean { file, range, stale } => self.mark_clean(file, range, stale),
             Op::Unmap { file, range } => self.unmap(file, range),
-            Op::Touch { file, range } => self.dmt().touch(self.id(file), range),
+            Op::Touch { file, range } => self.dmt().index().touch(self.id(file), range),
             Op::Pin { file, pinned } => {
-                self.dmt().pin(self.id(file), pinned);
+                self.dmt().evictor().pin(self.id(file), pinned);
                 self.model.pinned[file as usize] = pinned;
             }
             Op::Evict { blocks, keep } => self.evict(blocks * BLOCK, keep)?,
             Op::Take => {
-                let due = self.dmt().take_discards();
+                let due = self.dmt().blocks().take_discards();
                 for discard in &due {
                     let file = self.file(discard.file);
                     for block in blocks(file, discard.range, discard.placement == placement(true)) {
@@ -417,7 +413,7 @@ impl Pair {
             Op::Discarded => self.discard(),
             Op::Cut => {
                 // What was held may be recorded as clean now, for the barrier to make evictable.
-                self.model.unsettled |= self.dmt().usage().held > 0;
+                self.model.unsettled |= self.dmt().index().usage().held > 0;
                 self.dmt().cut();
                 self.model.cut = self.model.epoch;
                 self.model.epoch += 1;
@@ -450,7 +446,8 @@ impl Pair {
         let mut segments = Vec::new();
         for (file, cells) in self.model.cells.iter().enumerate() {
             let mut seen = vec![None; BYTES];
-            self.dmt().lookup(self.ids[file], ByteRange::new(0, BYTES as u64), &mut segments);
+            let all = ByteRange::new(0, BYTES as u64);
+            self.dmt().index().lookup(self.ids[file], all, &mut segments);
             let mut at = 0;
             for segment in &segments {
                 prop_assert_eq!(segment.range.start, at, "segments are in order without gaps");
@@ -471,11 +468,12 @@ impl Pair {
                 prop_assert_eq!((file, at, seen[at]), (file, at, want[at]), "a mapping differs");
             }
         }
-        let usage = self.dmt().usage();
+        let usage = self.dmt().index().usage();
         prop_assert_eq!((usage.mapped, usage.dirty), (mapped, dirty));
         prop_assert_eq!(usage.used, self.model.used(), "I5: blocks counted against brute force");
         prop_assert!(usage.used <= LIMIT, "I5");
-        let extents: Vec<_> = self.ids.iter().flat_map(|&id| self.dmt().extents(id)).collect();
+        let extents = self.ids.iter().flat_map(|&id| self.dmt().index().extents(id));
+        let extents: Vec<_> = extents.collect();
         prop_assert_eq!(usage.extents, extents.len() as u64);
         prop_assert_eq!(usage.dirty_extents, extents.iter().filter(|e| e.dirty).count() as u64);
         Ok(())

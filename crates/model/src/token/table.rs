@@ -423,6 +423,9 @@ impl Tokens {
         enough: impl Fn(Mode) -> bool,
     ) {
         for gap in self.missing(session, enough, range) {
+            // Of the dead, too, if they may have dirty bytes there.
+            let is_taken = self.conflicting(session, mode).any(|held| held.range.overlaps(gap));
+            assert!(!is_taken, "I11, I13: a token for bytes that another session has");
             let (mine, others): (Vec<Held>, Vec<Held>) =
                 self.held.drain(..).partition(|held| held.session == session);
             self.held = others;

@@ -102,7 +102,10 @@ pub(crate) fn note(shared: &PrivateDir, node: &str) -> Result<()> {
 
 /// The name of the node whose SSD of this tier is at a path, if there is one.
 pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
-    let found = whose(path).ok()?;
+    node_in(&whose(path).ok()?, tier)
+}
+
+fn node_in(found: &str, tier: &str) -> Option<String> {
     let (node, of) = found.split_once('\n')?;
     (of == tier && check_node(node).is_ok()).then(|| node.to_owned())
 }
@@ -184,4 +187,39 @@ fn whose(path: &Path) -> io::Result<String> {
     let file = std::fs::File::from(beneath::open(root.as_fd(), &name, flags, Mode::empty())?);
     let bytes = bounded::read_from(&file, BYTES_MAX)?;
     text(&bytes, path, NODE).map_err(|error| io::Error::other(error.to_string()))
+}
+
+/// What anyone who can write to an SSD, or to the shared disk, has put into the files that identify them: body of a fuzz
+/// target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::{BYTES_MAX, NODE, NODE_BYTES_MAX, Path, check_node, node_in, other, text};
+
+    /// The file of an SSD or of the shared disk: a node that is found can be a part of a path, and whatever is said of it is
+    /// one line.
+    pub(crate) fn identifying(bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(usize::try_from(BYTES_MAX).expect("small"))];
+        let path = Path::new("/mnt/ssd");
+        let found = match text(bytes, path, NODE) {
+            Ok(found) => found,
+            Err(error) => return assert!(!error.to_string().contains(char::is_control)),
+        };
+        assert!(!found.is_empty() || bytes.iter().all(|byte| byte.is_ascii_whitespace()));
+        for tier in ["", "00112233445566778899aabbccddeeff", "t"] {
+            let Some(node) = node_in(&found, tier) else { continue };
+            check_node(&node).expect("it was checked");
+            assert!(node.len() <= NODE_BYTES_MAX && !node.contains(['/', '\0']) && node != "..");
+            assert_eq!(node_in(&format!("{node}\n{tier}"), tier), Some(node));
+        }
+        for node in ["n1", ""] {
+            assert!(!other(path, &found, node).to_string().contains(char::is_control));
+        }
+    }
+
+    /// Seeds of [`identifying`].
+    #[cfg(test)]
+    pub(crate) fn seeds() -> [(&'static str, Vec<u8>); 2] {
+        let node = b"n1.rack-2_a\n00112233445566778899aabbccddeeff\n".to_vec();
+        [("node", node), ("tier", b"00112233445566778899aabbccddeeff\n".to_vec())]
+    }
 }

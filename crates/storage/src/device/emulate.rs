@@ -10,6 +10,8 @@
 //! what was written survives `kill -9`; it survives a power loss only if the file system below has written it back.
 
 mod common_queue;
+#[cfg(any(test, fuzzing))]
+pub(crate) use common_queue::fuzzing;
 mod link;
 mod sleep;
 

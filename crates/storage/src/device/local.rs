@@ -39,7 +39,7 @@ impl Device for LocalDevice {
         offset: u64,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        let (file, mut rest, mut done) = (file.file()?, bufs, 0);
+        let (file, mut rest, mut done) = (file.local()?, bufs, 0);
         while !rest.is_empty() {
             let batch = rest.len().min(IOV_MAX);
             if rest[..batch].iter().all(|buf| buf.is_empty()) {
@@ -60,7 +60,7 @@ impl Device for LocalDevice {
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        let (file, mut at) = (file.file()?, offset);
+        let (file, mut at) = (file.local()?, offset);
         for batch in bufs.chunks(IOV_MAX) {
             let len = batch.iter().map(|buf| buf.len() as u64).sum::<u64>();
             write_batch(file, at, len, batch)?;
@@ -70,17 +70,17 @@ impl Device for LocalDevice {
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
-        let file = file.file()?;
+        let file = file.local()?;
         retry(|| rustix::fs::fallocate(file, how.mode(), range.start, range.len()))
     }
 
     fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
-        let file = file.file()?;
+        let file = file.local()?;
         retry(|| rustix::fs::ftruncate(file, len))
     }
 
     fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()> {
-        let file = file.file()?;
+        let file = file.local()?;
         retry(|| if data_only { rustix::fs::fdatasync(file) } else { rustix::fs::fsync(file) })
     }
 
@@ -177,13 +177,12 @@ mod tests {
 
     #[test]
     fn punched_ranges_read_as_zeros_and_free_blocks() {
-        use std::os::unix::fs::MetadataExt;
         let (_dir, device, file) = scratch();
         device.write_at(&file, 0, &[IoSlice::new(&[1; 3 * 4096])]).unwrap();
         device.sync(&file, true).unwrap();
-        let before = file.file().unwrap().metadata().unwrap().blocks();
+        let before = file.allocated().unwrap();
         device.allocate(&file, ByteRange::at(4096, 4096), Allocate::PunchHole).unwrap();
-        assert_eq!(file.file().unwrap().metadata().unwrap().blocks(), before - 8);
+        assert_eq!(file.allocated().unwrap(), before - 4096);
         let mut back = [9; 3 * 4096];
         device.read_at(&file, 0, &mut [IoSliceMut::new(&mut back)]).unwrap();
         assert!(back[4096..8192].iter().all(|&byte| byte == 0));

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::{Device, Directory, ServerFile, Space};
+use super::{Device, Directory, OpaqueFile, ServerFile, Space};
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 
@@ -34,7 +34,7 @@ struct Files {
 
 /// The bytes of one file: a hole wherever there is no block.
 #[derive(Debug, Clone, Default)]
-pub(super) struct MemoryFile(Arc<RwLock<Content>>);
+struct MemoryFile(Arc<RwLock<Content>>);
 
 #[derive(Debug, Default)]
 struct Content {
@@ -142,23 +142,31 @@ impl Content {
     }
 }
 
-impl MemoryFile {
-    pub(super) fn len(&self) -> u64 {
-        self.0.read().len
+impl OpaqueFile for MemoryFile {
+    fn again(&self) -> Box<dyn OpaqueFile> {
+        Box::new(self.clone())
     }
 
-    /// Bytes of blocks.
-    pub(super) fn allocated(&self) -> u64 {
-        self.0.read().blocks.len() as u64 * BLOCK
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.read().len)
     }
 
-    pub(super) fn seek(&self, whence: SeekFrom) -> io::Result<u64> {
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.0.read().blocks.len() as u64 * BLOCK)
+    }
+
+    fn seek(&self, whence: SeekFrom) -> io::Result<u64> {
         match whence {
             SeekFrom::Data(from) => self.0.read().seek(from, true),
             SeekFrom::Hole(from) => self.0.read().seek(from, false),
             _ => Err(Errno::INVAL.into()),
         }
     }
+}
+
+/// The content of a file of such a server.
+fn content(file: &ServerFile) -> io::Result<&RwLock<Content>> {
+    file.as_opaque::<MemoryFile>().map(|file| &*file.0)
 }
 
 impl Directory for MemoryServer {
@@ -169,7 +177,7 @@ impl Directory for MemoryServer {
     fn create(&self, path: &Path) -> io::Result<ServerFile> {
         let made = || {
             let number = self.0.made.fetch_add(1, Ordering::Relaxed) + 1;
-            ServerFile::in_memory(MemoryFile::default(), number)
+            ServerFile::opaque(Box::<MemoryFile>::default(), number)
         };
         self.0.by_path.lock().entry(path.to_owned()).or_insert_with(made).again()
     }
@@ -227,7 +235,7 @@ impl Device for MemoryServer {
         offset: u64,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        let content = file.memory()?.0.read();
+        let content = content(file)?.read();
         let mut done = 0;
         for buf in bufs {
             let count = content.read(offset + done as u64, buf);
@@ -240,7 +248,7 @@ impl Device for MemoryServer {
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        let mut content = file.memory()?.0.write();
+        let mut content = content(file)?.write();
         let mut at = offset;
         for buf in bufs {
             content.write(at, buf);
@@ -250,7 +258,7 @@ impl Device for MemoryServer {
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
-        let mut content = file.memory()?.0.write();
+        let mut content = content(file)?.write();
         match how {
             Allocate::PunchHole => content.zero(range, false),
             Allocate::Zero { .. } => content.zero(range, true),
@@ -263,12 +271,12 @@ impl Device for MemoryServer {
     }
 
     fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
-        file.memory()?.0.write().truncate(len);
+        content(file)?.write().truncate(len);
         Ok(())
     }
 
     fn sync(&self, file: &ServerFile, _: bool) -> io::Result<()> {
-        file.memory().map(drop)
+        content(file).map(drop)
     }
 
     fn space(&self) -> io::Result<Space> {

@@ -215,8 +215,9 @@ impl VolumeFile {
     pub(super) fn forget_pages(&self) -> io::Result<bool> {
         let mut are_gone = true;
         for lazy_file in &self.files {
-            let Some(file) = lazy_file.existing()? else { continue };
-            let file = file.file()?;
+            // What the kernel does not know it keeps no pages of.
+            let descriptor = lazy_file.existing()?.and_then(ServerFile::descriptor);
+            let Some(file) = descriptor else { continue };
             client_pages::drop_all(file)?;
             are_gone &= client_pages::are_gone(file, 0, 0)?.unwrap_or(true);
         }

@@ -31,7 +31,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Decorate, Server, Volume};
-use crate::device::ServerFile;
+use crate::device::NamedFile;
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_os::error::{Error, Result};
 use halocline_os::locked_file::LockedFile;
@@ -245,7 +245,7 @@ impl Origin {
 
     /// The data of a namespace file that is already open, with the access it was opened with.
     pub fn adopt_data(&self, node: File) -> io::Result<OriginFile> {
-        let node = ServerFile::new(node)?;
+        let node = NamedFile::new(node)?;
         if !self.striped {
             let server = Arc::clone(&self.volume.servers()[0]);
             return Ok(OriginFile(Data::Plain { server, file: node }));

@@ -29,6 +29,7 @@ use super::origin::sparse_copy::{Progress, copy_data};
 use super::origin::tree_walk::{DIRECTORY, Node, at, by_descriptor, file, tree};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
+use halocline_os::posix_acl;
 use halocline_os::private::own_uid;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::namespace::xattr::hidden_xattr;
@@ -298,7 +299,7 @@ fn copy_owner(found: &Metadata, to: &OwnedFd, shown: &Path) -> io::Result<()> {
 /// Paths by descriptors lead to a link itself. ACLs that new entries inherited from the directory of the copy are not
 /// the file's, and are removed.
 fn copy_xattrs(from: &Path, to: &Path, shown: &Path) -> io::Result<()> {
-    for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+    for acl in [posix_acl::ACCESS, posix_acl::DEFAULT] {
         match rustix::fs::removexattr(to, acl) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
             // Links and special files have none.

@@ -19,6 +19,7 @@ mod passthrough;
 mod permissions;
 mod power;
 mod scenarios;
+mod schedules;
 mod ssd_room;
 mod status;
 mod tier_sets;

@@ -5,7 +5,9 @@ use crate::config::bounds::ENTRIES;
 use crate::config::scope::Scope;
 use crate::config::shares::SIZE_MIN;
 use crate::config::units::{Kind, format_duration, parse_duration};
-use crate::config::values::{count, globs, mode, mode_text, name, put, size, size_text};
+use crate::config::values::{
+    count, globs, mode, mode_text, name, put, record_store, size, size_text,
+};
 
 const MODES: &[&str] = &["write-back", "write-through", "read-only"];
 
@@ -49,6 +51,15 @@ pub(super) const ROWS: &[OptionSpec] = &[
         |c| c.eviction.clone(),
         |c, v| name(&mut c.eviction, v, Kind::Eviction),
         "Eviction policy: which clean extent leaves first."
+    ),
+    option!(
+        "record_store",
+        Cache,
+        Kind::RecordStore,
+        |c| c.record_store.clone(),
+        |c, v| record_store(&mut c.record_store, v),
+        "What keeps the records of what is cached. There is one, `log`. A cache keeps the one that it \
+         was made with, and a mount that names another is refused."
     ),
     option!(
         "pin",

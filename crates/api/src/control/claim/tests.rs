@@ -71,12 +71,12 @@ fn i8_of_claims_that_begin_at_the_same_moment_one_stays() {
     let dir = fs::canonicalize(scratch.path()).unwrap();
     let (dirs, cache) = ([&*dir], Path::new("cache"));
     let request = ClaimRequest { dirs: &dirs, cache, use_as: UseAs::OnlyUser };
-    let patience = Instant::now() + Duration::from_mins(5);
+    let deadline = Instant::now() + Duration::from_mins(5);
     let begun = [3, 1, 2].map(|nonce| Claim::begin(&request, nonce));
     let settled = thread::scope(|scope| {
         let settle = |(claim, above): (Claim, Vec<_>)| {
             let request = &request;
-            scope.spawn(move || claim.settle(request, &above, patience))
+            scope.spawn(move || claim.settle(request, &above, deadline))
         };
         let ended = begun.map(settle).map(|thread| thread.join().unwrap());
         ended.map(|settled| settled.ok().map(|claim| claim.nonce))

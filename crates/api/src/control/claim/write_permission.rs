@@ -12,26 +12,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use halocline_os::posix_acl::{self, Entry, tag};
 use halocline_os::process_status::ProcessStatus;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::net::UCred;
 use rustix::process::{geteuid, test_kill_process};
-
-/// Extended attribute that holds an ACL, and the numbers in it (`linux/posix_acl_xattr.h`).
-const ACL_XATTR: &str = "system.posix_acl_access";
-const ACL_VERSION: u32 = 2;
-const ACL_USER: u16 = 0x02;
-const ACL_GROUP_OWNER: u16 = 0x04;
-const ACL_GROUP: u16 = 0x08;
-const ACL_WRITE: u16 = 0x02;
 
 /// The attributes of a directory that decide about access.
 struct Directory {
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Tag, permissions and id of each entry of its ACL.
-    acl: Vec<(u16, u16, u32)>,
+    /// The entries of its ACL.
+    acl: Vec<Entry>,
 }
 
 /// Whether the process could change the contents of a directory that it claims: the last one of `way`, which leads up
@@ -78,8 +71,8 @@ impl Directory {
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         let seen = fs::metadata(&path).ok()?;
         let mut value = vec![0; 64 << 10];
-        let len = rustix::fs::getxattr(&path, ACL_XATTR, &mut value[..]).unwrap_or(0);
-        let acl = parse_acl(&value[..len]).unwrap_or_default();
+        let len = rustix::fs::getxattr(&path, posix_acl::ACCESS, &mut value[..]).unwrap_or(0);
+        let acl = posix_acl::decode(&value[..len]).unwrap_or_default();
         Some(Self { uid: seen.uid(), gid: seen.gid(), mode: seen.mode(), acl })
     }
 
@@ -89,32 +82,14 @@ impl Directory {
         if self.mode & 0o002 != 0 || (self.mode & 0o020 != 0 && is_member(self.gid)) {
             return true;
         }
-        let writing = self.acl.iter().filter(|(_, permissions, _)| permissions & ACL_WRITE != 0);
-        writing.into_iter().any(|(tag, _, id)| match *tag {
-            ACL_USER => *id == uid,
-            ACL_GROUP => is_member(*id),
-            ACL_GROUP_OWNER => is_member(self.gid),
+        let mut writing = self.acl.iter().filter(|entry| entry.bits & posix_acl::WRITE != 0);
+        writing.any(|entry| match entry.tag {
+            tag::USER => entry.id == uid,
+            tag::GROUP => is_member(entry.id),
+            tag::OWNING_GROUP => is_member(self.gid),
             _ => false,
         })
     }
-}
-
-/// The whole entries of an ACL.
-fn parse_acl(value: &[u8]) -> Option<Vec<(u16, u16, u32)>> {
-    let (version, entries) = value.split_first_chunk()?;
-    (u32::from_le_bytes(*version) == ACL_VERSION).then(|| {
-        let (entries, _) = entries.as_chunks::<8>();
-        entries
-            .iter()
-            .map(|[t0, t1, p0, p1, id @ ..]| {
-                (
-                    u16::from_le_bytes([*t0, *t1]),
-                    u16::from_le_bytes([*p0, *p1]),
-                    u32::from_le_bytes(*id),
-                )
-            })
-            .collect()
-    })
 }
 
 /// Whether the claiming process is in a group. It lives as long as its claim does: a name that someone keeps for a
@@ -158,26 +133,19 @@ mod tests {
 
     #[test]
     fn mode_and_acl_say_who_may_write() {
-        let dir =
-            |mode, acl: &[(u16, u16, u32)]| Directory { uid: 1, gid: 50, mode, acl: acl.to_vec() };
+        let dir = |mode, acl: &[(u16, u16, u32)]| {
+            let entry = |&(tag, bits, id)| Entry { tag, bits, id };
+            Directory { uid: 1, gid: 50, mode, acl: acl.iter().map(entry).collect() }
+        };
         let lets_in =
             |dir: Directory, uid, groups: &[u32]| dir.lets_in(uid, |gid| groups.contains(&gid));
         assert!(!lets_in(dir(0o755, &[]), 7, &[50]));
         assert!(lets_in(dir(0o757, &[]), 7, &[]));
         assert!(lets_in(dir(0o775, &[]), 7, &[50]));
         assert!(!lets_in(dir(0o775, &[]), 7, &[51]));
-        assert!(lets_in(dir(0o750, &[(ACL_USER, 7, 7)]), 7, &[]));
-        assert!(!lets_in(dir(0o750, &[(ACL_USER, 5, 7)]), 7, &[]));
-        assert!(lets_in(dir(0o750, &[(ACL_GROUP, 7, 60)]), 7, &[60]));
-        assert!(!lets_in(dir(0o750, &[(ACL_GROUP, 7, 60)]), 7, &[50]));
-    }
-
-    #[test]
-    fn an_acl_is_read_as_the_kernel_writes_it() {
-        let bytes =
-            [&[2, 0, 0, 0][..], &[2, 0, 7, 0, 7, 0, 0, 0], &[8, 0, 5, 0, 1, 2, 0, 0]].concat();
-        assert_eq!(parse_acl(&bytes), Some(vec![(2, 7, 7), (8, 5, 0x201)]));
-        assert_eq!(parse_acl(&[1, 0, 0, 0]), None);
-        assert_eq!(parse_acl(&[]), None);
+        assert!(lets_in(dir(0o750, &[(tag::USER, 7, 7)]), 7, &[]));
+        assert!(!lets_in(dir(0o750, &[(tag::USER, 5, 7)]), 7, &[]));
+        assert!(lets_in(dir(0o750, &[(tag::GROUP, 7, 60)]), 7, &[60]));
+        assert!(!lets_in(dir(0o750, &[(tag::GROUP, 7, 60)]), 7, &[50]));
     }
 }

@@ -10,6 +10,7 @@ use halocline_os::error::{Error, Result};
 
 use super::super::cluster_error;
 use super::explaining::bytes;
+use super::stored_tokens::begin_versions;
 use super::{Attempt, File};
 use crate::counters::add;
 use crate::store::{Reading, StoreError, Swap};
@@ -39,12 +40,12 @@ impl Asking<'_> {
         }
         let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
         let now = shared.options.clock.boot_instant();
-        if !shared.lease.runs_at(now) {
-            if shared.lease.has_ended() || shared.lease.is_unlisted() {
-                shared.check_lease()?;
+        if !shared.own_session.lease.runs_at(now) {
+            if shared.own_session.lease.has_ended() || shared.own_session.lease.is_unlisted() {
+                shared.own_session.check_lease()?;
             }
-            shared.upkeep.wake();
-            return Ok(Attempt::Waits(format!("a lease: {}", shared.upkeep.why())));
+            shared.own_session.wake();
+            return Ok(Attempt::Waits(format!("a lease: {}", shared.own_session.why())));
         }
         let (closed, expired) = {
             let pieces = &file.state.lock().pieces;
@@ -106,11 +107,11 @@ impl Asking<'_> {
     fn ask(&self) -> Result<Asked, StoreError> {
         let Self { file, want, attempts } = *self;
         let (shared, session) = (&file.shared, file.shared.session);
-        let lapses = shared.lease.lapses();
+        let lapses = shared.own_session.lease.lapses();
         let partition = shared.store.partition(file.id);
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
-        let mut roll = shared.confirmed()?;
+        let mut roll = shared.own_session.confirmed()?;
         // A waiting request polls the store, unless another one of this node has just done so.
         let (messages, poll) = {
             let now = shared.options.wait_clock.instant();
@@ -131,18 +132,18 @@ impl Asking<'_> {
             None => Tokens::new(roll.partitions[partition]),
         };
         if poll.is_some_and(|count| count % CHECK_EVERY == 0) {
-            roll = shared.roll.declare_gone(&value, session, &shared.registry)?;
+            roll = shared.own_session.roll.declare_gone(&value, session, &shared.registry)?;
         }
         for _ in 0..RACES {
-            roll = shared.roll.knowing(roll, &value)?;
+            roll = shared.own_session.roll.knowing(roll, &value)?;
             if !roll.members.grants(roll.epoch) {
-                return Ok(Asked::Waits(shared.upkeep.why()));
+                return Ok(Asked::Waits(shared.own_session.why()));
             }
             let mut new = value.clone();
             let active = file.state.lock().active.clone();
             new.forget_vain(session, &active, roll.partitions[partition]);
             let epoch = (roll.partitions[partition], &roll.members);
-            let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
+            let answer = new.ask(session, demand, epoch, shared.own_session.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
                 if let Some(count) = poll {
                     self.tell_again(value.in_the_way_of(session), count);
@@ -150,7 +151,7 @@ impl Asking<'_> {
                 file.note_value(value);
                 return Ok(self.waits(on));
             }
-            shared.begin_versions(&value, &mut new);
+            begin_versions(shared.session, &value, &mut new);
             if let Answer::Granted(held) = &answer
                 && let Some(range) = file.state.lock().pieces.to_give_first(held)
             {
@@ -160,7 +161,7 @@ impl Asking<'_> {
             match shared.store.swap(file.id, value.version, &new)? {
                 Swap::Taken => return Ok(self.answered(&answer, new, (lapses, messages))),
                 Swap::Other(Reading { epoch, .. }) if epoch != roll.partitions[partition] => {
-                    shared.upkeep.wake();
+                    shared.own_session.wake();
                     return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
                 }
                 Swap::Other(reading) => value = reading.tokens,
@@ -186,7 +187,8 @@ impl Asking<'_> {
                 let mut state = file.state.lock();
                 // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
                 // others want it, or gets it granted again.
-                let is_sure = shared.lease.runs_at(now) && shared.lease.lapses() == lapses;
+                let is_sure = shared.own_session.lease.runs_at(now)
+                    && shared.own_session.lease.lapses() == lapses;
                 if is_sure {
                     state.pieces.install(held, now);
                 }

@@ -15,7 +15,7 @@ const ASKED_MAX: usize = 8;
 /// The blocks that other nodes have cached of a range, where both they and this node hold it shared.
 pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
     let shared = &file.shared;
-    if !shared.lease.runs() {
+    if !shared.own_session.lease.runs() {
         return Copies::default();
     }
     let (own, others) = {

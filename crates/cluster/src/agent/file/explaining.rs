@@ -25,8 +25,8 @@ pub(super) fn explained(file: &File, want: Want) -> Option<String> {
 
 fn why_not_now(file: &File, want: Want) -> Option<String> {
     let shared = &file.shared;
-    if !shared.lease.runs() {
-        return Some(format!("this node has no lease, so all waits: {}", shared.upkeep.why()));
+    if !shared.own_session.lease.runs() {
+        return Some(format!("this node has no lease, so all waits: {}", shared.own_session.why()));
     }
     let (closed, held, last) = {
         let state = file.state.lock();
@@ -68,7 +68,7 @@ fn why_asked(file: &File, want: Want) -> Option<String> {
         Err(error) => return Some(error.to_string()),
     };
     if !roll.members.grants(roll.epoch) {
-        return Some(format!("it waits: {}", shared.upkeep.why()));
+        return Some(format!("it waits: {}", shared.own_session.why()));
     }
     let wanted = match want.direction {
         Direction::Read => Mode::Shared,

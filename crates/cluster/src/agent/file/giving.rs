@@ -20,13 +20,13 @@ impl File {
         let shared = &self.shared;
         for _ in 0..TURNS {
             // A node without a lease deals with its tokens once it has one again.
-            shared.check_lease()?;
+            shared.own_session.check_lease()?;
             let Reading { tokens, epoch } = shared.store.read(self.id).map_err(cluster_error)?;
             let active = self.state.lock().active.clone();
             if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
                 self.leave_queue().map_err(cluster_error)?;
             }
-            let now_ms = shared.roll.now_ms();
+            let now_ms = shared.own_session.roll.now_ms();
             let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
             let Some((wanted, keep)) = wanted.flatten() else {
                 self.state.lock().wanted = false;

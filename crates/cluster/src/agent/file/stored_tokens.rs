@@ -1,6 +1,7 @@
 //! The tokens of one file in the store: the value that this node last saw, and how the node changes it.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,7 +39,7 @@ impl StoredTokens {
 
     /// Begins a change.
     pub(super) fn begin_change(&self) -> Change<'_> {
-        let changes = self.shared.changes.read();
+        let changes = self.shared.files.begin_change();
         Change { of: self, _not_asserting: changes, _alone: self.change.lock() }
     }
 
@@ -50,7 +51,7 @@ impl StoredTokens {
         &self,
         deadline: Instant,
     ) -> std::result::Result<Change<'_>, &'static str> {
-        let Some(changes) = self.shared.changes.try_read_until(deadline) else {
+        let Some(changes) = self.shared.files.try_begin_change(deadline) else {
             return Err("the store to be told what this node holds");
         };
         match self.change.try_lock_until(deadline) {
@@ -100,7 +101,7 @@ impl StoredTokens {
         for _ in 0..RACES {
             let mut new = value.clone();
             new.assert(shared.session, held, epoch);
-            shared.begin_versions(&value, &mut new);
+            begin_versions(shared.session, &value, &mut new);
             match shared.store.swap(self.id, value.version, &new)? {
                 Swap::Taken => return Ok(true),
                 Swap::Other(reading) if reading.epoch != epoch => return Ok(false),
@@ -132,23 +133,32 @@ impl StoredTokens {
     }
 }
 
+/// If the store does not have a value (any more), its versions begin at a number that nobody can have seen: a node that
+/// remembers an old value must not meet its version again.
+pub(super) fn begin_versions(own: Session, old: &Tokens, new: &mut Tokens) {
+    if old.version == 0 {
+        let mixed = RandomState::new().hash_one(own.0);
+        new.version = (mixed >> 12).max(1);
+    }
+}
+
 impl Change<'_> {
     /// Makes a change, retrying after lost races; `None` if the epoch changed, so that the change no longer applies.
     pub(super) fn make(&self, change: impl Fn(&mut Tokens, Epoch)) -> Result<Option<Tokens>> {
         let StoredTokens { id, shared, .. } = self.of;
-        let epoch = shared.roll.known().partitions[shared.store.partition(*id)];
+        let epoch = shared.own_session.roll.known().partitions[shared.store.partition(*id)];
         let mut value = self.of.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
             change(&mut new, epoch);
-            shared.begin_versions(&value, &mut new);
+            begin_versions(shared.session, &value, &mut new);
             match shared.store.swap(*id, value.version, &new)? {
                 Swap::Taken => {
                     self.of.note(new.clone());
                     return Ok(Some(new));
                 }
                 Swap::Other(reading) if reading.epoch != epoch => {
-                    shared.upkeep.wake();
+                    shared.own_session.wake();
                     return Ok(None);
                 }
                 Swap::Other(reading) => value = reading.tokens,

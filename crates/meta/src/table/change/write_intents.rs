@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::request::ByteRange;
 
-use super::Changes;
+use super::ExtentChanges;
 use crate::batch::Batch;
 use crate::files::{FileState, Mapped};
 use crate::table::extent_index::merged;
@@ -29,7 +29,7 @@ pub(super) fn all_clean(
     touched.into_values().filter(clean).collect()
 }
 
-impl Changes {
+impl ExtentChanges {
     /// Records that extents are clean: those outside intents, and the intents in `all_clean`.
     pub(super) fn commit_clean(
         &self,
@@ -38,7 +38,7 @@ impl Changes {
         all_clean: &[WriteIntent],
     ) -> Result<()> {
         let mut changes = Batch::default();
-        let mapped = state.mapped.read();
+        let mapped = state.mapped();
         for replace in plan.iter().filter(|replace| mapped.intents.at(replace.start).is_none()) {
             write_replace(&mut changes, state.id, replace);
         }
@@ -57,7 +57,7 @@ impl Changes {
         let states = self.index.files().states();
         for state in states {
             let _change = state.change.lock();
-            let intents: Vec<_> = state.mapped.read().intents.all().collect();
+            let intents: Vec<_> = state.mapped().intents.all().collect();
             for intent in intents {
                 self.settle(&state, intent)?;
             }
@@ -68,7 +68,7 @@ impl Changes {
     /// The same for one intent. The caller holds `change`.
     fn settle(&self, state: &FileState, intent: WriteIntent) -> Result<()> {
         let mut plan = Vec::new();
-        for (start, entry) in state.mapped.read().extents.overlapping(intent.range) {
+        for (start, entry) in state.mapped().extents.overlapping(intent.range) {
             let record = entry.record(ByteRange::new(start, entry.end));
             let piece = Piece { record, generation: entry.generation.load(Relaxed) };
             plan.push(Replace { start, pieces: vec![piece] });

@@ -269,3 +269,12 @@ fn who_reads_what_became_contended_gets_there() {
     assert!(matches!(file.read(B, (0, 4096)), Answer::Granted(_)));
     assert!(matches!(file.read(A, (0, 4096)), Answer::Granted(_)), "beside it");
 }
+
+#[test]
+#[should_panic(expected = "I11, I13: a token for bytes that another session has")]
+fn i11_i13_bytes_that_another_session_may_have_dirty_are_never_given_away() {
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    file.members.lease_is_over(A);
+    file.tokens.set(B, Mode::Exclusive, ByteRange::new(5, 20), |mode| mode == Mode::Exclusive);
+}

@@ -125,6 +125,37 @@ impl Queue {
     }
 }
 
+/// A queue's file: body of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+
+    use halocline_model::emulated::EmulatedDevice;
+    use halocline_model::request::Direction;
+
+    use super::{Access, BACKLOG_NS_MAX, CommonQueue, Mechanism};
+
+    /// What damage left there: no request waits longer than a backlog that a device may have, and its own time.
+    pub fn common_queue(bytes: &[u8]) {
+        let memory = Path::new("/dev/shm");
+        let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let scratch = made.expect("a directory");
+        for (number, kind) in ["hdd", "ssd"].into_iter().enumerate() {
+            let queue = CommonQueue::open(scratch.path(), number).expect("a directory of our own");
+            let content = [queue.0.boot.as_bytes(), bytes].concat();
+            queue.0.file.write_all_at(&content, 0).expect("it is written");
+            let mut mechanism =
+                Mechanism::new(EmulatedDevice::builtin(kind).expect("it is built in"));
+            for (arrival, offset) in [(5, 0), (5, u64::MAX >> 1), (7, 4096)] {
+                let access = Access { inode: 1, offset, len: 4096, direction: Direction::Write };
+                let done = queue.serve(&mut mechanism, arrival, access).expect("it is served");
+                assert!((arrival..=2 * BACKLOG_NS_MAX).contains(&done), "{kind}: {done}");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use halocline_model::emulated::EmulatedDevice;

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::identity::ObjectId;
 use super::layouts;
-use crate::device::{SECTOR, ServerFile};
+use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
 use crate::volume::{Distribution, Server, Volume, VolumeFile};
 use halocline_os::client_pages;
@@ -39,7 +39,7 @@ pub struct OriginFile(pub(super) Data);
 
 #[derive(Debug)]
 pub(super) enum Data {
-    Plain { server: Arc<Server>, file: ServerFile },
+    Plain { server: Arc<Server>, file: NamedFile },
     Striped(Striped),
 }
 
@@ -49,14 +49,14 @@ pub(super) struct Striped {
     pub(super) volume: Volume,
     pub(super) striping: Striping,
     pub(super) locks: Arc<SizeLocks>,
-    pub(super) node: ServerFile,
+    pub(super) node: NamedFile,
     pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
 }
 
 /// The object to which a file refers.
-enum Found<'a> {
+enum ObjectReference<'a> {
     /// It refers to none.
-    None,
+    Absent,
     /// Its own, which may have no data yet.
     Own(&'a VolumeFile),
     /// The data of another file: this one is a copy made behind the mount, or its owner is trying to reach that data.
@@ -72,18 +72,17 @@ fn of_another() -> io::Error {
 impl OriginFile {
     /// The open file that has the attributes: the file itself if the origin is plain.
     pub fn node(&self) -> &File {
-        let file = match &self.0 {
-            Data::Plain { file, .. } => file,
-            Data::Striped(striped) => &striped.node,
-        };
-        file.file().expect("the origin's files have names on a mounted file system")
+        match &self.0 {
+            Data::Plain { file, .. } => file.file(),
+            Data::Striped(striped) => striped.node.file(),
+        }
     }
 
     /// Reads at `offset`; the result is short only at the end of the file.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         match &self.0 {
             Data::Plain { server, file } => {
-                server.device().read_at(file, offset, &mut [IoSliceMut::new(buf)])
+                server.device().read_at(file.on_server(), offset, &mut [IoSliceMut::new(buf)])
             }
             Data::Striped(striped) => striped.read_at(offset, buf),
         }
@@ -93,7 +92,7 @@ impl OriginFile {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         match &self.0 {
             Data::Plain { server, file } => {
-                server.device().write_at(file, offset, &[IoSlice::new(data)])
+                server.device().write_at(file.on_server(), offset, &[IoSlice::new(data)])
             }
             Data::Striped(striped) => striped.write_at(offset, data),
         }
@@ -113,7 +112,7 @@ impl OriginFile {
         match &self.0 {
             Data::Plain { server, file } => {
                 let whole = runs.by_server(&Striping::new(1, 1).into()).swap_remove(0);
-                write_runs(server.device().as_ref(), file, &whole, plan)
+                write_runs(server.device().as_ref(), file.on_server(), &whole, plan)
             }
             Data::Striped(striped) => {
                 striped.grow(0)?;
@@ -125,7 +124,7 @@ impl OriginFile {
     /// Sets the size.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         match &self.0 {
-            Data::Plain { server, file } => server.device().truncate(file, len),
+            Data::Plain { server, file } => server.device().truncate(file.on_server(), len),
             Data::Striped(striped) => striped.truncate(len),
         }
     }
@@ -133,7 +132,7 @@ impl OriginFile {
     /// Punches, reserves or zeroes `range`, as `fallocate(2)`.
     pub fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
         match &self.0 {
-            Data::Plain { server, file } => server.device().allocate(file, range, how),
+            Data::Plain { server, file } => server.device().allocate(file.on_server(), range, how),
             Data::Striped(striped) => striped.allocate(range, how),
         }
     }
@@ -141,7 +140,7 @@ impl OriginFile {
     /// Makes data and size durable; other attributes too unless `data_only`.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
         match &self.0 {
-            Data::Plain { server, file } => server.device().sync(file, data_only),
+            Data::Plain { server, file } => server.device().sync(file.on_server(), data_only),
             Data::Striped(striped) => striped.sync(data_only),
         }
     }
@@ -149,7 +148,7 @@ impl OriginFile {
     /// The next data or hole at or after `offset`; `ENXIO` if there is none, as for `lseek(2)`.
     pub fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
         match &self.0 {
-            Data::Plain { file, .. } => file.seek(what.at(offset)),
+            Data::Plain { file, .. } => file.on_server().seek(what.at(offset)),
             Data::Striped(striped) => striped.seek(offset, what),
         }
     }
@@ -157,10 +156,10 @@ impl OriginFile {
     /// Blocks of 512 bytes in use.
     pub fn blocks(&self) -> io::Result<u64> {
         match &self.0 {
-            Data::Plain { file, .. } => Ok(file.allocated()? / SECTOR),
+            Data::Plain { file, .. } => Ok(file.on_server().allocated()? / SECTOR),
             Data::Striped(striped) => match striped.find()? {
-                Found::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
-                Found::None | Found::OfAnother => Ok(0),
+                ObjectReference::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
+                ObjectReference::Absent | ObjectReference::OfAnother => Ok(0),
             },
         }
     }
@@ -171,7 +170,7 @@ impl OriginFile {
     /// has some of `range`, because requests are using them.
     pub fn forget_pages(&self, range: ByteRange) -> io::Result<bool> {
         let file = match &self.0 {
-            Data::Plain { file, .. } => file.file()?,
+            Data::Plain { file, .. } => file.file(),
             Data::Striped(striped) => {
                 return striped.existing()?.map_or(Ok(true), VolumeFile::forget_pages);
             }
@@ -198,23 +197,23 @@ impl OriginFile {
 
 impl Striped {
     fn size(&self) -> io::Result<u64> {
-        self.node.size()
+        self.node.on_server().size()
     }
 
     /// The object that the file currently has.
-    fn find(&self) -> io::Result<Found<'_>> {
+    fn find(&self) -> io::Result<ObjectReference<'_>> {
         if let Some((_, object)) = self.object.get() {
-            return Ok(Found::Own(object));
+            return Ok(ObjectReference::Own(object));
         }
-        let Some(id) = ObjectId::of(self.node.file()?)? else { return Ok(Found::None) };
+        let Some(id) = ObjectId::of(self.node.file())? else { return Ok(ObjectReference::Absent) };
         let Some(object) = self.object(id)? else {
             let other = self.is_of_another(id)?;
-            return if other { Ok(Found::OfAnother) } else { Err(layouts::missing(id)) };
+            return if other { Ok(ObjectReference::OfAnother) } else { Err(layouts::missing(id)) };
         };
         if !object.is_anywhere() && self.is_of_another(id)? {
-            return Ok(Found::OfAnother);
+            return Ok(ObjectReference::OfAnother);
         }
-        Ok(Found::Own(self.attach(id, object)))
+        Ok(ObjectReference::Own(self.attach(id, object)))
     }
 
     /// Whether the object to which the file refers has no data of this file but data of another.
@@ -233,10 +232,10 @@ impl Striped {
     /// The object; `None` if the file never had data.
     fn existing(&self) -> io::Result<Option<&VolumeFile>> {
         match self.find()? {
-            Found::Own(object) => Ok(Some(object)),
-            Found::None => Ok(None),
-            Found::OfAnother if self.size()? == 0 => Ok(None),
-            Found::OfAnother => Err(of_another()),
+            ObjectReference::Own(object) => Ok(Some(object)),
+            ObjectReference::Absent => Ok(None),
+            ObjectReference::OfAnother if self.size()? == 0 => Ok(None),
+            ObjectReference::OfAnother => Err(of_another()),
         }
     }
 
@@ -248,12 +247,12 @@ impl Striped {
         }
         let _given_once = self.size_lock().lock();
         let id = match self.find()? {
-            Found::Own(object) => return Ok(object),
-            Found::None => ObjectId::ensure(self.node.file()?)?,
-            Found::OfAnother if self.size()? == 0 => {
-                ObjectId::give(self.node.file()?, XattrFlags::REPLACE)?
+            ObjectReference::Own(object) => return Ok(object),
+            ObjectReference::Absent => ObjectId::ensure(self.node.file())?,
+            ObjectReference::OfAnother if self.size()? == 0 => {
+                ObjectId::give(self.node.file(), XattrFlags::REPLACE)?
             }
-            Found::OfAnother => return Err(of_another()),
+            ObjectReference::OfAnother => return Err(of_another()),
         };
         let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
         Ok(self.attach(id, object))
@@ -277,7 +276,7 @@ impl Striped {
 
     fn size_lock(&self) -> &Mutex<()> {
         // All open files of one object share the inode, even before there is an object.
-        let at = self.node.inode() % self.locks.len() as u64;
+        let at = self.node.on_server().inode() % self.locks.len() as u64;
         &self.locks[usize::try_from(at).expect("a small number")]
     }
 
@@ -326,7 +325,7 @@ impl Striped {
         if self.size()? >= end {
             return Ok(());
         }
-        let file = self.node.file()?;
+        let file = self.node.file();
         file.write_all_at(&[0], end - 1)?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ =
@@ -345,7 +344,7 @@ impl Striped {
     }
 
     fn set_size(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(self.node.file()?, len)?)
+        Ok(rustix::fs::ftruncate(self.node.file(), len)?)
     }
 
     /// Sets the modification time as a write to the namespace file would.
@@ -355,16 +354,16 @@ impl Striped {
             last_access: time(rustix::fs::UTIME_OMIT),
             last_modification: time(rustix::fs::UTIME_NOW),
         };
-        Ok(rustix::fs::futimens(self.node.file()?, &times)?)
+        Ok(rustix::fs::futimens(self.node.file(), &times)?)
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
         let _size = self.size_lock().lock();
         match self.find()? {
-            Found::Own(object) => object.cut(len)?,
-            Found::OfAnother if len > 0 => return Err(of_another()),
+            ObjectReference::Own(object) => object.cut(len)?,
+            ObjectReference::OfAnother if len > 0 => return Err(of_another()),
             // The object has no data of this file to cut.
-            Found::OfAnother | Found::None => {}
+            ObjectReference::OfAnother | ObjectReference::Absent => {}
         }
         self.set_size(len)
     }
@@ -389,7 +388,7 @@ impl Striped {
         if let Some(object) = self.existing()? {
             object.sync(data_only)?;
         }
-        self.volume.servers()[0].device().sync(&self.node, data_only)
+        self.volume.servers()[0].device().sync(self.node.on_server(), data_only)
     }
 
     fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {

@@ -9,6 +9,7 @@ use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 
 pub use super::label::fuzzing::volume_label;
 pub use super::layouts::fuzzing::layout;
+pub use super::server_marks::fuzzing::server_mark;
 
 /// Names of objects, and names of extended attributes: a name that is accepted is the only one of its object, and leads
 /// nowhere else.
@@ -44,3 +45,5 @@ pub(crate) fn cache_object() -> Vec<u8> {
 
 #[cfg(test)]
 pub(crate) use super::layouts::fuzzing::seeds as layout_seeds;
+#[cfg(test)]
+pub(crate) use super::server_marks::fuzzing::seeds as mark_seeds;

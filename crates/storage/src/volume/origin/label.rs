@@ -73,7 +73,7 @@ pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Resu
         file => file?,
     };
     relock(volume_dir, &file, how)?;
-    Ok(LockedFile::new(file))
+    Ok(LockedFile::shared(file))
 }
 
 /// Changes how an already locked volume is used.

@@ -8,13 +8,15 @@
 pub(super) mod fuzzing;
 
 use std::fmt::Write;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 
 use halocline_model::file_layout::FileLayout;
 use halocline_model::striping::Striping;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::identity::ObjectId;
+use crate::device::ServerFile;
+use crate::volume::server::Server;
 use crate::volume::{Distribution, Volume, object_paths};
 use halocline_api::config::STRIPE_BYTES_MAX;
 use halocline_os::bounded;
@@ -41,13 +43,23 @@ pub(super) fn distribution_of(
     }
     let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
     let Some(file) = first.directory().open(&path)? else { return Ok(None) };
-    let bytes = bounded::read_from(file.file()?, bounded::SMALL_FILE_BYTES_MAX)?;
+    let bytes = read_small(first, &file)?;
     let wrong = |what: String| {
         let what =
             format!("{}: {what}; restore it from a backup", first.dir().join(path).display());
         io::Error::new(io::ErrorKind::InvalidData, what)
     };
     decode(&bytes, volume.servers().len()).map(|layout| Some(layout.into())).map_err(wrong)
+}
+
+/// All of a layout.
+fn read_small(server: &Server, file: &ServerFile) -> io::Result<Vec<u8>> {
+    let most = usize::try_from(bounded::SMALL_FILE_BYTES_MAX).expect("a small number");
+    let len = usize::try_from(file.size()?).unwrap_or(usize::MAX).min(most + 1);
+    let mut bytes = vec![0; len];
+    let read = server.device().read_at(file, 0, &mut [IoSliceMut::new(&mut bytes)])?;
+    bytes.truncate(read);
+    bounded::read_from(&bytes[..], bounded::SMALL_FILE_BYTES_MAX)
 }
 
 /// The error for an object whose layout is missing.

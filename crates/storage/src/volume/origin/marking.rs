@@ -133,5 +133,5 @@ fn count_held(origin: &Origin, path: &Path, held: &mut [Held]) -> Result<()> {
 /// Length of the local file of an object; 0 if there is none.
 fn length_on(server: &Server, id: ObjectId) -> io::Result<u64> {
     let file = server.directory().open(&id.path())?;
-    file.map_or(Ok(0), |file| Ok(file.file()?.metadata()?.len()))
+    file.map_or(Ok(0), |file| file.size())
 }

@@ -54,12 +54,9 @@ pub(super) fn check_leftover(servers: &[PrivateDir]) -> Result<()> {
     let mut volumes = Vec::new();
     for (index, dir) in servers.iter().enumerate() {
         let Some(found) = dir.read(NAME, bounded::SMALL_FILE_BYTES_MAX)? else { continue };
-        let found = String::from_utf8_lossy(&found).into_owned();
-        let place = found.trim_end().split_once(' ').map(|(volume, place)| {
-            volumes.push(volume.to_owned());
-            place.to_owned()
-        });
-        let is_other = place.as_deref() != Some(index.to_string().as_str());
+        let volume = volume_marked(&found, index);
+        let is_other = volume.is_none();
+        volumes.extend(volume);
         if is_other || volumes.windows(2).any(|pair| pair[0] != pair[1]) {
             return Err(Error::invalid(
                 format!(
@@ -71,4 +68,33 @@ pub(super) fn check_leftover(servers: &[PrivateDir]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The volume whose server `index` a directory with this mark is; `None` if it says anything else.
+fn volume_marked(mark: &[u8], index: usize) -> Option<String> {
+    let found = String::from_utf8_lossy(mark);
+    let (volume, place) = found.trim_end().split_once(' ')?;
+    (place == index.to_string()).then(|| volume.to_owned())
+}
+
+/// Marks in directories that others may write: body of a fuzz target (`crate::fuzzing`).
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::{mark, volume_marked};
+
+    /// A mark: it is of one server at most, and the same when it is written again.
+    pub fn server_mark(bytes: &[u8]) {
+        let found: Vec<_> =
+            (0..16).filter_map(|index| Some((index, volume_marked(bytes, index)?))).collect();
+        assert!(found.len() <= 1, "{found:?}");
+        for (index, volume) in found {
+            assert_eq!(volume_marked(mark(&volume, index).as_bytes(), index), Some(volume));
+        }
+    }
+
+    /// Seeds of [`server_mark`].
+    #[cfg(test)]
+    pub(crate) fn seeds() -> [(&'static str, Vec<u8>); 2] {
+        [("mark", mark("0e1c2d3f", 3).into_bytes()), ("other", mark("a b", 15).into_bytes())]
+    }
 }

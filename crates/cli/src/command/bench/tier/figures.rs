@@ -6,7 +6,7 @@
 //! reason, sequential programs get the disk in time slices, as the scheduler of the paper's kernel gives it to them: if
 //! it were served request by request, a disk with several programs would only seek.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -120,7 +120,7 @@ impl Case {
     /// IOPS or MB/s of all processes together.
     fn run(&self, dir: &DeviceDir, alone: u64, span: Duration) -> Result<f64> {
         let share = if self.processes == 1 { alone } else { SHARE };
-        let files: Vec<ServerFile> =
+        let files: Vec<TimedFile> =
             (0..self.processes).map(|process| dir.open(process, share)).collect::<Result<_>>()?;
         let begun = Instant::now();
         let requests: io::Result<u64> = thread::scope(|scope| {
@@ -143,7 +143,7 @@ impl Case {
     fn process(
         &self,
         dir: &DeviceDir,
-        file: &ServerFile,
+        file: &TimedFile,
         share: u64,
         end: Instant,
     ) -> io::Result<u64> {
@@ -164,15 +164,21 @@ impl Case {
             let slot = if self.random { random.below(slots) } else { number % slots };
             let at = slot * self.request_bytes;
             if self.write {
-                file.file()?.write_all_at(&buffer, at)?;
-                dir.device.write_at(file, at, &[IoSlice::new(&buffer)])?;
+                file.bytes.write_all_at(&buffer, at)?;
+                dir.device.write_at(&file.on_device, at, &[IoSlice::new(&buffer)])?;
             } else {
-                file.file()?.read_exact_at(&mut buffer, at)?;
-                dir.device.read_at(file, at, &mut [IoSliceMut::new(&mut buffer)])?;
+                file.bytes.read_exact_at(&mut buffer, at)?;
+                dir.device.read_at(&file.on_device, at, &mut [IoSliceMut::new(&mut buffer)])?;
             }
         }
         unreachable!("numbers do not end")
     }
+}
+
+/// An open file: its bytes, and what the emulated device takes it for.
+struct TimedFile {
+    bytes: File,
+    on_device: ServerFile,
 }
 
 /// Where files are, and the emulated device that they seem to be on.
@@ -192,7 +198,7 @@ impl DeviceDir {
         Self { dir, real, device: EmulatedServer::new(device, Arc::new(NullDevice)), turns }
     }
 
-    fn open(&self, process: u64, bytes: u64) -> Result<ServerFile> {
+    fn open(&self, process: u64, bytes: u64) -> Result<TimedFile> {
         let name = format!("{bytes}-{process}");
         let file = files::open(&self.dir.join(&name), bytes)?;
         if !fs::symlink_metadata(self.real.join(&name))?.is_file() {
@@ -201,7 +207,7 @@ impl DeviceDir {
                 "make room in --dir, or give a smaller --size",
             ));
         }
-        Ok(ServerFile::new(file)?)
+        Ok(TimedFile { on_device: ServerFile::new(file.try_clone()?)?, bytes: file })
     }
 }
 

@@ -1,8 +1,11 @@
 //! A node changes names, and its store forgets everything before each request in turn. Acknowledged changes are there
 //! when the names are rebuilt from the disks; unacknowledged ones are made or not.
 
+mod disks;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use halocline_api::config::CacheSize;
@@ -10,12 +13,12 @@ use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::{self, Inspected, NameStore, State};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::memory::MemoryStore;
-use halocline_model::namespace::{Answer, Script, Shards};
-use halocline_vfs::{Caller, Engine, Tree};
+use halocline_model::namespace::{Answer, InodeNumber, Script, Shards};
+use halocline_os::error::Result;
+use halocline_shared_tier::{Joining, Node, REGISTRY, SharedTier, SpaceOptions};
+use halocline_vfs::{Caller, Engine, Make, Maker, Tree};
 
-use super::*;
-use crate::repair::tests::World;
-use crate::{Joining, REGISTRY, SharedTier, SpaceOptions};
+use disks::Disks;
 
 /// Forgets everything before a request.
 #[derive(Debug)]
@@ -67,15 +70,15 @@ struct Mounted {
     left: Arc<AtomicI64>,
 }
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 const BY: Maker = Maker { caller: CALLER, umask: 0 };
 
 impl Mounted {
-    fn new(world: &World) -> Self {
-        let root = world.at("n1");
+    fn new(disks: &Disks) -> Self {
+        let root = disks.at("n1");
         let registry = Registry::open(&root.join("hdd").join(REGISTRY)).unwrap();
         let left = Arc::new(AtomicI64::new(i64::MAX));
-        let names = Forgetful { names: world.store.for_another_node(), left: Arc::clone(&left) };
+        let names = Forgetful { names: disks.store.for_another_node(), left: Arc::clone(&left) };
         let joining = Joining {
             root: &root,
             node: Some("n1"),
@@ -189,41 +192,44 @@ const OF_OTHERS: [(&str, Act); 8] = [
     ("rmdir", |on| on.rmdir("b/empty")),
 ];
 
-fn filled() -> (World, Mounted) {
-    let world = World::unformatted();
-    let mounted = Mounted::new(&world);
+fn filled() -> (Disks, Mounted) {
+    let disks = Disks::new();
+    let mounted = Mounted::new(&disks);
     mounted.fill();
-    (world, mounted)
+    (disks, mounted)
 }
 
 /// The tree after the names were rebuilt, if they have to be.
-fn built_again(world: &World, mounted: Mounted) -> BTreeMap<String, String> {
+fn built_again(disks: &Disks, mounted: Mounted) -> BTreeMap<String, String> {
     mounted.tier.close().unwrap();
     drop(mounted);
-    world.repair(true);
-    world.tree()
+    disks.repair();
+    let mounted = Mounted::new(disks);
+    let tree = disks::tree(&mounted.tier);
+    mounted.tier.close().unwrap();
+    tree
 }
 
 fn none_is_lost_or_half_made(acts: &[(&str, Act)]) {
     let mut wrong = Vec::new();
     for (what, act) in acts {
-        let (world, mounted) = filled();
-        let before = built_again(&world, mounted);
-        let (world, mounted) = filled();
+        let (disks, mounted) = filled();
+        let before = built_again(&disks, mounted);
+        let (disks, mounted) = filled();
         act(&mounted).unwrap();
-        let after = built_again(&world, mounted);
+        let after = built_again(&disks, mounted);
         assert_ne!(before, after, "{what}");
         for requests in 0.. {
-            let (world, mounted) = filled();
+            let (disks, mounted) = filled();
             mounted.left.store(requests, Ordering::SeqCst);
             let done = act(&mounted);
             let was_forgotten = mounted.left.load(Ordering::SeqCst) < 0;
             if !was_forgotten {
                 // Everything was done, and then the store forgets it.
                 done.as_ref().unwrap();
-                world.forget();
+                disks.forget();
             }
-            let found = built_again(&world, mounted);
+            let found = built_again(&disks, mounted);
             if found != after && (done.is_ok() || found != before) {
                 wrong.push(format!("{what}, before request {requests}: {done:?}; {found:?}"));
             }

@@ -1,37 +1,50 @@
-//! Renewal of the lease: what keeps the session alive, and what it asserts to a store that may have forgotten it.
+//! The session among the members: how its lease is kept, and what it asserts to a store that may have forgotten it.
 //!
 //! What must hold: a lease that the store would renew is renewed, however long anything else takes. Keeping a session
 //! may wait for the origin, for requests in progress, for flushes and for servers of the store that do not answer.
 //! Meanwhile a separate thread renews the lease, and waits for only one answer of the store at a time.
 
-use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use halocline_model::token::{Epoch, Session};
-use halocline_os::catch_panic::caught;
+use halocline_os::clock::Clock;
+use halocline_os::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::lease::Where;
-use super::peer_queries::PeerQueries;
-use super::{Shared, idle_tokens, yielding};
-use crate::counters::add;
-use crate::registry::Presence;
-use crate::store::{Lease, Result, Roll, StoreError};
+use super::Options;
+use super::known_files::KnownFiles;
+use super::lease::{OwnLease, Where};
+use super::roll::LatestRoll;
+use crate::counters::{Counters, add};
+use crate::registry::{Presence, Registry};
+use crate::store::{Lease, Result, Roll, Store, StoreError};
 
-/// Number of threads that give up what others want.
-const WORKERS: usize = 4;
 /// Lost races after which a change of the members is postponed.
 const RACES: u32 = 64;
 /// The most sessions that a message names.
 const NAMED: usize = 3;
 
-/// The state of the threads that keep the session.
-#[derive(Debug)]
-pub(super) struct Upkeep {
+/// This session as one of the members: its lease, and what it asserts to hold.
+pub(super) struct OwnSession {
+    session: Session,
+    /// The node's name.
+    node: String,
+    store: Arc<dyn Store>,
+    registry: Arc<Registry>,
+    files: Arc<KnownFiles>,
+    counters: Arc<Counters>,
+    clock: Clock,
+    /// The duration of a lease.
+    duration: Duration,
+    /// How long the session may be missing in a place before it counts as ended.
+    missing_max: Duration,
+    /// The session's lease.
+    pub(super) lease: OwnLease,
+    /// The members.
+    pub(super) roll: LatestRoll,
     /// The last epoch in which this session asserted what it holds.
-    pub(super) asserted: Mutex<Epoch>,
+    asserted: Mutex<Epoch>,
     /// Held during a renewal of the lease, and for the whole time in which a lost lease is regained: the new one must
     /// not begin before everything uncertain is dropped.
     regaining: Mutex<()>,
@@ -42,11 +55,29 @@ pub(super) struct Upkeep {
     changed: Condvar,
 }
 
-impl Upkeep {
-    /// The state for a session that holds nothing yet.
-    pub(super) fn new(epoch: Epoch) -> Self {
+/// What the threads that keep the session wait for.
+impl OwnSession {
+    /// A session that holds nothing yet and is no member yet; `roll` was just read.
+    pub(super) fn new(
+        options: &Options,
+        session: Session,
+        (store, registry): (&Arc<dyn Store>, &Arc<Registry>),
+        (files, counters): (&Arc<KnownFiles>, &Arc<Counters>),
+        roll: Roll,
+    ) -> Self {
         Self {
-            asserted: Mutex::new(epoch),
+            session,
+            node: options.node.clone(),
+            registry: Arc::clone(registry),
+            files: Arc::clone(files),
+            counters: Arc::clone(counters),
+            clock: options.clock.clone(),
+            duration: options.lease,
+            missing_max: options.poll,
+            lease: OwnLease::new(options),
+            asserted: Mutex::new(roll.epoch),
+            roll: LatestRoll::new(store, &options.clock, roll),
+            store: Arc::clone(store),
             regaining: Mutex::default(),
             obstacle: Mutex::default(),
             woken: Mutex::default(),
@@ -54,89 +85,83 @@ impl Upkeep {
         }
     }
 
-    /// Wakes the thread that renews the lease, because the lease is needed or the store's epoch has changed.
+    /// Wakes the thread that keeps the session, because the lease is needed or the store's epoch has changed.
     pub(super) fn wake(&self) {
         *self.woken.lock() = true;
         self.changed.notify_all();
+    }
+
+    /// Waits until `wake` is called, or has been since the last wait, or until `until`.
+    pub(super) fn wait_woken(&self, clock: &Clock, until: Instant) {
+        let mut woken = self.woken.lock();
+        clock.wait_while(&self.changed, &mut woken, |woken| !*woken, until);
+        *woken = false;
+    }
+
+    /// Waits until `until`, or until `is_over` when `wake` is called.
+    pub(super) fn wait_until(&self, clock: &Clock, until: Instant, is_over: impl Fn() -> bool) {
+        clock.wait_while(&self.changed, &mut self.woken.lock(), |_| !is_over(), until);
+    }
+
+    /// Notes why requests do not proceed.
+    pub(super) fn note_obstacle(&self, why: String) {
+        *self.obstacle.lock() = Some(why);
     }
 
     /// Why requests do not proceed.
     pub(super) fn why(&self) -> String {
         self.obstacle.lock().clone().unwrap_or_else(|| "it could not be renewed in time".to_owned())
     }
+
+    /// Whether the node may continue what it does under its lease; says why it may not.
+    pub(super) fn check_lease(&self) -> halocline_os::error::Result<()> {
+        if self.lease.has_ended() {
+            return Err(Error::Cluster {
+                what: format!("node {} was recovered or given up by others", self.node),
+                remedy: "unmount it and mount again".to_owned(),
+            });
+        }
+        if self.lease.runs() {
+            return Ok(());
+        }
+        if self.lease.is_unlisted() {
+            return Err(Error::Cluster {
+                what: format!(
+                    "node {} has stopped: {}",
+                    self.node,
+                    self.registry.what_is_elsewhere()
+                ),
+                remedy: "it goes on by itself when the list is back; until then other nodes may not see this one"
+                    .to_owned(),
+            });
+        }
+        if let Some(place) = self.lease.missed_in() {
+            return Err(Error::Cluster {
+                what: format!("node {} was not found {place}, and looks again", self.node),
+                remedy: "it goes on by itself if it is there; else others have recovered it or given it up"
+                    .to_owned(),
+            });
+        }
+        Err(Error::Cluster {
+            what: format!("the lease of node {} is over: {}", self.node, self.why()),
+            remedy: "it goes on by itself when the store answers again".to_owned(),
+        })
+    }
 }
 
-impl Shared {
-    /// Starts the agent's threads.
-    pub(super) fn spawn(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
-        let start = |name: &str, run: fn(&Arc<Self>)| {
-            let shared = Arc::clone(self);
-            thread::Builder::new().name(name.to_owned()).spawn(move || shared.live(run))
-        };
-        let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
-        threads.push(start("session", |shared| shared.run())?);
-        threads.push(start("tokens heard", yielding::listen)?);
-        threads.push(start("tokens back", idle_tokens::give_back)?);
-        if self.options.peers.is_some() {
-            threads.push(start("peer queries", PeerQueries::run)?);
-        }
-        for _ in 0..WORKERS {
-            threads.push(start("tokens given", yielding::give_up)?);
-        }
-        Ok(threads)
-    }
-
-    /// Does a thread's work until the agent stops. A panic is logged and ends only the current round: without the
-    /// thread, others would wait for this node for ever, and nobody would know why.
-    fn live(self: &Arc<Self>, run: fn(&Arc<Self>)) {
-        while !self.is_stopped() {
-            if caught(|| run(self)).is_ok() {
-                return;
-            }
-            self.options.wait_clock.sleep(self.options.poll);
-        }
-    }
-
-    /// Keeps the session until the agent stops.
-    fn run(&self) {
-        let third = self.lease.lasts() / 3;
-        while !self.is_stopped() {
-            let kept = self.keep();
-            if kept.is_ok() {
-                self.background.tell(self.roll.nodes());
-            }
-            let pause = if kept.is_ok() { third } else { third.min(self.options.poll) };
-            if let Err(error) = kept {
-                tracing::debug!("node {}: {error}", self.options.node);
-                *self.upkeep.obstacle.lock() = Some(error.to_string());
-            }
-            let clock = &self.options.wait_clock;
-            let until = clock.instant() + pause;
-            let mut woken = self.upkeep.woken.lock();
-            clock.wait_while(&self.upkeep.changed, &mut woken, |woken| !*woken, until);
-            *woken = false;
-        }
-    }
-
-    /// Renews the lease whenever the thread that keeps the session is late with it, until the agent stops.
-    fn renew_in_time(&self) {
-        let third = self.lease.lasts() / 3;
-        let late = self.lease.lasts().saturating_sub(third + third / 4);
-        while !self.is_stopped() {
-            let is_late = self.lease.left() < late;
-            if is_late
-                && !self.lease.has_ended()
-                && !self.lease.is_unlisted()
-                && !self.lease.is_missed()
-                && let Some(regaining) = self.upkeep.regaining.try_lock()
-                && let Err(error) = self.renew(&regaining)
-            {
-                tracing::debug!("node {}: its lease is not renewed: {error}", self.options.node);
-            }
-            let clock = &self.options.wait_clock;
-            let until = clock.instant() + (third / 4).min(self.options.poll);
-            let goes_on = |_: &mut bool| !self.is_stopped();
-            clock.wait_while(&self.upkeep.changed, &mut self.upkeep.woken.lock(), goes_on, until);
+/// Renewals.
+impl OwnSession {
+    /// Renews the lease if the thread that keeps the session is late with it.
+    pub(super) fn renew_if_late(&self, late: Duration) {
+        let is_late = self.lease.left() < late;
+        if is_late
+            && !self.lease.has_ended()
+            && !self.lease.is_unlisted()
+            && !self.lease.is_missed()
+            && let Some(regaining) = self.regaining.try_lock()
+            && let Err(error) = self.renew(&regaining)
+        {
+            tracing::debug!("node {}: its lease is not renewed: {error}", self.node);
         }
     }
 
@@ -148,8 +173,8 @@ impl Shared {
         if let Some(place) = self.lease.missed_in() {
             return Err(not_found(place));
         }
-        let sent = self.options.clock.boot_instant();
-        let asserted = *self.upkeep.asserted.lock();
+        let sent = self.clock.boot_instant();
+        let asserted = *self.asserted.lock();
         let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
         if renewed {
             // The lease had not expired by the store's clock, so nobody took anything away, whatever this node's clock
@@ -165,9 +190,9 @@ impl Shared {
             let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
             members.join(self.session, roll.epoch);
-            let sent = self.options.clock.boot_instant();
+            let sent = self.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
-                *self.upkeep.asserted.lock() = roll.epoch;
+                *self.asserted.lock() = roll.epoch;
                 self.holds_since(sent);
                 return self.confirm();
             }
@@ -193,8 +218,8 @@ impl Shared {
         {
             return Ok(());
         }
-        let asserted = *self.upkeep.asserted.lock();
-        let renewed = self.renew(&self.upkeep.regaining.lock())?;
+        let asserted = *self.asserted.lock();
+        let renewed = self.renew(&self.regaining.lock())?;
         // After the renewal, because this may wait for the origin.
         self.check_list()?;
         if self.lease.has_ended() {
@@ -205,7 +230,7 @@ impl Shared {
             // After the renewal, because this may wait for a server that does not answer. In that case, too, the known
             // members may be stale, or wait to be confirmed.
             let changed = self.store.note_changes().unwrap_or_else(|error| {
-                tracing::debug!("node {}: {error}", self.options.node);
+                tracing::debug!("node {}: {error}", self.node);
                 true
             });
             if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
@@ -252,14 +277,14 @@ impl Shared {
             Presence::Elsewhere => {
                 let what = self.registry.what_is_elsewhere();
                 if !self.lease.set_unlisted(true) {
-                    tracing::error!("node {} stops: {what}", self.options.node);
+                    tracing::error!("node {} stops: {what}", self.node);
                 }
                 Err(StoreError::Unusable(what))
             }
         }
     }
 
-    /// As [`Shared::is_listed`], but the answer must not be put off.
+    /// As [`OwnSession::is_listed`], but the answer must not be put off.
     fn is_found(&self) -> Result<bool> {
         let presence = self.registry.presence_of(self.session).map_err(|error| {
             StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
@@ -272,9 +297,9 @@ impl Shared {
     fn miss(&self, place: Where) -> Result<bool> {
         let missed = self.lease.note_missed(place);
         if missed.is_zero() {
-            tracing::warn!("node {} does not find itself {place}", self.options.node);
+            tracing::warn!("node {} does not find itself {place}", self.node);
         }
-        if missed < self.options.poll {
+        if missed < self.missing_max {
             return Err(not_found(place));
         }
         self.end();
@@ -284,7 +309,7 @@ impl Shared {
     /// Whether the session is a member, or must first assert what it holds in a new epoch; `false` if the session has
     /// ended. As with the list, one look alone does not decide.
     fn is_member(&self, roll: &Roll) -> Result<bool> {
-        let is_old = roll.epoch != *self.upkeep.asserted.lock();
+        let is_old = roll.epoch != *self.asserted.lock();
         if is_old || roll.members.life(self.session).is_some() {
             self.lease.note_found(Where::Store);
             return Ok(true);
@@ -294,19 +319,19 @@ impl Shared {
 
     /// Others have ended the session.
     fn end(&self) {
-        tracing::error!("node {} was recovered or given up by others", self.options.node);
+        tracing::error!("node {} was recovered or given up by others", self.node);
         self.lease.end();
     }
 
     /// The lease has expired by the store's clock, or may have.
     fn rejoin(&self) -> Result<()> {
-        let _regaining = self.upkeep.regaining.lock();
+        let _regaining = self.regaining.lock();
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
-            if roll.epoch != *self.upkeep.asserted.lock() {
-                self.upkeep.wake();
+            if roll.epoch != *self.asserted.lock() {
+                self.wake();
                 return Ok(());
             }
             if !members.renew(self.session, roll.epoch) {
@@ -315,7 +340,7 @@ impl Shared {
                 }
                 return Ok(());
             }
-            let sent = self.options.clock.boot_instant();
+            let sent = self.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 self.roll.refresh()?;
                 self.holds_since(sent);
@@ -330,50 +355,32 @@ impl Shared {
         // No permit begins meanwhile, and answers to earlier requests are ignored.
         self.lease.lapse();
         add(&self.counters.lapses);
-        let files: Vec<_> = self.files.lock().values().cloned().collect();
-        // A file that cannot be dropped yet must not hold up the others.
-        let kept: Vec<u64> = files
-            .iter()
-            .filter(|file| !file.drop_what_is_unsure())
-            .map(|file| file.id.inode)
-            .collect();
-        match kept.first() {
-            None => Ok(()),
-            Some(inode) => {
-                let more = match kept.len() {
-                    1 => String::new(),
-                    files => format!(" and {} more", files - 1),
-                };
-                let what = format!("inode {inode}{more} cannot be dropped from the cache yet");
-                Err(StoreError::NoAnswer(what))
-            }
-        }
+        self.files.drop_what_is_unsure()
     }
 
     /// Asserts file by file what the node holds, because the store may have forgotten it.
     fn assert(&self) -> Result<()> {
-        tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
+        tracing::warn!("node {}: the store may have forgotten tokens", self.node);
         // In the new epoch there is no lease until the registry is read, at the end.
-        let _regaining = self.upkeep.regaining.lock();
+        let _regaining = self.regaining.lock();
         // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
         if !self.lease.runs() {
             self.drop_what_is_unsure()?;
         }
-        let _changes = self.changes.write();
+        let _no_changes = self.files.stop_changes();
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             if !self.is_found()? {
                 return Ok(());
             }
-            let files: Vec<_> = self.files.lock().values().cloned().collect();
-            if !files.iter().try_fold(true, |told, file| Ok(told && file.assert(&roll)?))? {
+            if !self.files.assert(&roll)? {
                 continue;
             }
             let mut members = roll.members.clone();
             members.assert(self.session, roll.epoch);
-            let sent = self.options.clock.boot_instant();
+            let sent = self.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
-                *self.upkeep.asserted.lock() = roll.epoch;
+                *self.asserted.lock() = roll.epoch;
                 self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
                 if !self.is_found()? {
@@ -392,19 +399,34 @@ impl Shared {
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             if roll.members.grants(roll.epoch) {
-                *self.upkeep.obstacle.lock() = None;
+                *self.obstacle.lock() = None;
                 return Ok(());
             }
             // Read after the members: every member is in the registry, or was.
             let registry = self.registry.sessions().map_err(unregistered)?;
             let mut members = roll.members.clone();
             if let Err(missing) = members.confirm(roll.epoch, &registry) {
-                *self.upkeep.obstacle.lock() = Some(self.waits_for(&missing));
+                *self.obstacle.lock() = Some(self.waits_for(&missing));
                 return Ok(());
             }
             self.store.swap_members(&roll, &members, Lease::Stays)?;
         }
         Err(busy())
+    }
+
+    /// A roll under which tokens are granted, or the latest one.
+    pub(super) fn confirmed(&self) -> Result<Arc<Roll>> {
+        let roll = self.roll.known();
+        if roll.members.grants(roll.epoch) {
+            return Ok(roll);
+        }
+        let roll = self.roll.refresh()?;
+        if roll.epoch != *self.asserted.lock() {
+            self.wake();
+        } else if !roll.members.grants(roll.epoch) {
+            self.confirm()?;
+        }
+        Ok(self.roll.known())
     }
 
     fn waits_for(&self, missing: &[Session]) -> String {
@@ -431,7 +453,7 @@ impl Shared {
     }
 
     fn lease_ms(&self) -> u64 {
-        u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -470,6 +492,6 @@ fn busy() -> StoreError {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unregistered(error: halocline_os::error::Error) -> StoreError {
+fn unregistered(error: Error) -> StoreError {
     StoreError::NoAnswer(format!("the list of sessions on the origin cannot be read: {error}"))
 }
