@@ -9,7 +9,6 @@ mod listings;
 mod updates;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use halocline_model::namespace::{
     Answer, Entry, EntryName, Flags, Found, InodeNumber, Links, Name, Opaque, Operation, ROOT,
@@ -197,17 +196,6 @@ impl Namespace {
         }
     }
 
-    /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
-    #[must_use]
-    pub fn leased_directory(&self, inode: InodeNumber) -> Option<(Node, Duration)> {
-        let now = self.driver.now();
-        let left = self.driver.listings.lease_left(inode, now);
-        // In this order: a lease that is granted in between is of attributes that are at least as new.
-        let (attributes, changed) = self.driver.listings.attributes(inode, now)?;
-        let attributes = decode_attributes(&attributes).ok()?.changed_at(changed);
-        Some((Node { inode, attributes, links: 1 }, left))
-    }
-
     /// The parent of a directory; the root is its own.
     ///
     /// # Errors
@@ -276,17 +264,6 @@ impl Namespace {
             }
         }
         Err(Failure::Contended)
-    }
-
-    /// A file with one name, with its attributes, if this node knows them without asking.
-    #[must_use]
-    pub fn known_file(&self, at: &EntryName) -> Option<(InodeNumber, Attributes)> {
-        match self.driver.known(at)?.entry()? {
-            Entry::Single(inode, attributes) => {
-                decode_attributes(&attributes).ok().map(|attributes| (inode, attributes))
-            }
-            _ => None,
-        }
     }
 
     /// Makes a file, symbolic link, pipe, socket or device, as `attributes` say. One round trip.

@@ -1,4 +1,6 @@
-//! Changes of attributes: each reads, changes, and compares and swaps in a single slot.
+//! Changes of attributes: each reads, changes, and compares and swaps in a single slot; and what is known of them.
+
+use std::time::Duration;
 
 use halocline_model::namespace::{
     Answer, Change, Entry, EntryName, InodeNumber, Links, Name, Opaque, Script, Slot,
@@ -45,6 +47,28 @@ pub struct KnownFile {
 }
 
 impl Namespace {
+    /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
+    #[must_use]
+    pub fn leased_directory(&self, inode: InodeNumber) -> Option<(Node, Duration)> {
+        let now = self.driver.now();
+        let left = self.driver.listings.lease_left(inode, now);
+        // In this order: a lease that is granted in between is of attributes that are at least as new.
+        let (attributes, changed) = self.driver.listings.attributes(inode, now)?;
+        let attributes = decode_attributes(&attributes).ok()?.changed_at(changed);
+        Some((Node { inode, attributes, links: 1 }, left))
+    }
+
+    /// A file with one name, with its attributes, if this node knows them without asking.
+    #[must_use]
+    pub fn known_file(&self, at: &EntryName) -> Option<(InodeNumber, Attributes)> {
+        match self.driver.known(at)?.entry()? {
+            Entry::Single(inode, attributes) => {
+                decode_attributes(&attributes).ok().map(|attributes| (inode, attributes))
+            }
+            _ => None,
+        }
+    }
+
     /// Changes the attributes of what a name leads to, and returns the new ones.
     ///
     /// # Errors
