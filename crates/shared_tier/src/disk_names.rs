@@ -4,9 +4,6 @@
 //! all are done, the disk has what the store has. So whoever changed the disk reads the store again and repeats the
 //! change if the store has changed: the last one to change the disk has seen the last change of the store.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Failure, Namespace, Node};
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
@@ -15,7 +12,6 @@ use rustix::io::Errno;
 
 use crate::errors::of_names;
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
-use crate::stat_conversion::file_type;
 
 /// How often a change is repeated while others change the same name.
 const TRIES: usize = 64;
@@ -93,14 +89,7 @@ impl DiskNames<'_> {
 
     fn make(&self, name: &EntryName, number: InodeNumber, of: &Attributes) -> Result<()> {
         let near = self.directories.near(name.directory.0)?;
-        let shared = self.places.shared();
-        if of.kind == Kind::Symlink {
-            let target = OsStr::from_bytes(of.target.as_slice());
-            return shared.make_link(&near, (&name.name, number.0), target, (of.uid, of.gid));
-        }
-        let mode = file_type(of.kind) | of.mode;
-        let what = (mode, of.uid, of.gid, of.rdev);
-        shared.make_special(&near, (&name.name, number.0), what)
+        self.places.shared().make_other(&near, (&name.name, number.0), of)
     }
 
     fn remove(&self, name: &EntryName, number: InodeNumber) -> Result<()> {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use halocline_api::control::SOCKET_XATTR;
 use halocline_model::namespace::ROOT;
@@ -15,7 +16,21 @@ use crate::directory::Directory;
 use crate::entry_names::entry_name_of_program;
 use crate::files::Handle;
 use crate::inodes::Node;
+use crate::stat_conversion::stat;
 use crate::tree::SharedTree;
+
+/// How long a lease of a directory must last for the kernel to use the directory's attributes once or twice more: it
+/// does so for up to two ticks of its clock (20 ms at most), which begin when the thread that asked gets the answer.
+const HELD_MIN: Duration = Duration::from_millis(40);
+
+fn is_same_directory(one: &Stat, other: &Stat) -> bool {
+    let of = |stat: &Stat| {
+        let raw = &stat.raw;
+        let times = [(raw.st_mtime, raw.st_mtime_nsec), (raw.st_ctime, raw.st_ctime_nsec)];
+        (raw.st_mode, raw.st_uid, raw.st_gid, times)
+    };
+    of(one) == of(other)
+}
 
 impl Engine for SharedTier {
     type Node = Node;
@@ -40,6 +55,13 @@ impl Engine for SharedTier {
 
     fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
         self.tree.lookup.stat(&node.0)
+    }
+
+    fn holds_directory(&self, node: &Node, returned: &Stat) -> bool {
+        let leased = self.tree.base.names.leased_directory(node.0.number);
+        leased.is_some_and(|(found, left)| {
+            left >= HELD_MIN && is_same_directory(&stat(&found), returned)
+        })
     }
 
     fn set_attr(

@@ -15,22 +15,21 @@ use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, InodeNumber};
-use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
 use halocline_os::write_lease::is_exclusive;
-use halocline_vfs::namespace::{reopen, stat_descriptor};
+use halocline_vfs::namespace::reopen;
 use halocline_vfs::{Maker, Stat};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, ftruncate};
 use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::closes::note_close;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
-use crate::lookup::{Lookup, told_names};
+use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::ssd::OwnSsd;
-use crate::stat_conversion::take_over;
 
 /// How often an open is retried because the file was renamed or moved.
 const TRIES: usize = 64;
@@ -109,7 +108,7 @@ impl Files {
         (flags, lapses): (i32, u64),
     ) -> Handle {
         noting.handles += 1;
-        noting.kept = None;
+        (noting.kept, noting.closes_later) = (None, false);
         // Keep the latest file: those opened before a lapse of the lease may be of a copy that was moved away.
         let mut without_name = node.0.without_name.lock();
         without_name.file = Some(Arc::clone(&file));
@@ -174,7 +173,7 @@ impl Files {
                 Err(_) if was_moved => {}
                 Err(error) => {
                     if noting.handles == 0 && noting.kept.is_none() {
-                        self.note_close(inode, noting, None);
+                        note_close(&self.base, inode, noting, None);
                     }
                     return Err(error);
                 }
@@ -182,7 +181,7 @@ impl Files {
             }
         }
         if noting.handles == 0 && noting.kept.is_none() {
-            self.note_close(inode, noting, None);
+            note_close(&self.base, inode, noting, None);
         }
         Err(misplaced(inode))
     }
@@ -364,9 +363,14 @@ impl Files {
                 self.base.passthrough.watch(self, handle.node.clone());
             }
         } else if noting.handles == 0 {
+            let is_noted = noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses);
+            if is_noted && !noting.by_kernel && self.base.closes.keep(&self.base, &handle.node) {
+                noting.closes_later = true;
+                return;
+            }
             inode.without_name.lock().file = None;
-            if noting.by_kernel || noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
-                self.note_close(inode, &mut noting, Some(&handle.file));
+            if noting.by_kernel || is_noted {
+                note_close(&self.base, inode, &mut noting, Some(&handle.file));
             } else {
                 // The cached size is stale; the next stat refreshes it.
                 noting.noted = None;
@@ -384,55 +388,8 @@ impl Files {
         }
         inode.without_name.lock().file = None;
         noting.is_passed = false;
-        self.note_close(inode, noting, Some(&file));
+        note_close(&self.base, inode, noting, Some(&file));
         true
-    }
-
-    /// Notes in the store that this node has closed a file, with its size and times if it was written.
-    fn note_close(&self, inode: &Inode, noting: &mut Noting, file: Option<&File>) {
-        let by_kernel = std::mem::take(&mut noting.by_kernel);
-        let Some((wrote, lapses)) = noting.noted.take() else { return };
-        let sessions = &self.base.sessions;
-        if !by_kernel && lapses != sessions.lapses() || sessions.check().is_err() {
-            // Others count it as closed already, and may have moved it.
-            return;
-        }
-        let close = closing(sessions.own(), file.filter(|_| wrote));
-        // What this node noted at the open, if that is known.
-        let mut last = inode.without_name.lock().last.clone();
-        // Another node may have renamed it since; then it listed the new name with the bytes.
-        let told = || file.map_or_else(Vec::new, told_names);
-        for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
-            let at = (&name, inode.number);
-            let closed = match last.take() {
-                Some(last) => self.base.names.update_known(at, &last, &close),
-                None => self.base.names.update_of(at, &close),
-            };
-            match closed {
-                Ok(_) => return,
-                Err(Failure::Refused(_)) => {}
-                Err(failure) => {
-                    // The next access to the file repairs this.
-                    tracing::debug!("inode {}: a close is not noted: {failure}", inode.number.0);
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// Notes a close in a file's attributes. Size and times of a written file are read at each try: another node may have
-/// written, and noted more, since the one before.
-fn closing(
-    own: Session,
-    written: Option<&File>,
-) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
-    move |attributes| {
-        if let Some(data) = written.and_then(|file| stat_descriptor(file).ok()) {
-            take_over(attributes, &data);
-        }
-        attributes.note_close(own);
-        Ok(())
     }
 }
 

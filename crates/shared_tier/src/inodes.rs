@@ -50,6 +50,8 @@ pub(crate) struct Noting {
     pub(crate) by_kernel: bool,
     /// Whether the kernel has taken a handle since.
     pub(crate) is_passed: bool,
+    /// Whether all handles are closed, and that is noted in the store later ([`crate::closes`]).
+    pub(crate) closes_later: bool,
     /// The file, kept after all handles are closed while the kernel may still serve mappings.
     pub(crate) kept: Option<Arc<File>>,
 }

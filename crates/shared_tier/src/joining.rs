@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
+use crate::closes::Closes;
 use crate::directory_paths::DirectoryPaths;
 use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
@@ -35,7 +36,7 @@ use crate::inodes::Table;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
-use crate::places::{Places, peers};
+use crate::places::{Places, Watcher, peers};
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
 use crate::ssd::background::Background;
@@ -102,17 +103,18 @@ impl Joining<'_> {
         check_node_is_ours(&common, &node, &id)?;
         self.format_if_new(&common, (&ssd, &shared), clock)?;
         settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
+        let (store_of_names, watcher) = held(self.names);
         let agent = Agent::begin(
             Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
             self.registry,
         )?;
         let opened = (|| {
-            let names = Namespace::open(self.names, agent.session(), WaitLimit::default());
+            let names = Namespace::open(store_of_names, agent.session(), WaitLimit::default());
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
             let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
-            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, None)?;
+            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, watcher)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
         })();
@@ -126,8 +128,8 @@ impl Joining<'_> {
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
         let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
-        let base =
-            Base { names, places, table, paths, sessions, passthrough, clock: clock.clone() };
+        let (closes, clock) = (Closes::default(), clock.clone());
+        let base = Base { names, places, table, paths, sessions, passthrough, closes, clock };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
@@ -186,6 +188,17 @@ impl Joining<'_> {
         }
         if is_marked { Ok(()) } else { set_formatted(common) }
     }
+}
+
+type Watched = (Arc<dyn NameStore>, Option<Arc<dyn Watcher>>);
+
+/// The store of names, and who is told of steps on the disks; a test may want to hold both.
+fn held(names: Arc<dyn NameStore>) -> Watched {
+    #[cfg(debug_assertions)]
+    if let Some(steps) = crate::held_steps::HeldSteps::wanted() {
+        return (steps.store(names), Some(Arc::new(steps)));
+    }
+    (names, None)
 }
 
 /// Notes on the shared disk that the tier has names in a store.

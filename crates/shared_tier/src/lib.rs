@@ -11,12 +11,14 @@
 //!   see them; [`directory`]: listings; [`tree_walk`]: all files below a path;
 //! - [`files`]: open files, which the store notes; [`name_changes`], [`attribute_changes`]: all other changes, with
 //!   the disks following the store ([`disk_names`]); [`acl`]: what new inodes inherit;
+//! - [`closes`]: notes closes in the store, several together;
 //! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: moves whole files between SSDs and the shared disk, for commands ([`move_commands`]) and for the
 //!   policy that manages the space on this node's SSD ([`ssd`]);
 //! - [`job_places`]: on which nodes the files of a job are; [`explain`]: why a file is where it is;
 //! - [`repair`]: compares the names with the disks, and rebuilds them; [`adopt`]: turns a tier of one node into a
 //!   shared one;
+//! - `held_steps`: lets a test hold each step, in builds with debug assertions;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
 //! What must hold:
@@ -30,6 +32,7 @@ mod acl;
 pub mod adopt;
 mod attribute_changes;
 mod base;
+mod closes;
 mod control;
 mod directory;
 mod directory_paths;
@@ -41,6 +44,8 @@ mod explain;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+#[cfg(debug_assertions)]
+mod held_steps;
 mod inodes;
 mod job_places;
 mod joining;
@@ -111,6 +116,7 @@ impl SharedTier {
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
+        self.tree.base.note_closes();
         self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }

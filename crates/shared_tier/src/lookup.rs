@@ -226,8 +226,9 @@ pub(crate) fn mended(
     }
     // Locked to the end, so that nobody here opens it meanwhile.
     let noting = inode.noting.try_lock();
-    let is_closed_here =
-        noting.as_ref().is_some_and(|noting| noting.handles == 0 && noting.kept.is_none());
+    let is_closed_here = noting
+        .as_ref()
+        .is_some_and(|noting| noting.handles == 0 && noting.kept.is_none() && !noting.closes_later);
     let sessions = &base.sessions;
     let is_gone = |open: &Open| {
         if open.session == sessions.own() {

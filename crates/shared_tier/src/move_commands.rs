@@ -18,7 +18,7 @@ use crate::base::Base;
 use crate::lookup::mended;
 use crate::moves::Moved;
 use crate::places::{SHARED, SSD};
-use crate::ssd::executor::{Executor, PARALLEL_MAX, at_once};
+use crate::ssd::executor::{COPY_SLACK, Executor, PARALLEL_MAX, at_once};
 use crate::ssd::planner::Paths;
 use crate::tree_walk::walk_named;
 
@@ -115,6 +115,14 @@ impl MoveCommands<'_> {
         room.missing == 0 || self.executor.free_up(room.missing, &|number| asked.contains(&number))
     }
 
+    /// Whether the own SSD has room for all of these files without any other one leaving.
+    fn fit_as_it_is(&self, files: &VecDeque<Named>) -> bool {
+        let need =
+            |sum: u64, file: &Named| sum.saturating_add(file.size).saturating_add(COPY_SLACK);
+        let room = self.executor.room_for(files.iter().fold(0, need));
+        room.is_some_and(|room| room.missing == 0)
+    }
+
     /// Which of the files would stay for lack of room or because of a rule: for a dry run.
     fn would_stay(&self, files: &[Named], asked: &FxHashSet<u64>) -> Vec<(usize, &'static str)> {
         let may_leave = || {
@@ -163,6 +171,7 @@ impl MoveCommands<'_> {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         self.base.sessions.check()?;
+        self.base.note_closes();
         let mut files = Vec::new();
         for path in paths {
             self.named(path, &mut files)?;
@@ -182,6 +191,7 @@ impl MoveCommands<'_> {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         self.base.sessions.check()?;
+        self.base.note_closes();
         let nodes = self.base.places.nodes()?;
         if !nodes.iter().any(|known| known == node) {
             return Err(Error::invalid(
@@ -268,8 +278,9 @@ impl MoveCommands<'_> {
     /// Moves files, small ones several at a time; returns those that are busy, or were left because of a stop.
     fn one_turn(&self, left: VecDeque<Named>, turn: &Turn<'_, '_>) -> VecDeque<Named> {
         let first: Vec<u64> = left.iter().take(PARALLEL_MAX).map(|file| file.size).collect();
-        // To the SSD one by one: the next file must see the room that was made for this one.
-        let at_once = if self.tier == SSD { 1 } else { at_once(&first).min(left.len()) };
+        // To an SSD without room for all, one by one: the next file must see the room that was made for this one.
+        let one_by_one = self.tier == SSD && !self.fit_as_it_is(&left);
+        let at_once = if one_by_one { 1 } else { at_once(&first).min(left.len()) };
         let (left, busy) = (Mutex::new(left), Mutex::new(VecDeque::new()));
         let work = || {
             loop {

@@ -12,6 +12,7 @@
 mod build;
 mod disks;
 mod found;
+mod others;
 pub(crate) mod scan;
 mod settle;
 mod unfollowed;
@@ -30,7 +31,7 @@ use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use disks::{Disk, Disks};
-use found::{At, Found, FoundDirectory, FoundFile, Numbers, found};
+use found::{At, Found, FoundDirectory, FoundFile, Numbers, found, positions};
 use scan::tell;
 use unfollowed::{Unfollowed, unfollowed};
 use view::View;
@@ -48,7 +49,7 @@ pub struct Report {
     pub unreached_files: u64,
     /// Files in the store whose bytes are not where they should be.
     pub lost: Vec<String>,
-    /// Directories of the store that are missing or misplaced on the shared disk; they are made or renamed.
+    /// Directories and links of the store that are missing or misplaced on the shared disk; they are made or renamed.
     pub remade: Vec<String>,
     /// Copies left by moves, and second places left by renames; they are removed.
     pub left_copies: Vec<String>,
@@ -56,7 +57,7 @@ pub struct Report {
     pub left_directories: Vec<String>,
     /// Files whose recorded names differ from the store; they are recorded anew.
     pub relisted: Vec<String>,
-    /// Files without a name; they are set aside.
+    /// Files and links without a name; they are set aside.
     pub set_aside: Vec<String>,
     /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,
@@ -293,6 +294,8 @@ impl<'a> Repair<'a> {
         let all = unfollowed(self.disks, (&self.view, self.is_rebuilt), found, gone);
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
         all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
+        all.others.iter().for_each(|at| tell(&mut report.set_aside, self.path(*at)));
+        others::tell_missing(&self.view, found, &mut report.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
         on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
@@ -487,10 +490,6 @@ fn is_in(above: Option<usize>, base: u64, found: &Found) -> bool {
             directories.any(|one| one.number == base && one.at == Some((0, above)))
         }
     }
-}
-
-fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
-    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }
 
 #[cfg(test)]

@@ -73,6 +73,11 @@ pub trait Engine: Sized + Send + Sync + 'static {
     }
     /// Attributes.
     fn stat(&self, node: &Self::Node, handle: Option<&Self::Handle>) -> Result<Stat>;
+    /// Whether nobody else changes the attributes of a directory for a moment, and they are still those that were
+    /// returned: a front end that otherwise keeps none may then use these for the rest of the same system call.
+    fn holds_directory(&self, _node: &Self::Node, _returned: &Stat) -> bool {
+        false
+    }
     /// Changes attributes. Clears set-user-id bits as the origin would.
     fn set_attr(
         &self,

@@ -24,7 +24,7 @@ use driver::{Driver, TRIES};
 use listings::There;
 
 pub use driver::{Counts, WaitLimit};
-pub use updates::Changes;
+pub use updates::{Changes, KnownFile};
 
 /// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -31,7 +31,8 @@ impl<E: Engine> Attributes<E> {
         let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle));
         let stat = stat.map_err(self.inodes.failed(&inode, "stat"))?;
         let attr = attr(&inode, &stat);
-        Ok((self.inodes.timeout(&inode, &attr), attr))
+        let timeout = self.inodes.timeout(&inode, &attr).max(self.inodes.briefly(&inode, &stat));
+        Ok((timeout, attr))
     }
 
     pub(crate) fn set(

@@ -82,7 +82,8 @@ impl<E: Engine> Files<E> {
         let opened = self.open.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
         let timeout = self.inodes.timeout(&inode, &attr);
-        Ok((Entry { attr, generation: inode.generation, timeout }, opened))
+        let (generation, attr_timeout) = (inode.generation, timeout);
+        Ok((Entry { attr, generation, timeout, attr_timeout }, opened))
     }
 
     /// Reads at `offset` into `room`; returns the number of bytes. `why` is what they are for.

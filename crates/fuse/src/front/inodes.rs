@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub(crate) generation: u64,
     /// How long the kernel may keep the name and the attributes.
     pub(crate) timeout: Duration,
+    /// How long it may keep the attributes; not less.
+    pub(crate) attr_timeout: Duration,
 }
 
 impl Entry {
@@ -42,7 +44,7 @@ impl Entry {
             blksize: 4096,
             flags: 0,
         };
-        Self { attr, generation: 0, timeout: Duration::ZERO }
+        Self { attr, generation: 0, timeout: Duration::ZERO, attr_timeout: Duration::ZERO }
     }
 }
 
@@ -88,7 +90,8 @@ impl<E: Engine> Inodes<E> {
         let (inode, mut attr) = self.remember(node, &stat);
         attr.ino = INodeNo(inode.number);
         let timeout = self.timeout(&inode, &attr);
-        Entry { attr, generation: inode.generation, timeout }
+        let attr_timeout = timeout.max(self.briefly(&inode, &stat));
+        Entry { attr, generation: inode.generation, timeout, attr_timeout }
     }
 
     /// Subtracts lookups that the kernel has forgotten.
@@ -99,6 +102,15 @@ impl<E: Engine> Inodes<E> {
     /// How long the kernel may keep the name and the attributes of an inode.
     pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
         if timeouts::may_keep(inode, attr) { self.attr_timeout } else { Duration::ZERO }
+    }
+
+    /// The shortest time for which the kernel keeps attributes, up to two ticks of its clock, for a directory that does
+    /// not change meanwhile: resolving a path needs the attributes of each directory on it once or twice more after they
+    /// were looked up. Otherwise 0.
+    pub(super) fn briefly(&self, inode: &Inode<E::Node>, stat: &Stat) -> Duration {
+        let is_held =
+            stat.kind() == libc::S_IFDIR && self.engine.holds_directory(&inode.node, stat);
+        if is_held { Duration::from_nanos(1) } else { Duration::ZERO }
     }
 
     /// For `map_err` after a `request` about `inode` failed: the log says which file it concerned.

@@ -70,7 +70,10 @@ fn time_from_kernel(time: SystemTime) -> SystemTime {
 /// Answers a request that returns an entry.
 fn named(reply: ReplyEntry, find: impl FnOnce() -> Answer<Entry>) {
     match catch_panic(find) {
-        Ok(it) => reply.entry(&it.timeout, &it.attr, Generation(it.generation)),
+        Ok(it) => {
+            let generation = Generation(it.generation);
+            reply.entry_with_ttls(&it.attr_timeout, &it.timeout, &it.attr, generation);
+        }
         Err(Refused(errno)) => reply.error(errno),
     }
 }

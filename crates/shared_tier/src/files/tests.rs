@@ -5,6 +5,7 @@ use std::io::Write;
 use halocline_model::token::Session;
 
 use super::*;
+use crate::closes::closing;
 use crate::repair::tests::{Node, World};
 
 /// A node read the file's size, and before it noted its close another node wrote more and noted that.

@@ -32,6 +32,7 @@ use super::{Directories, DirectoryStep, own_xattrs};
 use crate::entry_names::os;
 use notes::{Noted, Notes};
 
+pub(crate) use links_and_devices::make_other_in;
 pub(crate) use notes::Position;
 pub(crate) use notes::RenameNotes;
 #[cfg(any(test, fuzzing))]

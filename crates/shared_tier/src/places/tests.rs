@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use parking_lot::Mutex;
 use rustix::fs::mkfifoat;
 
@@ -311,13 +312,20 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     let one = disks.node("n1");
     let (_, uid, gid) = owner(0);
     let target = OsStr::new("../\u{e9}");
-    one.shared().make_link(&[], (&name("l"), 7), target, (uid, gid)).unwrap();
+    let of = |kind: Kind, mode: u32| {
+        let mut of = Attributes::new(kind, mode, 0);
+        (of.uid, of.gid) = (uid, gid);
+        of.target = target.as_encoded_bytes().to_vec();
+        of
+    };
+    let link = of(Kind::Symlink, 0o777);
+    one.shared().make_other(&[], (&name("l"), 7), &link).unwrap();
     // A leftover has the name.
-    one.shared().make_special(&[], (&name("l"), 8), (libc::S_IFIFO | 0o622, uid, gid, 0)).unwrap();
+    one.shared().make_other(&[], (&name("l"), 8), &of(Kind::Fifo, 0o622)).unwrap();
     let found = fs::symlink_metadata(disks.at("shared/l")).unwrap();
     assert_eq!(found.permissions().mode(), libc::S_IFIFO | 0o622);
     fs::write(disks.at("shared/users"), "kept").unwrap();
-    one.shared().make_link(&[], (&name("users"), 9), target, (uid, gid)).unwrap();
+    one.shared().make_other(&[], (&name("users"), 9), &link).unwrap();
     assert_eq!(fs::read_link(disks.at("shared/users~9")).unwrap(), PathBuf::from(target));
     for (called, inode) in [("l", 8), ("users", 9), ("no", 10)] {
         one.shared().remove_other(&[], (&name(called), inode)).unwrap();

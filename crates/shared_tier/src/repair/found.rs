@@ -59,6 +59,7 @@ pub(crate) struct FoundFile {
 /// Something without data and number: a symbolic link, pipe, socket or device.
 #[derive(Debug)]
 pub(crate) struct FoundOther {
+    pub(crate) at: At,
     pub(crate) directory: u64,
     pub(crate) name: Name,
     pub(crate) attributes: Attributes,
@@ -482,7 +483,7 @@ impl<'a> Builder<'a> {
             }
             self.taken.insert((directory, name.clone()), None);
             let attributes = item.attributes.clone();
-            self.found.others.push(FoundOther { directory, name, attributes });
+            self.found.others.push(FoundOther { at, directory, name, attributes });
         }
         for disk in 1..self.disks.len() {
             for at in self.of_kind(disk, is_other) {
@@ -490,4 +491,9 @@ impl<'a> Builder<'a> {
             }
         }
     }
+}
+
+/// The positions of those that are so.
+pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }

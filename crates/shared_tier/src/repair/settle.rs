@@ -1,5 +1,5 @@
 //! Puts directories on the shared disk where the store has them: makes missing ones, and completes the renames of
-//! nodes that died.
+//! nodes that died; then makes missing links and special files.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use super::disks::Disk;
 use super::found::Found;
-use super::of_store;
 use super::view::View;
+use super::{of_store, others};
 use crate::places::DirectoryStep;
 use crate::places::own_xattrs;
 use crate::places::tree::{Owner, Tree, candidates};
@@ -59,7 +59,7 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
     for name in tree.private.sub("renaming")?.names()? {
         tree.private.sub("renaming")?.remove(&name)?;
     }
-    Ok(())
+    others::make(shared, &view, found)
 }
 
 /// Removes the attributes of moves and renames from the copies that stay: nobody moves or renames them any more, and
@@ -84,7 +84,7 @@ pub(super) fn clear_move_xattrs(disks: &[Disk], found: &Found) -> Result<()> {
     Ok(())
 }
 
-fn steps(view: &View, mut number: u64) -> Vec<DirectoryStep> {
+pub(super) fn steps(view: &View, mut number: u64) -> Vec<DirectoryStep> {
     let mut steps = Vec::new();
     while let Some((parent, name)) = view.directories.get(&number) {
         steps.push(DirectoryStep { number, name: name.clone() });

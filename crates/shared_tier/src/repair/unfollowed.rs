@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::disks::{Disk, Disks};
 use super::found::{At, Found};
+use super::others;
 use super::view::View;
 use crate::places::own_xattrs;
 
@@ -22,6 +23,8 @@ pub(super) struct Unfollowed {
     pub(super) relisted: Vec<(At, Vec<(u64, Name)>)>,
     /// Second places of files, which the bytes have left.
     pub(super) places: Vec<At>,
+    /// Links and special files that have no name in the store, under their own or with a number appended.
+    pub(super) others: Vec<At>,
     /// Directories that the store does not know and in which nothing is left; contents come before their directory.
     pub(super) directories: Vec<At>,
 }
@@ -56,7 +59,8 @@ pub(super) fn unfollowed(
         }
     }
     if !is_rebuilt {
-        let gone = gone.chain(all.places.iter().copied()).collect();
+        all.others = others::without_name(view, found);
+        let gone = gone.chain(all.places.iter().chain(&all.others).copied()).collect();
         let all_disks = (0..disks.all.len()).flat_map(|disk| directories(disks, disk, view, &gone));
         all.directories = all_disks.collect();
     }
@@ -129,6 +133,10 @@ impl Unfollowed {
         for at in &self.places {
             let disk = &disks.all[at.0];
             disk.remove(&disk.scanned.items[at.1].path)?;
+        }
+        for at in &self.others {
+            let disk = &disks.all[at.0];
+            disk.set_aside(&disk.scanned.items[at.1].path, at.1 as u64)?;
         }
         for at in &self.directories {
             let disk = &disks.all[at.0];

@@ -25,6 +25,8 @@ pub(crate) struct View {
     pub(crate) directories: BTreeMap<u64, (u64, Name)>,
     pub(crate) files: BTreeMap<u64, StoredFile>,
     pub(crate) names: BTreeSet<(u64, Name)>,
+    /// Links and special files by their names, with number and attributes.
+    pub(crate) others: BTreeMap<(u64, Name), (u64, Attributes)>,
 }
 
 impl View {
@@ -88,6 +90,8 @@ impl View {
                 .entry(inode.0)
                 .and_modify(|known| known.names.push((directory, name)))
                 .or_insert(new);
+        } else if attributes.kind != Kind::Directory {
+            self.others.insert((directory, name), (inode.0, attributes));
         }
         Ok(())
     }

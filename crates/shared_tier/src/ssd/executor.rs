@@ -123,6 +123,7 @@ impl Executor {
         (from, tier): (&Location, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
+        self.base.note_closes();
         let was_here = self.is_on(from, SSD);
         if tier == SHARED && !self.fits_the_shared_disk(inode, size) {
             // Rather than copying until the disk is full.
@@ -266,6 +267,7 @@ impl Executor {
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
     fn demote(&self, number: u64, resident: &Resident) -> Left {
+        self.base.note_closes();
         if self.base.table.find(InodeNumber(number)).is_some_and(|node| node.0.is_open()) {
             return Left::No;
         }

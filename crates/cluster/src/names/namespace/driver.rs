@@ -324,7 +324,12 @@ impl Driver {
 
     /// Makes a change of one slot; `false` if its value has changed.
     pub(super) fn replace(&self, shard: InodeNumber, change: Change) -> Result<bool> {
-        let script = Script::Alone(vec![change]);
+        self.replace_all(shard, vec![change])
+    }
+
+    /// Makes changes of several slots of one shard, all or none; `false` if one of the values has changed.
+    pub(super) fn replace_all(&self, shard: InodeNumber, changes: Vec<Change>) -> Result<bool> {
+        let script = Script::Alone(changes);
         for _ in 0..TRIES {
             match self.send(shard, &script, &mut self.epoch()) {
                 Ok(Answer::Busy(intent)) => self.complete(intent),

@@ -255,6 +255,17 @@ impl Listings {
         listing.attributes.clone()
     }
 
+    /// For how long nobody else changes a directory whose attributes are cached.
+    pub(super) fn lease_left(&self, directory: InodeNumber, now: Instant) -> Duration {
+        let known = &mut *self.known.lock();
+        if known.changes_attributes(directory) || self.is_lost(directory) {
+            return Duration::ZERO;
+        }
+        let listing = known.get(directory).filter(|listing| listing.attributes.is_some());
+        let until = listing.and_then(|listing| listing.until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
     /// What a name leads to.
     pub(super) fn find(&self, at: &EntryName, now: Instant) -> Known {
         let known = &mut *self.known.lock();

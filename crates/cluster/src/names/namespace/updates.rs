@@ -1,7 +1,9 @@
-//! Changes of attributes: each reads, changes, and compares and swaps in a single slot.
+//! Changes of attributes: each reads, changes, and compares and swaps in a single slot; and what is known of them.
+
+use std::time::Duration;
 
 use halocline_model::namespace::{
-    Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, Script, Slot,
+    Answer, Change, Entry, EntryName, InodeNumber, Links, Name, Opaque, Script, Slot,
 };
 use halocline_model::token::Session;
 use rustix::io::Errno;
@@ -31,7 +33,42 @@ pub struct Changes {
     pub ctime_ns: i64,
 }
 
+/// A file with one name, its attributes as they were when last seen, and what they are to be.
+#[derive(Debug, Clone)]
+pub struct KnownFile {
+    /// Its name in its directory.
+    pub name: Name,
+    /// Its number.
+    pub inode: InodeNumber,
+    /// The attributes that it had.
+    pub before: Attributes,
+    /// The attributes that it gets.
+    pub after: Attributes,
+}
+
 impl Namespace {
+    /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
+    #[must_use]
+    pub fn leased_directory(&self, inode: InodeNumber) -> Option<(Node, Duration)> {
+        let now = self.driver.now();
+        let left = self.driver.listings.lease_left(inode, now);
+        // In this order: a lease that is granted in between is of attributes that are at least as new.
+        let (attributes, changed) = self.driver.listings.attributes(inode, now)?;
+        let attributes = decode_attributes(&attributes).ok()?.changed_at(changed);
+        Some((Node { inode, attributes, links: 1 }, left))
+    }
+
+    /// A file with one name, with its attributes, if this node knows them without asking.
+    #[must_use]
+    pub fn known_file(&self, at: &EntryName) -> Option<(InodeNumber, Attributes)> {
+        match self.driver.known(at)?.entry()? {
+            Entry::Single(inode, attributes) => {
+                decode_attributes(&attributes).ok().map(|attributes| (inode, attributes))
+            }
+            _ => None,
+        }
+    }
+
     /// Changes the attributes of what a name leads to, and returns the new ones.
     ///
     /// # Errors
@@ -75,6 +112,22 @@ impl Namespace {
             return Ok(Node { inode, attributes, links: 1 });
         }
         self.update_of((at, inode), change)
+    }
+
+    /// Changes the attributes of several files of one directory, each of which has one name and had the given
+    /// attributes when last seen: all of them, in one round trip, or none. `false` if one of them has others by now.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn update_all_known(&self, directory: InodeNumber, files: &[KnownFile]) -> Result<bool> {
+        let change = |file: &KnownFile| {
+            let [from, to] = [opaque(&file.before)?, opaque(&file.after)?];
+            let [from, to] =
+                [from, to].map(|attributes| Some(Entry::Single(file.inode, attributes)));
+            Ok(Change::Name(file.name.clone(), from, to))
+        };
+        let changes = files.iter().map(change).collect::<Result<Vec<_>>>()?;
+        self.driver.replace_all(directory, changes)
     }
 
     fn update_if(

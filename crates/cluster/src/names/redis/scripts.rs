@@ -20,8 +20,12 @@ use redis::Script;
 /// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's
 /// `run_id` changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
 const EPOCH: &str = r"
-local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
-local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+local info = redis.call('INFO', 'server', 'replication')
+local function id_after(label)
+  local _, last = string.find(info, label, 1, true)
+  return string.match(info, '^%w+', last + 1)
+end
+local id = id_after('run_id:') .. id_after('master_replid:')
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
 local epoch, lessee, for_us, quiet_us = string.match(ARGV[1], '^(%d+) ?(%d*) ?(%d*) ?(%d*)$')
 if marker[1] ~= id or not epoch or marker[2] ~= epoch then return {'stale'} end
@@ -33,9 +37,13 @@ local shard, names, order, locks, committed, finished = KEYS[2], KEYS[3], KEYS[4
 local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee', 'changer', 'alone_since', 'awaited')
 local kind, locked, next_place, changed = head[1], tonumber(head[2] or '0'), head[3], head[4] or '0'
 local version, changer, alone_since = head[5] or '0', head[8], head[9] or '0'
+local asked_us
 local function now_us()
-  local clock = redis.call('TIME')
-  return tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  if not asked_us then
+    local clock = redis.call('TIME')
+    asked_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  end
+  return asked_us
 end
 local function bounded(value)
   if value and #value > 73792 then error(redis.error_reply('UNSOUND a value is too long')) end
@@ -382,8 +390,12 @@ return {'done'}
 /// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a
 /// marker; and whether a check holds the names.
 const PROBE: &str = r"
-local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
-local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+local info = redis.call('INFO', 'server', 'replication')
+local function id_after(label)
+  local _, last = string.find(info, label, 1, true)
+  return string.match(info, '^%w+', last + 1)
+end
+local id = id_after('run_id:') .. id_after('master_replid:')
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'held')
 if not marker[1] then return {'', '0', '0'} end
 return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
@@ -393,8 +405,12 @@ return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
 /// server that forgot which numbers it gave continues from its clock, with one number for each microsecond: no two
 /// epochs begin at the same number, and no epoch gives numbers faster than time passes.
 const BEGIN: &str = r"
-local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
-local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+local info = redis.call('INFO', 'server', 'replication')
+local function id_after(label)
+  local _, last = string.find(info, label, 1, true)
+  return string.match(info, '^%w+', last + 1)
+end
+local id = id_after('run_id:') .. id_after('master_replid:')
 local numbers = tonumber(redis.call('HGET', KEYS[1], 'numbers') or '0') or 0
 local clock = redis.call('TIME')
 numbers = math.max(numbers, tonumber(clock[1]) * 1048576 + tonumber(clock[2]))

@@ -4,6 +4,7 @@
 //! answer to the next request. A script whose answer is lost may have run, so programs would get errors. Here waits are
 //! not interrupted ([`socket`]), and a failed connection is not used again.
 
+mod answer_poll;
 mod socket;
 
 use std::io::{Read, Write};

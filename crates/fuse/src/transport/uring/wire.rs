@@ -144,14 +144,14 @@ impl From<&FileAttr> for Attr {
 
 impl From<&Entry> for EntryOut {
     fn from(entry: &Entry) -> Self {
-        let (valid, valid_ns) = (entry.timeout.as_secs(), entry.timeout.subsec_nanos());
+        let Entry { timeout, attr_timeout, .. } = entry;
         Self {
             node: entry.attr.ino.0,
             generation: entry.generation,
-            entry_valid: valid,
-            attr_valid: valid,
-            entry_valid_ns: valid_ns,
-            attr_valid_ns: valid_ns,
+            entry_valid: timeout.as_secs(),
+            attr_valid: attr_timeout.as_secs(),
+            entry_valid_ns: timeout.subsec_nanos(),
+            attr_valid_ns: attr_timeout.subsec_nanos(),
             attr: Attr::from(&entry.attr),
         }
     }

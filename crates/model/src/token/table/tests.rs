@@ -347,15 +347,4 @@ fn marks_are_of_what_their_session_holds_alone() {
     file.tokens.note_unreadable(A, (ALL, &all), EPOCH, 0);
     file.tokens.give_up(B, ALL, None, Epoch(2));
     assert!(file.tokens.unreadable().is_empty(), "another epoch of the store");
-=======
-}
-
-#[test]
-#[should_panic(expected = "I11, I13: a token for bytes that another session has")]
-fn i11_i13_bytes_that_another_session_may_have_dirty_are_never_given_away() {
-    let mut file = File::new();
-    file.write(A, (0, 10));
-    file.members.lease_is_over(A);
-    file.tokens.set(B, Mode::Exclusive, ByteRange::new(5, 20), |mode| mode == Mode::Exclusive);
->>>>>>> cluster17
 }

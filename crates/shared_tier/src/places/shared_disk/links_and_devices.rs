@@ -1,7 +1,6 @@
 //! Things without bytes or numbers on the shared disk: symbolic links, pipes, sockets and devices. They are made
 //! after the store has them, and are identified by their names.
 
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
@@ -17,64 +16,19 @@ use rustix::io::Errno;
 use super::SharedDisk;
 use crate::entry_names::os;
 use crate::places::DirectoryStep;
-use crate::places::tree::{FoundDirectory, below, candidates, fresh, kind};
+use crate::places::tree::{FoundDirectory, Tree, below, candidates, fresh, kind};
 use crate::stat_conversion::file_type;
 
 impl SharedDisk {
-    /// Makes a symbolic link.
-    pub(crate) fn make_link(
+    /// Makes a symbolic link, pipe, socket or device with these attributes.
+    pub(crate) fn make_other(
         &self,
         near: &[DirectoryStep],
         name: (&Name, u64),
-        target: &OsStr,
-        owner: (u32, u32),
-    ) -> Result<()> {
-        self.make_other(near, name, |dir, fresh| {
-            symlinkat(target, dir, fresh)?;
-            own_other(dir, fresh, owner)
-        })
-    }
-
-    /// Makes a pipe, socket or device; `mode` has its kind.
-    pub(crate) fn make_special(
-        &self,
-        near: &[DirectoryStep],
-        name: (&Name, u64),
-        (mode, uid, gid, device): (u32, u32, u32, u64),
-    ) -> Result<()> {
-        self.make_other(near, name, |dir, fresh| {
-            let bits = Mode::from_raw_mode(mode & 0o7777);
-            mknodat(dir, fresh, FileType::from_raw_mode(mode), bits, device)?;
-            own_other(dir, fresh, (uid, gid))?;
-            // `mknod` applies the umask.
-            Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
-        })
-    }
-
-    /// Makes a symbolic link, pipe, socket or device by `make`, which gets the directory and name of a temporary
-    /// file. It replaces whatever has the name, except for a file or directory, which have numbers; then it gets the
-    /// other name.
-    fn make_other(
-        &self,
-        near: &[DirectoryStep],
-        (name, inode): (&Name, u64),
-        make: impl FnOnce(&PrivateDir, &str) -> Result<()>,
+        of: &Attributes,
     ) -> Result<()> {
         let number = near.last().map_or(ROOT.0, |step| step.number);
-        let above = self.find(number, Some(near))?;
-        let temporary = fresh("o", inode);
-        self.tree.step("making a link or device", || make(&self.tree.tmp, &temporary))?;
-        let mut named = Err(Errno::EXIST.into());
-        for name in candidates(name, inode) {
-            self.remove_other_at(&above, &name)?;
-            named = self.tree.settle_other(&temporary, &above, &name);
-            if !named.as_ref().is_err_and(|error| error.errno() == libc::EEXIST) {
-                break;
-            }
-        }
-        named.inspect_err(|_| {
-            let _gone = unlinkat(&self.tree.tmp, &temporary, AtFlags::empty());
-        })
+        make_other_in(&self.tree, &self.find(number, Some(near))?, name, of)
     }
 
     /// Renames a symbolic link, pipe, socket or device in one step, to a free name. Returns whether the new name is
@@ -114,20 +68,56 @@ impl SharedDisk {
         let number = near.last().map_or(ROOT.0, |step| step.number);
         let above = self.find(number, Some(near))?;
         for name in candidates(name, inode) {
-            self.remove_other_at(&above, &name)?;
+            remove_other_in(&self.tree, &above, &name)?;
         }
         Ok(())
     }
+}
 
-    fn remove_other_at(&self, above: &FoundDirectory, name: &Name) -> Result<()> {
-        let path = below(above.1.as_ref(), name)?;
-        match kind(above, name)? {
-            None | Some(libc::S_IFREG | libc::S_IFDIR) => Ok(()),
-            Some(_) => match self.tree.unlink(&path, AtFlags::empty()) {
-                Err(error) if error.errno() == libc::ENOENT => Ok(()),
-                other => other,
-            },
+/// Makes a symbolic link, pipe, socket or device among the temporary files, and names it. It replaces whatever has the
+/// name, except for a file or directory, which have numbers; then it gets the other name.
+pub(crate) fn make_other_in(
+    tree: &Tree,
+    above: &FoundDirectory,
+    (name, inode): (&Name, u64),
+    of: &Attributes,
+) -> Result<()> {
+    let temporary = fresh("o", inode);
+    tree.step("making a link or device", || make(&tree.tmp, &temporary, of))?;
+    let mut named = Err(Errno::EXIST.into());
+    for name in candidates(name, inode) {
+        remove_other_in(tree, above, &name)?;
+        named = tree.settle_other(&temporary, above, &name);
+        if !named.as_ref().is_err_and(|error| error.errno() == libc::EEXIST) {
+            break;
         }
+    }
+    named.inspect_err(|_| {
+        let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
+    })
+}
+
+fn make(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
+    let owner = (of.uid, of.gid);
+    if of.kind == Kind::Symlink {
+        symlinkat(of.target.as_slice(), dir, fresh)?;
+        return own_other(dir, fresh, owner);
+    }
+    let (kind, bits) = (file_type(of.kind), Mode::from_raw_mode(of.mode & 0o7777));
+    mknodat(dir, fresh, FileType::from_raw_mode(kind), bits, of.rdev)?;
+    own_other(dir, fresh, owner)?;
+    // `mknod` applies the umask.
+    Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
+}
+
+fn remove_other_in(tree: &Tree, above: &FoundDirectory, name: &Name) -> Result<()> {
+    let path = below(above.1.as_ref(), name)?;
+    match kind(above, name)? {
+        None | Some(libc::S_IFREG | libc::S_IFDIR) => Ok(()),
+        Some(_) => match tree.unlink(&path, AtFlags::empty()) {
+            Err(error) if error.errno() == libc::ENOENT => Ok(()),
+            other => other,
+        },
     }
 }
 

@@ -15,6 +15,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use halocline_os::clock::Clock;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::answer_poll::AnswerPoll;
 
 /// The number of steps of a wait.
 const STEPS: u32 = 6;
@@ -42,6 +46,19 @@ impl Stream {
         }
     }
 
+    /// Reads what has arrived; `None` if nothing has.
+    fn read_at_once(&self, into: &mut [u8]) -> Option<io::Result<usize>> {
+        let flags = RecvFlags::DONTWAIT;
+        let read = match self {
+            Self::Tcp(stream) => recv(stream, into, flags),
+            Self::Local(stream) => recv(stream, into, flags),
+        };
+        match read {
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            read => Some(read.map(|(bytes, _)| bytes).map_err(io::Error::from)),
+        }
+    }
+
     /// Sets both limits, because a read and a write each wait on their own.
     fn set_limit(&self, limit: Duration) -> io::Result<()> {
         match self {
@@ -63,6 +80,7 @@ pub(super) struct Socket {
     stream: Stream,
     /// The duration of one step of a read or write.
     step: Duration,
+    poll: AnswerPoll,
 }
 
 impl Socket {
@@ -91,7 +109,7 @@ impl Socket {
     fn new(stream: Stream, limit: Duration) -> io::Result<Self> {
         let step = limit / STEPS;
         stream.set_limit(step)?;
-        Ok(Self { stream, step })
+        Ok(Self { stream, step, poll: AnswerPoll::default() })
     }
 
     fn patiently(
@@ -138,6 +156,10 @@ fn connect(address: &SocketAddr, limit: Duration) -> io::Result<TcpStream> {
 
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let Self { stream, poll, .. } = self;
+        if let Some(read) = poll.poll(|| stream.read_at_once(into)) {
+            return read;
+        }
         self.patiently(|stream| stream.read(into))
     }
 }

@@ -1,0 +1,70 @@
+//! Links and special files that the shared disk did not follow. They carry no number, and are what their names say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use halocline_cluster::names::attributes::Attributes;
+use halocline_model::namespace::Name;
+use halocline_os::error::Result;
+
+use super::disks::Disk;
+use super::found::{At, Found};
+use super::scan::tell;
+use super::settle::steps;
+use super::view::View;
+use crate::places::shared_disk::make_other_in;
+use crate::places::tree::candidates;
+
+/// A name of the store that the disk does not have: its directory, its name, its number, and its attributes.
+type Missing<'v> = (u64, &'v Name, u64, &'v Attributes);
+
+/// What a sound store has no name for. In a directory that was put there by hand it gets one.
+pub(super) fn without_name(view: &View, found: &Found) -> Vec<At> {
+    let known = view.others.iter().flat_map(|((directory, name), (number, _))| {
+        candidates(name, *number).map(|name| (*directory, name))
+    });
+    let known: BTreeSet<(u64, Name)> = known.collect();
+    let by_hand = found.directories.iter().filter(|one| !one.is_numbered);
+    let by_hand: BTreeSet<u64> = by_hand.map(|one| one.number).collect();
+    let others = found.others.iter().filter(|one| {
+        !known.contains(&(one.directory, one.name.clone())) && !by_hand.contains(&one.directory)
+    });
+    others.map(|one| one.at).collect()
+}
+
+/// What a store has and the disk has not, or not as it should be.
+fn missing<'v>(view: &'v View, found: &Found) -> Vec<Missing<'v>> {
+    let there: BTreeMap<(u64, &Name), &Attributes> =
+        found.others.iter().map(|one| ((one.directory, &one.name), &one.attributes)).collect();
+    let is_there = |directory: u64, name: &Name, number: u64, of: &Attributes| {
+        let mut names = candidates(name, number).into_iter();
+        names.any(|name| there.get(&(directory, &name)).is_some_and(|there| is_same(there, of)))
+    };
+    let all =
+        view.others.iter().map(|((directory, name), (number, of))| (*directory, name, *number, of));
+    all.filter(|(directory, name, number, of)| !is_there(*directory, name, *number, of)).collect()
+}
+
+/// Lists them, for people.
+pub(super) fn tell_missing(view: &View, found: &Found, list: &mut Vec<String>) {
+    for (directory, name, ..) in missing(view, found) {
+        tell(list, view.path(directory, name));
+    }
+}
+
+/// Whether both are the same link or device. Owners and modes may differ: the disk does not follow changes of these.
+fn is_same(one: &Attributes, other: &Attributes) -> bool {
+    (one.kind, one.rdev, &one.target) == (other.kind, other.rdev, &other.target)
+}
+
+/// Makes what is missing; directories are where the store has them.
+pub(super) fn make(shared: &Disk, view: &View, found: &Found) -> Result<()> {
+    for (directory, name, number, of) in missing(view, found) {
+        if let Some(above) = shared.tree.find(&steps(view, directory))? {
+            make_other_in(&shared.tree, &above, (name, number), of)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
