@@ -41,14 +41,14 @@ fn files(below: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 fn is_block(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
-    name.starts_with("blk_") && !name.ends_with(".meta")
+    name.starts_with("blk_") && path.extension().is_none()
 }
 
 /// The node and the tier of each block of a node's `DataNode`, as the first node tells it.
 fn tiers_of_blocks(tiers: &SharedTiers, node: &str) -> Vec<String> {
     let told = tiers.scratch.succeed(&["where", &format!("one/blocks-{node}/**/blk_*"), "--json"]);
     let told: Vec<Value> = serde_json::from_str(&told).unwrap();
-    let blocks = told.iter().filter(|file| !file["path"].as_str().unwrap().ends_with(".meta"));
+    let blocks = told.iter().filter(|file| is_block(Path::new(file["path"].as_str().unwrap())));
     blocks.map(|file| file["tier_name"].as_str().unwrap().to_owned()).collect()
 }
 

@@ -180,7 +180,7 @@ mod tests {
             let targets: Vec<usize> = words[5].split(',').map(|it| it.parse().unwrap()).collect();
             let layout = two.file[0].layout(3).unwrap();
             for at in (begin..begin + 12 * mib).step_by(1 << 16) {
-                let target = targets[(at / stripe) as usize % targets.len()];
+                let target = targets[usize::try_from(at / stripe).unwrap() % targets.len()];
                 let mut planned = None;
                 layout.pieces(at, at + 1, |piece| planned = Some(piece.server));
                 assert_eq!(Some(target), planned, "{at}");

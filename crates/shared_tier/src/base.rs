@@ -10,13 +10,13 @@ use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
-use crate::closes::Closes;
 use crate::directory_paths::DirectoryPaths;
 use crate::errors::of_names;
 use crate::inodes::Table;
 use crate::passthrough::Passthrough;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
+use crate::waiting_closes::WaitingCloses;
 
 /// The names, the places and the session of one node.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Base {
     pub(crate) paths: Arc<DirectoryPaths>,
     pub(crate) sessions: Sessions,
     pub(crate) passthrough: Passthrough,
-    pub(crate) closes: Closes,
+    pub(crate) closes: WaitingCloses,
     pub(crate) clock: Clock,
 }
 
@@ -35,11 +35,6 @@ impl Base {
     /// The steps to a directory as this node knows them.
     pub(crate) fn near(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         self.paths.known(directory)
-    }
-
-    /// Notes the closes that wait, so that files which programs here have closed do not count as open.
-    pub(crate) fn note_closes(&self) {
-        self.closes.note_all(self);
     }
 
     /// What is at a path below the root; the root has no name.

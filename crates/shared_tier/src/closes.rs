@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_cluster::names::attributes::Attributes;
 use halocline_cluster::names::namespace::{self, Failure, KnownFile};
@@ -21,7 +21,7 @@ use halocline_model::token::Session;
 use halocline_os::catch_panic::caught;
 use halocline_os::clock::Clock;
 use halocline_vfs::namespace::stat_descriptor;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 
 use crate::base::Base;
 use crate::inodes::{Inode, Node, Noting};
@@ -37,96 +37,78 @@ const TOGETHER_MAX: usize = 32;
 /// After so many pauses without a close, the thread ends.
 const IDLE_PAUSES_MAX: u32 = 20;
 
-/// The closes that wait.
-#[derive(Debug, Default)]
-pub(crate) struct Closes {
-    waiting: Mutex<Waiting>,
-    /// Locked while waiting closes are noted, so that whoever wants them noted waits for those that are under way.
-    noting: Mutex<()>,
+/// Keeps the last close of a file, to be noted later with others; `false` if it is to be noted at once.
+pub(crate) fn keep(base: &Arc<Base>, node: &Node) -> bool {
+    let now = base.clock.instant();
+    let mut waiting = base.closes.waiting.lock();
+    let last = waiting.last.replace(now);
+    let is_one_of_many = last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE);
+    if !is_one_of_many || waiting.files.len() >= WAITING_MAX {
+        return false;
+    }
+    if !waiting.has_thread {
+        let (weak, clock) = (Arc::downgrade(base), base.clock.clone());
+        let named = thread::Builder::new().name("closes".to_owned());
+        waiting.has_thread = named.spawn(move || run(&weak, &clock)).is_ok();
+    }
+    if waiting.has_thread {
+        waiting.files.push(node.clone());
+    }
+    waiting.has_thread
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
-    files: Vec<Node>,
-    /// When a file was closed last.
-    last: Option<Instant>,
-    has_thread: bool,
+/// Notes all closes that wait; returns whether there were any. A file that a program is opening just now may keep
+/// waiting.
+pub(crate) fn note_all(base: &Base) -> bool {
+    let _one_after_another = base.closes.noting.lock();
+    let files = std::mem::take(&mut base.closes.waiting.lock().files);
+    let mut by_directory: BTreeMap<Option<InodeNumber>, Vec<&Node>> = BTreeMap::new();
+    for node in &files {
+        let directory = node.0.name().map(|name| name.directory);
+        by_directory.entry(directory).or_default().push(node);
+    }
+    for (directory, nodes) in by_directory {
+        for together in nodes.chunks(TOGETHER_MAX) {
+            note_together(base, directory, together);
+        }
+    }
+    !files.is_empty()
 }
 
-impl Closes {
-    /// Keeps the last close of a file, to be noted later with others; `false` if it is to be noted at once.
-    pub(crate) fn keep(&self, base: &Arc<Base>, node: &Node) -> bool {
-        let now = base.clock.instant();
-        let mut waiting = self.waiting.lock();
-        let last = waiting.last.replace(now);
-        let is_one_of_many = last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE);
-        if !is_one_of_many || waiting.files.len() >= WAITING_MAX {
-            return false;
+/// Notes closes of files of one directory.
+fn note_together(base: &Base, directory: Option<InodeNumber>, nodes: &[&Node]) {
+    // Locked to the end, so that nobody here opens one of the files meanwhile. Whoever opens one now may wait for
+    // the store, or for a file that is moved: it is not waited for, because it may wait for us.
+    let mut files: Vec<(&Node, MutexGuard<'_, Noting>)> = Vec::new();
+    for &node in nodes {
+        match node.0.noting.try_lock() {
+            Some(noting) if noting.closes_later => files.push((node, noting)),
+            // A program has opened it since.
+            Some(_) => {}
+            None => base.closes.waiting.lock().files.push(node.clone()),
         }
-        if !waiting.has_thread {
-            let (weak, clock) = (Arc::downgrade(base), base.clock.clone());
-            let named = thread::Builder::new().name("closes".to_owned());
-            waiting.has_thread = named.spawn(move || run(&weak, &clock)).is_ok();
-        }
-        if waiting.has_thread {
-            waiting.files.push(node.clone());
-        }
-        waiting.has_thread
     }
-
-    /// Notes all closes that wait; returns whether there were any. A file that a program is opening just now may keep
-    /// waiting.
-    pub(crate) fn note_all(&self, base: &Base) -> bool {
-        let _one_after_another = self.noting.lock();
-        let files = std::mem::take(&mut self.waiting.lock().files);
-        let mut by_directory: BTreeMap<Option<InodeNumber>, Vec<&Node>> = BTreeMap::new();
-        for node in &files {
-            let directory = node.0.name().map(|name| name.directory);
-            by_directory.entry(directory).or_default().push(node);
+    let known = files.iter().map(|(node, noting)| closed(base, (&node.0, noting), directory));
+    let known: Vec<KnownFile> = known.flatten().collect();
+    let noted = match directory {
+        Some(directory) if known.len() == files.len() && known.len() > 1 => {
+            base.names.update_all_known(directory, &known)
         }
-        for (directory, nodes) in by_directory {
-            for together in nodes.chunks(TOGETHER_MAX) {
-                self.note_together(base, directory, together);
+        _ => Ok(false),
+    };
+    for (node, noting) in &mut files {
+        noting.closes_later = false;
+        let file = node.0.without_name.lock().file.take();
+        match &noted {
+            Ok(true) => noting.noted = None,
+            // One of them was changed, renamed or removed.
+            Ok(false) | Err(Failure::Refused(_)) => {
+                note_close(base, &node.0, noting, file.as_deref());
             }
-        }
-        !files.is_empty()
-    }
-
-    /// Notes closes of files of one directory.
-    fn note_together(&self, base: &Base, directory: Option<InodeNumber>, nodes: &[&Node]) {
-        // Locked to the end, so that nobody here opens one of the files meanwhile. Whoever opens one now may wait for
-        // the store, or for a file that is moved: it is not waited for, because it may wait for us.
-        let mut files: Vec<(&Node, MutexGuard<'_, Noting>)> = Vec::new();
-        for &node in nodes {
-            match node.0.noting.try_lock() {
-                Some(noting) if noting.closes_later => files.push((node, noting)),
-                // A program has opened it since.
-                Some(_) => {}
-                None => self.waiting.lock().files.push(node.clone()),
-            }
-        }
-        let known = files.iter().map(|(node, noting)| closed(base, (&node.0, noting), directory));
-        let known: Vec<KnownFile> = known.flatten().collect();
-        let noted = match directory {
-            Some(directory) if known.len() == files.len() && known.len() > 1 => {
-                base.names.update_all_known(directory, &known)
-            }
-            _ => Ok(false),
-        };
-        for (node, noting) in &mut files {
-            noting.closes_later = false;
-            let file = node.0.without_name.lock().file.take();
-            match &noted {
-                Ok(true) => noting.noted = None,
-                // One of them was changed, renamed or removed.
-                Ok(false) | Err(Failure::Refused(_)) => {
-                    note_close(base, &node.0, noting, file.as_deref());
-                }
-                Err(failure) => {
-                    noting.noted = None;
-                    // The next access to the file repairs this.
-                    tracing::debug!("inode {}: a close is not noted: {failure}", node.0.number.0);
-                }
+            Err(failure) => {
+                noting.noted = None;
+                // The next access to the file repairs this.
+                tracing::debug!("inode {}: a close is not noted: {failure}", node.0.number.0);
             }
         }
     }
@@ -164,7 +146,7 @@ fn run(base: &Weak<Base>, clock: &Clock) {
     loop {
         clock.sleep(PAUSE);
         let Some(base) = base.upgrade() else { return };
-        let had_any = caught(|| base.closes.note_all(&base)).unwrap_or(true);
+        let had_any = caught(|| note_all(&base)).unwrap_or(true);
         idle = if had_any { 0 } else { idle + 1 };
         if idle < IDLE_PAUSES_MAX {
             continue;

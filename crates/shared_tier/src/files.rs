@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
-use crate::closes::note_close;
+use crate::closes::{keep, note_close};
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::Lookup;
@@ -364,7 +364,7 @@ impl Files {
             }
         } else if noting.handles == 0 {
             let is_noted = noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses);
-            if is_noted && !noting.by_kernel && self.base.closes.keep(&self.base, &handle.node) {
+            if is_noted && !noting.by_kernel && keep(&self.base, &handle.node) {
                 noting.closes_later = true;
                 return;
             }

@@ -27,7 +27,6 @@ use rustix::io::Errno;
 use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
-use crate::closes::Closes;
 use crate::directory_paths::DirectoryPaths;
 use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
@@ -44,6 +43,7 @@ use crate::ssd::options::SpaceOptions;
 use crate::stat_conversion::joined;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
+use crate::waiting_closes::WaitingCloses;
 
 /// The file on an SSD with the name of its node.
 const NODE: &str = "node";
@@ -128,7 +128,7 @@ impl Joining<'_> {
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
         let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
-        let (closes, clock) = (Closes::default(), clock.clone());
+        let (closes, clock) = (WaitingCloses::default(), clock.clone());
         let base = Base { names, places, table, paths, sessions, passthrough, closes, clock };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));

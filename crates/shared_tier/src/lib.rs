@@ -63,6 +63,7 @@ mod stat_conversion;
 mod store_directories;
 mod tree;
 mod tree_walk;
+mod waiting_closes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,7 +117,7 @@ impl SharedTier {
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.tree.base.note_closes();
+        closes::note_all(&self.tree.base);
         self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
 use crate::base::Base;
+use crate::closes::note_all;
 use crate::lookup::mended;
 use crate::moves::Moved;
 use crate::places::{SHARED, SSD};
@@ -171,7 +172,7 @@ impl MoveCommands<'_> {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         self.base.sessions.check()?;
-        self.base.note_closes();
+        note_all(self.base);
         let mut files = Vec::new();
         for path in paths {
             self.named(path, &mut files)?;
@@ -191,7 +192,7 @@ impl MoveCommands<'_> {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         self.base.sessions.check()?;
-        self.base.note_closes();
+        note_all(self.base);
         let nodes = self.base.places.nodes()?;
         if !nodes.iter().any(|known| known == node) {
             return Err(Error::invalid(

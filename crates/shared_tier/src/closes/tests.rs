@@ -106,14 +106,14 @@ fn closes_that_wait_are_noted_with_one_request() {
     // They are shown as they are, and count as open here, too.
     assert!(nodes.iter().all(|node| tier.tier.stat(node, None).unwrap().raw.st_size > 1));
     let before = tier.base().names.counts().round_trips;
-    assert!(tier.base().closes.note_all(tier.base()));
+    assert!(note_all(tier.base()));
     assert_eq!(tier.base().names.counts().round_trips - before, 1);
     for name in &names {
         assert!(!tier.is_open(name), "{name}");
         assert_eq!(tier.found(name).attributes.size, name.len() as u64);
     }
     assert!(nodes.iter().all(|node| !node.0.is_open()));
-    assert!(!tier.base().closes.note_all(tier.base()));
+    assert!(!note_all(tier.base()));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
     let again = tier.tier.open(&nodes[5], libc::O_WRONLY, CALLER).unwrap();
     tier.tier.write(&again, 0, b"longer than before", CALLER).unwrap();
     tier.close_later(&nodes[5], again);
-    tier.base().note_closes();
+    note_all(tier.base());
     assert!(tier.is_open("reopened"));
     for name in ["changed", "new", "plain", "twice"] {
         assert!(!tier.is_open(name), "{name}");
@@ -145,7 +145,7 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
     assert_eq!(tier.found("changed").attributes.size, "changed".len() as u64);
     assert_eq!(tier.found("twice").attributes.size, "longer than before".len() as u64);
     drop(open);
-    tier.base().note_closes();
+    note_all(tier.base());
     assert!(!tier.is_open("reopened"));
     assert_eq!(tier.found("reopened").attributes.size, "reopened".len() as u64);
 }
@@ -161,7 +161,7 @@ fn a_file_that_another_node_renamed_is_closed_under_its_new_name() {
     let file = node.0.without_name.lock().file.clone().unwrap();
     let name = Name::from("new");
     crate::places::own_xattrs::add_name(&*file, ROOT.0, &name).unwrap();
-    tier.base().note_closes();
+    note_all(tier.base());
     assert!(!tier.is_open("new") && !tier.is_open("other"));
 }
 

@@ -204,7 +204,7 @@ pub(crate) mod fuzzing {
             Ok(found) => found,
             Err(error) => return assert!(!error.to_string().contains(char::is_control)),
         };
-        assert!(!found.is_empty() || bytes.iter().all(|byte| byte.is_ascii_whitespace()));
+        assert!(!found.is_empty() || bytes.iter().all(u8::is_ascii_whitespace));
         for tier in ["", "00112233445566778899aabbccddeeff", "t"] {
             let Some(node) = node_in(&found, tier) else { continue };
             check_node(&node).expect("it was checked");

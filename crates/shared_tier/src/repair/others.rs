@@ -9,7 +9,6 @@ use halocline_os::error::Result;
 use super::disks::Disk;
 use super::found::{At, Found};
 use super::scan::tell;
-use super::settle::steps;
 use super::view::View;
 use crate::places::shared_disk::make_other_in;
 use crate::places::tree::candidates;
@@ -59,7 +58,7 @@ fn is_same(one: &Attributes, other: &Attributes) -> bool {
 /// Makes what is missing; directories are where the store has them.
 pub(super) fn make(shared: &Disk, view: &View, found: &Found) -> Result<()> {
     for (directory, name, number, of) in missing(view, found) {
-        if let Some(above) = shared.tree.find(&steps(view, directory))? {
+        if let Some(above) = shared.tree.find(&view.steps(directory))? {
             make_other_in(&shared.tree, &above, (name, number), of)?;
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use halocline_cluster::names::NameStore;
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_cluster::names::coding::decode_attributes;
-use halocline_model::namespace::{Answer, InodeNumber, Name, ROOT, Script, Slot};
+use halocline_model::namespace::{Answer, InodeNumber, Name, Script, Slot};
 use halocline_os::error::Result;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
@@ -46,9 +46,9 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
     }
     // Parents come first; what is then renamed to below another directory is found there.
     let mut order: Vec<u64> = wrong.keys().copied().collect();
-    order.sort_by_key(|number| steps(&view, *number).len());
+    order.sort_by_key(|number| view.steps(*number).len());
     for number in order {
-        let steps = steps(&view, number);
+        let steps = view.steps(number);
         let Some((last, above)) = steps.split_last() else { continue };
         let Some(above) = tree.find(above)? else { continue };
         match wrong.remove(&number).flatten() {
@@ -82,19 +82,6 @@ pub(super) fn clear_move_xattrs(disks: &[Disk], found: &Found) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(super) fn steps(view: &View, mut number: u64) -> Vec<DirectoryStep> {
-    let mut steps = Vec::new();
-    while let Some((parent, name)) = view.directories.get(&number) {
-        steps.push(DirectoryStep { number, name: name.clone() });
-        number = *parent;
-        if number == ROOT.0 || steps.len() > view.directories.len() {
-            break;
-        }
-    }
-    steps.reverse();
-    steps
 }
 
 fn rename(

@@ -7,6 +7,8 @@ use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
 use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
 
+use crate::places::DirectoryStep;
+
 /// A file in the store.
 #[derive(Debug)]
 pub(crate) struct StoredFile {
@@ -30,6 +32,20 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// The steps from the root to a directory.
+    pub(super) fn steps(&self, mut number: u64) -> Vec<DirectoryStep> {
+        let mut steps = Vec::new();
+        while let Some((parent, name)) = self.directories.get(&number) {
+            steps.push(DirectoryStep { number, name: name.clone() });
+            number = *parent;
+            if number == ROOT.0 || steps.len() > self.directories.len() {
+                break;
+            }
+        }
+        steps.reverse();
+        steps
+    }
+
     /// Reads the store.
     pub(crate) fn read(store: &dyn NameStore) -> Result<Self> {
         let mut view = Self::default();

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::planner::{Paths, Planner, Room};
 use super::residents::{Resident, Residents};
 use crate::base::Base;
+use crate::closes::note_all;
 use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::{SHARED, SSD};
@@ -123,7 +124,7 @@ impl Executor {
         (from, tier): (&Location, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
-        self.base.note_closes();
+        note_all(&self.base);
         let was_here = self.is_on(from, SSD);
         if tier == SHARED && !self.fits_the_shared_disk(inode, size) {
             // Rather than copying until the disk is full.
@@ -267,7 +268,7 @@ impl Executor {
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
     fn demote(&self, number: u64, resident: &Resident) -> Left {
-        self.base.note_closes();
+        note_all(&self.base);
         if self.base.table.find(InodeNumber(number)).is_some_and(|node| node.0.is_open()) {
             return Left::No;
         }

@@ -3,7 +3,7 @@
 //! A server nearby answers in less time than it takes to put a processor to sleep and wake it again. So a thread that
 //! has sent a request polls the socket for a moment, and yields its processor to any thread that wants it. What must
 //! hold: where polling does not pay, because the server is far away or other threads need the processors, it nearly
-//! stops (`docs/decisions/0065-creates-of-a-shared-tier.md`).
+//! stops (`docs/decisions/0063-creates-of-a-shared-tier.md`).
 
 use std::thread;
 use std::time::Duration;
