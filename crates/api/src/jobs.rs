@@ -24,7 +24,7 @@ use halocline_os::private::PrivateDir;
 
 pub use job::{Ahead, Passed};
 pub use opener::{JOB_VARIABLE, Opener, Openers};
-pub use outlook::Known;
+pub use outlook::FileFacts;
 
 /// Jobs announced at the same time, and references of all of them.
 const JOBS_MAX: usize = 64;

@@ -67,13 +67,13 @@ impl Copy {
 pub(crate) struct PeerCopies {
     /// Whether there may be anything to drop.
     is_used: AtomicBool,
-    known: Mutex<Known>,
+    known: Mutex<FileCopies>,
     /// Held while others are asked.
     asking: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct FileCopies {
     /// Indexed by the first block; they do not overlap.
     copies: BTreeMap<u64, Copy>,
     /// The weight of all of them.
@@ -208,7 +208,7 @@ impl Drop for Question<'_> {
     }
 }
 
-impl Known {
+impl FileCopies {
     fn is_due(&self, number: u64, now_ms: u64) -> bool {
         let due = self.asked.get(&number);
         // The second case is that the clock was set back.
@@ -275,7 +275,7 @@ impl Known {
     }
 }
 
-impl Drop for Known {
+impl Drop for FileCopies {
     fn drop(&mut self) {
         self.all.0.fetch_sub(self.weight, Ordering::Relaxed);
     }

@@ -129,7 +129,7 @@ struct Reservation {
 
 /// Blocks that wait to be discarded.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct PendingDiscard {
     end: u64,
     /// They may be discarded once this epoch is complete.
     epoch: u64,
@@ -141,7 +141,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     reserved: Vec<Reservation>,
-    waiting: BTreeMap<(Placement, u64), Waiting>,
+    waiting: BTreeMap<(Placement, u64), PendingDiscard>,
 }
 
 impl Blocks {
@@ -210,7 +210,7 @@ impl Blocks {
         let free = self.uncovered(extents, blocks, placement);
         for &part in &free {
             let epoch = epoch.max(self.cancel(part, placement));
-            let waiting = Waiting { end: part.end, epoch, taken: false };
+            let waiting = PendingDiscard { end: part.end, epoch, taken: false };
             self.waiting.insert((placement, part.start), waiting);
         }
         for reservation in &mut self.reserved {
@@ -246,7 +246,7 @@ impl Blocks {
     /// Takes the waiting blocks of `range` for a discard that follows at once.
     pub(crate) fn take_now(&mut self, range: ByteRange, placement: Placement) {
         for part in self.carve(range, placement) {
-            let waiting = Waiting { taken: true, ..part.1 };
+            let waiting = PendingDiscard { taken: true, ..part.1 };
             self.waiting.insert((placement, part.0), waiting);
         }
     }
@@ -304,7 +304,7 @@ impl Blocks {
         &self,
         blocks: ByteRange,
         placement: Placement,
-    ) -> impl Iterator<Item = (ByteRange, Waiting)> {
+    ) -> impl Iterator<Item = (ByteRange, PendingDiscard)> {
         let before = self.waiting.range((placement, 0)..(placement, blocks.start)).next_back();
         let within = self.waiting.range((placement, blocks.start)..(placement, blocks.end));
         before.into_iter().chain(within).filter_map(move |(&(_, start), waiting)| {
@@ -313,7 +313,7 @@ impl Blocks {
     }
 
     /// Takes the waiting blocks out of `blocks`, leaving what extends beyond it on both sides.
-    fn carve(&mut self, blocks: ByteRange, placement: Placement) -> Vec<(u64, Waiting)> {
+    fn carve(&mut self, blocks: ByteRange, placement: Placement) -> Vec<(u64, PendingDiscard)> {
         let parts: Vec<_> = self.waiting_in(blocks, placement).map(|(part, _)| part).collect();
         let mut carved = Vec::with_capacity(parts.len());
         for part in parts {
@@ -324,12 +324,13 @@ impl Blocks {
                 .expect("each part lies in a waiting range");
             self.waiting.remove(&(placement, start));
             if start < part.start {
-                self.waiting.insert((placement, start), Waiting { end: part.start, ..whole });
+                self.waiting
+                    .insert((placement, start), PendingDiscard { end: part.start, ..whole });
             }
             if part.end < whole.end {
                 self.waiting.insert((placement, part.end), whole);
             }
-            carved.push((part.start, Waiting { end: part.end, ..whole }));
+            carved.push((part.start, PendingDiscard { end: part.end, ..whole }));
         }
         // An empty tree still has a node, and many files have no waiting blocks.
         if self.waiting.is_empty() {

@@ -38,7 +38,7 @@ use crate::token::Session;
 
 pub use name::{Name, Opaque};
 pub use operation::{Attempt, Failure, Next, Operation};
-pub use plan::{EntryName, Flags, Found, Plan, Refusal};
+pub use plan::{EntryName, Flags, Plan, ReadName, Refusal};
 pub use shard::{Body, Shard, Shards};
 pub use transaction::{Completion, Ended, Step, Transaction};
 

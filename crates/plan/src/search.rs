@@ -125,7 +125,7 @@ impl std::fmt::Debug for Search<'_> {
 
 /// The best layouts found.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct SearchResult {
     /// Layouts, sorted by their time on the sample.
     pub best: Vec<Layouts>,
     /// Number of replays.
@@ -174,9 +174,9 @@ impl<'a> Search<'a> {
     }
 
     /// Searches, starting from the best choice by the cost model and from `starts`, widths for all files.
-    pub fn run(mut self, judge: &mut dyn Judge, starts: &[Vec<u64>]) -> Found {
+    pub fn run(mut self, judge: &mut dyn Judge, starts: &[Vec<u64>]) -> SearchResult {
         let Some(predicted) = self.by_prediction() else {
-            return Found { best: Vec::new(), replays: 0 };
+            return SearchResult { best: Vec::new(), replays: 0 };
         };
         let mut tried = vec![predicted];
         for widths in starts {
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
         ranked.truncate(BEGINNINGS);
         let ranked = self.by_all_of_the_sample(judge, ranked);
         let layouts = ranked.iter().filter_map(|best| self.realise(&best.choice));
-        Found { best: layouts.collect(), replays: self.replays }
+        SearchResult { best: layouts.collect(), replays: self.replays }
     }
 
     fn improve_until_none_is_better(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {

@@ -171,7 +171,7 @@ impl Class {
 /// Analyses a trace, request by request, after it was summarised once.
 #[derive(Debug)]
 pub struct Aggregator {
-    files: FxHashMap<u32, Known>,
+    files: FxHashMap<u32, FileStats>,
     order: Vec<u32>,
     classes: FxHashMap<Key, Class>,
     streams: FxHashMap<(u32, u32), u64>,
@@ -183,7 +183,7 @@ pub struct Aggregator {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct FileStats {
     bytes: u64,
     bin: u64,
     processes: u64,
@@ -196,7 +196,7 @@ impl Aggregator {
         let known = summary.files.iter().take(FILES_MAX).map(|file| {
             let bin = (file.end.div_ceil(BINS)).max(BIN_MIN).next_multiple_of(BIN_MIN);
             let processes = file.processes.max(1);
-            (file.file, Known { bytes: file.end, bin, processes, last_end: u64::MAX })
+            (file.file, FileStats { bytes: file.end, bin, processes, last_end: u64::MAX })
         });
         Self {
             files: known.collect(),
@@ -311,7 +311,7 @@ fn weighted(key: &Key, class: &Class) -> impl Iterator<Item = Weighted> + use<> 
 }
 
 /// Merges parts of the file of the same kind.
-fn regions(file: &Known, classes: &[(Key, Class)]) -> Vec<Region> {
+fn regions(file: &FileStats, classes: &[(Key, Class)]) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();
     let mut bins: Vec<Region> = Vec::new();
     for chunk in classes.chunk_by(|a, b| a.0.bin == b.0.bin) {

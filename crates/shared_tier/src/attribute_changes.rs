@@ -20,7 +20,7 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::files::{Files, Handle, place_of};
 use crate::inodes::{Inode, Node};
-use crate::lookup::{Found, Lookup};
+use crate::lookup::{FoundNode, Lookup};
 use crate::stat_conversion::time_ns;
 
 const CAPABILITY: &[u8] = b"security.capability";
@@ -162,7 +162,7 @@ impl AttributeChanges {
     fn update(
         &self,
         inode: &Inode,
-        found: &Found,
+        found: &FoundNode,
         change: impl Fn(&mut Attributes) -> namespace::Result<()>,
     ) -> Result<()> {
         let names = &self.base.names;
@@ -312,7 +312,7 @@ impl AttributeChanges {
     fn below(
         &self,
         inode: &Inode,
-        found: &Found,
+        found: &FoundNode,
         name: &OsStr,
         value: Option<&[u8]>,
     ) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::SharedTier;
 use crate::explain::Explainer;
 use crate::inodes::Inode;
 use crate::job_places;
-use crate::lookup::Found;
+use crate::lookup::FoundNode;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
 use crate::tree_walk::walk_named;
@@ -28,10 +28,10 @@ const LISTED_MAX: usize = 100_000;
 
 impl SharedTier {
     /// What is at a path below the root.
-    fn at(&self, path: &Path) -> Result<Found> {
+    fn at(&self, path: &Path) -> Result<FoundNode> {
         let at = self.tree.base.at(path);
         let (name, node) = at.map_err(|error| not_found(path, &error))?;
-        Ok(Found { name, node })
+        Ok(FoundNode { name, node })
     }
 
     fn commands(&self, tier: u8) -> MoveCommands<'_> {
@@ -39,7 +39,7 @@ impl SharedTier {
     }
 
     /// Says where the file found at a path is.
-    fn describe(&self, path: &Path, found: &Found) -> Option<FileInfo> {
+    fn describe(&self, path: &Path, found: &FoundNode) -> Option<FileInfo> {
         let of = &found.node.attributes;
         let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;
         let inode = self.tree.base.table.intern(found.node.inode, false, found.name.clone());
@@ -242,7 +242,7 @@ impl Controlled for SharedTier {
                     "name a directory with fewer",
                 ));
             }
-            files.extend(self.describe(&path, &Found { name: Some(name), node }));
+            files.extend(self.describe(&path, &FoundNode { name: Some(name), node }));
             Ok(())
         })?;
         files.sort_by(|one, other| one.path.cmp(&other.path));

@@ -6,7 +6,7 @@ use halocline_cluster::names::attributes::{Attributes, Location, Open};
 use halocline_os::counted::counted;
 
 use crate::base::Base;
-use crate::lookup::Found;
+use crate::lookup::FoundNode;
 use crate::places::SSD;
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::planner::Paths;
@@ -28,7 +28,7 @@ enum Holder<'a> {
 }
 
 /// What the sentences are made from, beside the answer itself.
-struct Seen<'a> {
+struct Facts<'a> {
     side: Holder<'a>,
     /// Other nodes that have it open.
     open_elsewhere: u64,
@@ -41,7 +41,7 @@ impl Explainer<'_> {
     pub(crate) fn explain(
         &self,
         file: FileInfo,
-        found: &Found,
+        found: &FoundNode,
         place: &Location,
     ) -> FileExplanation {
         let (number, of) = (found.node.inode, &found.node.attributes);
@@ -51,7 +51,7 @@ impl Explainer<'_> {
             _ => Holder::Shared,
         };
         let data = self.base.places.stat(place, number.0);
-        let seen = Seen {
+        let seen = Facts {
             side,
             open_elsewhere: self.opens_elsewhere(of),
             not_reached: data.err().map(|error| error.to_string()),
@@ -71,7 +71,7 @@ impl Explainer<'_> {
     }
 
     /// The known facts about a file.
-    fn facts(&self, file: FileInfo, found: &Found, side: Holder<'_>) -> FileExplanation {
+    fn facts(&self, file: FileInfo, found: &FoundNode, side: Holder<'_>) -> FileExplanation {
         let number = found.node.inode.0;
         let executor = self.executor;
         let history = &executor.history;
@@ -118,7 +118,7 @@ impl Explainer<'_> {
     }
 }
 
-fn why(told: &FileExplanation, seen: &Seen<'_>) -> Vec<String> {
+fn why(told: &FileExplanation, seen: &Facts<'_>) -> Vec<String> {
     let mut why = match seen.side {
         Holder::Own => why_here(told),
         Holder::Other(node) => why_elsewhere(told, node),
@@ -202,7 +202,7 @@ fn why_not_here(told: &FileExplanation) -> Vec<String> {
     why
 }
 
-fn how(told: &FileExplanation, seen: &Seen<'_>) -> Vec<String> {
+fn how(told: &FileExplanation, seen: &Facts<'_>) -> Vec<String> {
     match (seen.side, &seen.not_reached) {
         (Holder::Other(node), Some(_)) => vec![format!(
             "see that the SSD of {node} is where --peers says, and that {node} is mounted; then it is there again"

@@ -38,7 +38,7 @@ pub(crate) struct Lookup {
 
 /// An inode as the store has it: a name that leads to it, and its attributes. A directory's name is not verified.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundNode {
     pub(crate) name: Option<EntryName>,
     pub(crate) node: namespace::Node,
 }
@@ -108,11 +108,11 @@ impl Lookup {
     ///
     /// # Errors
     /// If the store does not answer.
-    pub(crate) fn find(&self, inode: &Inode) -> Result<Option<Found>> {
+    pub(crate) fn find(&self, inode: &Inode) -> Result<Option<FoundNode>> {
         if inode.is_directory {
             return match self.base.names.directory(inode.number) {
                 Err(Failure::Refused(Errno::NOENT)) => Ok(None),
-                found => Ok(Some(Found { name: None, node: found.map_err(of_names)? })),
+                found => Ok(Some(FoundNode { name: None, node: found.map_err(of_names)? })),
             };
         }
         match self.find_by_known_names(inode)? {
@@ -122,14 +122,14 @@ impl Lookup {
     }
 
     /// Finds a file that is open here after another node renamed it: that node lists the new name with the bytes.
-    fn find_by_told_names(&self, inode: &Inode) -> Result<Option<Found>> {
+    fn find_by_told_names(&self, inode: &Inode) -> Result<Option<FoundNode>> {
         let Some(file) = inode.without_name.lock().file.clone() else { return Ok(None) };
         for _ in 0..TOLD_WAITS {
             for name in told_names(&file) {
                 match self.base.names.lookup(&name) {
                     Ok(node) if node.inode == inode.number => {
                         inode.add_name(name.clone());
-                        return Ok(Some(Found { name: Some(name), node }));
+                        return Ok(Some(FoundNode { name: Some(name), node }));
                     }
                     Ok(_) | Err(Failure::Refused(_)) => {}
                     Err(failure) => return Err(of_names(failure)),
@@ -144,13 +144,13 @@ impl Lookup {
         Ok(None)
     }
 
-    fn find_by_known_names(&self, inode: &Inode) -> Result<Option<Found>> {
+    fn find_by_known_names(&self, inode: &Inode) -> Result<Option<FoundNode>> {
         for _ in 0..RENAME_WAITS {
             let is_renamed = inode.renames.load(Ordering::SeqCst) > 0;
             for name in inode.names() {
                 match self.base.names.lookup(&name) {
                     Ok(node) if node.inode == inode.number => {
-                        return Ok(Some(Found { name: Some(name), node }));
+                        return Ok(Some(FoundNode { name: Some(name), node }));
                     }
                     Ok(_) | Err(Failure::Refused(Errno::NOENT | Errno::NOTDIR)) => {
                         inode.remove_name(&name);
@@ -172,7 +172,7 @@ impl Lookup {
     /// `ESTALE` if there is none.
     pub(crate) fn find_named(&self, inode: &Inode) -> Result<(EntryName, namespace::Node)> {
         match self.find(inode)? {
-            Some(Found { name: Some(name), node }) => Ok((name, node)),
+            Some(FoundNode { name: Some(name), node }) => Ok((name, node)),
             _ => Err(Errno::STALE.into()),
         }
     }

@@ -31,7 +31,7 @@ const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A file that a command names.
-struct Named {
+struct SelectedFile {
     path: PathBuf,
     name: EntryName,
     inode: InodeNumber,
@@ -48,13 +48,13 @@ const IS_OPEN: &str = "a program on some node has it open, or changed it meanwhi
      killed meanwhile, mount that again, and move it there";
 const NO_ROOM: &str = "there is no room: free some, or raise the limit";
 
-fn skip(file: Named, reason: String, report: &mut MoveReport) {
+fn skip(file: SelectedFile, reason: String, report: &mut MoveReport) {
     report.left_bytes += file.size;
     report.skipped.push(Skipped { path: file.path, reason });
 }
 
 /// Progress of a command, and who is told of it.
-struct Told<'a> {
+struct CommandProgress<'a> {
     report: MoveReport,
     progress: ProgressSink<'a>,
     done_bytes: u64,
@@ -67,7 +67,7 @@ struct Told<'a> {
 struct Turn<'a, 'b> {
     /// All files of the command.
     asked: &'a FxHashSet<u64>,
-    told: &'a Mutex<Told<'b>>,
+    told: &'a Mutex<CommandProgress<'b>>,
     /// The last pass: a file that is still open is given up.
     is_last: bool,
 }
@@ -83,7 +83,7 @@ impl Turn<'_, '_> {
         if told.stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn skip(&self, file: Named, reason: String) {
+    fn skip(&self, file: SelectedFile, reason: String) {
         skip(file, reason, &mut self.told.lock().report);
     }
 }
@@ -97,7 +97,7 @@ pub(crate) struct MoveCommands<'a> {
 
 impl MoveCommands<'_> {
     /// Why a file stays in spite of the command.
-    fn why_it_stays(&self, file: &Named) -> Option<&'static str> {
+    fn why_it_stays(&self, file: &SelectedFile) -> Option<&'static str> {
         let rules = &self.executor.planner.rules;
         match self.tier {
             SSD if rules.has_excludes() && rules.excludes(&file.path) => {
@@ -111,21 +111,26 @@ impl MoveCommands<'_> {
     }
 
     /// Makes room on the own SSD for a file; files that the same command names do not make room for each other.
-    fn make_room(&self, file: &Named, asked: &FxHashSet<u64>) -> bool {
+    fn make_room(&self, file: &SelectedFile, asked: &FxHashSet<u64>) -> bool {
         let Some(room) = self.executor.room_for(file.size) else { return false };
         room.missing == 0 || self.executor.free_up(room.missing, &|number| asked.contains(&number))
     }
 
     /// Whether the own SSD has room for all of these files without any other one leaving.
-    fn fit_as_it_is(&self, files: &VecDeque<Named>) -> bool {
-        let need =
-            |sum: u64, file: &Named| sum.saturating_add(file.size).saturating_add(COPY_SLACK);
+    fn fit_as_it_is(&self, files: &VecDeque<SelectedFile>) -> bool {
+        let need = |sum: u64, file: &SelectedFile| {
+            sum.saturating_add(file.size).saturating_add(COPY_SLACK)
+        };
         let room = self.executor.room_for(files.iter().fold(0, need));
         room.is_some_and(|room| room.missing == 0)
     }
 
     /// Which of the files would stay for lack of room or because of a rule: for a dry run.
-    fn would_stay(&self, files: &[Named], asked: &FxHashSet<u64>) -> Vec<(usize, &'static str)> {
+    fn would_stay(
+        &self,
+        files: &[SelectedFile],
+        asked: &FxHashSet<u64>,
+    ) -> Vec<(usize, &'static str)> {
         let may_leave = || {
             let all = self.executor.residents.all();
             let paths = Paths::new(&self.base.paths);
@@ -221,7 +226,7 @@ impl MoveCommands<'_> {
     }
 
     /// The files at and below a path that are on the SSD of a node.
-    fn on_ssd_of(&self, node: &str, path: &Path) -> Result<Vec<Named>> {
+    fn on_ssd_of(&self, node: &str, path: &Path) -> Result<Vec<SelectedFile>> {
         let mut files = Vec::new();
         self.named(path, &mut files)?;
         files.retain(|file| file.place.tier == SSD && file.place.node.as_deref() == Some(node));
@@ -230,7 +235,7 @@ impl MoveCommands<'_> {
 
     fn move_all(
         &self,
-        mut files: Vec<Named>,
+        mut files: Vec<SelectedFile>,
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> MoveReport {
@@ -253,7 +258,7 @@ impl MoveCommands<'_> {
             report.bytes = files.iter().map(|file| file.size).sum();
             return report;
         }
-        let told = Mutex::new(Told {
+        let told = Mutex::new(CommandProgress {
             report,
             progress,
             done_bytes: 0,
@@ -277,7 +282,11 @@ impl MoveCommands<'_> {
     }
 
     /// Moves files, small ones several at a time; returns those that are busy, or were left because of a stop.
-    fn one_turn(&self, left: VecDeque<Named>, turn: &Turn<'_, '_>) -> VecDeque<Named> {
+    fn one_turn(
+        &self,
+        left: VecDeque<SelectedFile>,
+        turn: &Turn<'_, '_>,
+    ) -> VecDeque<SelectedFile> {
         let first: Vec<u64> = left.iter().take(PARALLEL_MAX).map(|file| file.size).collect();
         // To an SSD without room for all, one by one: the next file must see the room that was made for this one.
         let one_by_one = self.tier == SSD && !self.fit_as_it_is(&left);
@@ -308,7 +317,7 @@ impl MoveCommands<'_> {
     }
 
     /// Moves one file. A busy file is returned for a retry, unless this is the last pass.
-    fn one(&self, file: Named, turn: &Turn<'_, '_>) -> Option<Named> {
+    fn one(&self, file: SelectedFile, turn: &Turn<'_, '_>) -> Option<SelectedFile> {
         if let Some(why) = self.why_it_stays(&file) {
             turn.skip(file, why.to_owned());
             return None;
@@ -346,7 +355,7 @@ impl MoveCommands<'_> {
 
     /// A session that is over may have left a note that its kernel serves the file. If the file is on this node's
     /// SSD, only this node can tell whether it still does.
-    fn mend(&self, file: &Named) {
+    fn mend(&self, file: &SelectedFile) {
         let node = self.base.table.intern(file.inode, false, Some(file.name.clone()));
         if let Ok(found) = self.base.names.lookup(&file.name)
             && found.inode == file.inode
@@ -356,7 +365,7 @@ impl MoveCommands<'_> {
     }
 
     /// The files that a path or a glob names.
-    fn named(&self, path: &Path, files: &mut Vec<Named>) -> Result<()> {
+    fn named(&self, path: &Path, files: &mut Vec<SelectedFile>) -> Result<()> {
         walk_named(self.base, path, &mut |path, name, node| self.keep(path, name, &node, files))
     }
 
@@ -365,7 +374,7 @@ impl MoveCommands<'_> {
         path: PathBuf,
         name: EntryName,
         node: &Node,
-        files: &mut Vec<Named>,
+        files: &mut Vec<SelectedFile>,
     ) -> Result<()> {
         let Some(place) = &node.attributes.location else { return Ok(()) };
         if files.len() >= FILES_MAX {
@@ -384,7 +393,7 @@ impl MoveCommands<'_> {
         let place = place.clone();
         let is_over = |open: &Open| self.base.sessions.is_over(open.session);
         let is_open = node.attributes.many_opens || !node.attributes.opens.iter().all(is_over);
-        files.push(Named { path, name, inode: node.inode, size, place, is_there, is_open });
+        files.push(SelectedFile { path, name, inode: node.inode, size, place, is_there, is_open });
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use crate::entry_names::{entry_name_of_program, os};
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
-use crate::lookup::{Found, Lookup};
+use crate::lookup::{FoundNode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming};
 
@@ -262,8 +262,8 @@ impl NameChanges {
         let change = renames::changed_at(self.base.now_ns());
         let changed = match self.lookup.find(&node.0)? {
             None => return Ok(()),
-            Some(Found { name: None, .. }) => self.base.names.update_directory(number, change),
-            Some(Found { name: Some(name), .. }) => {
+            Some(FoundNode { name: None, .. }) => self.base.names.update_directory(number, change),
+            Some(FoundNode { name: Some(name), .. }) => {
                 self.base.names.update_of((&name, number), change)
             }
         };

@@ -31,7 +31,7 @@ use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use disks::{Disk, Disks};
-use found::{At, Found, FoundDirectory, FoundFile, Numbers, found, positions};
+use found::{At, FoundDirectory, FoundFile, FoundNames, Numbers, found, positions};
 use scan::tell;
 use unfollowed::{Unfollowed, unfollowed};
 use view::View;
@@ -178,7 +178,7 @@ pub fn run(
 ///
 /// # Errors
 /// If there are no names, or a rebuild was not finished.
-pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::Found> {
+pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFindings> {
     let state = store.refresh().map_err(of_store)?;
     if disks::is_rebuilding(root)? || state == State::Empty {
         return Err(Error::invalid(
@@ -242,7 +242,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Plans the work.
-    fn plan(&mut self, found: &Found) -> Report {
+    fn plan(&mut self, found: &FoundNames) -> Report {
         let mut report = Report {
             is_rebuilt: self.is_rebuilt,
             missing: self.disks.missing.clone(),
@@ -289,7 +289,7 @@ impl<'a> Repair<'a> {
         report
     }
 
-    fn plan_unfollowed(&mut self, found: &Found, report: &mut Report) {
+    fn plan_unfollowed(&mut self, found: &FoundNames, report: &mut Report) {
         let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
         let all = unfollowed(self.disks, (&self.view, self.is_rebuilt), found, gone);
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
@@ -304,9 +304,8 @@ impl<'a> Repair<'a> {
 
     /// Directories and things without numbers. A numbered directory that a sound store does not know was removed, or
     /// its maker died: it gets its name back only if something in it needs it.
-    fn plan_directories(&mut self, found: &Found, report: &mut Report) {
-        let all: BTreeMap<u64, &FoundDirectory> =
-            found.directories.iter().map(|one| (one.number, one)).collect();
+    fn plan_directories(&mut self, found: &FoundNames, report: &mut Report) {
+        let all: BTreeMap<_, _> = found.directories.iter().map(|one| (one.number, one)).collect();
         let is_by_hand = |number: u64| all.get(&number).is_some_and(|one| !one.is_numbered);
         self.others = positions(&found.others, |one| {
             let is_new = !self.view.names.contains(&(one.directory, one.name.clone()));
@@ -346,11 +345,11 @@ impl<'a> Repair<'a> {
     fn look_at_places(
         &mut self,
         places: &BTreeMap<u64, (&FoundFile, Option<Location>)>,
-        found: &Found,
+        found: &FoundNames,
         report: &mut Report,
     ) {
-        let reached: BTreeSet<&str> =
-            self.disks.all.iter().filter_map(|disk| disk.node.as_deref()).collect();
+        let nodes = self.disks.all.iter().filter_map(|disk| disk.node.as_deref());
+        let reached: BTreeSet<&str> = nodes.collect();
         for (number, file) in &self.view.files {
             let Some(place) = &file.attributes.location else { continue };
             if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
@@ -358,9 +357,8 @@ impl<'a> Repair<'a> {
                 continue;
             }
             let is_there = places.get(number).is_some_and(|(_, at)| at.as_ref() == Some(place));
-            // The scan preferred another copy, or another path of the same file.
-            let is_there = is_there || self.is_at(place, *number, found);
-            if !is_there {
+            // Otherwise the scan may have preferred another copy, or another path of the same file.
+            if !is_there && !self.is_at(place, *number, found) {
                 let path = self.view.path(file.directory, &file.name);
                 tell(&mut report.lost, format!("{path} (should be at {place:?})"));
             }
@@ -368,7 +366,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Whether something with a number is at a place.
-    fn is_at(&self, place: &Location, number: u64, found: &Found) -> bool {
+    fn is_at(&self, place: &Location, number: u64, found: &FoundNames) -> bool {
         let disk = self.disks.all.iter().find(|disk| disk.node == place.node);
         let Some(disk) = disk else { return false };
         disk.scanned.items.iter().any(|item| {
@@ -382,7 +380,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Whether the store has another place for a file than this copy's.
-    fn leads_elsewhere(&self, at: At, number: u64, found: &Found) -> bool {
+    fn leads_elsewhere(&self, at: At, number: u64, found: &FoundNames) -> bool {
         let Some(file) = self.view.files.get(&number) else { return false };
         let Some(place) = &file.attributes.location else { return false };
         let (disk, item) = (self.disk(at), &self.disk(at).scanned.items[at.1]);
@@ -394,7 +392,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Runs before anything is named: numbers what gets names on the disks, and makes missing directories.
-    fn number(&self, found: &Found) -> Result<()> {
+    fn number(&self, found: &FoundNames) -> Result<()> {
         for at in &self.directories {
             let directory = &found.directories[*at];
             if let Some(at) = directory.at.filter(|_| !directory.is_numbered) {
@@ -429,16 +427,20 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    fn write(&self, found: &Found, store: &dyn NameStore, numbers: &mut dyn Numbers) -> Result<()> {
+    fn write(
+        &self,
+        found: &FoundNames,
+        store: &dyn NameStore,
+        numbers: &mut dyn Numbers,
+    ) -> Result<()> {
         let mut build = Build::new(store);
         if self.is_rebuilt {
             for shard in store.shards().map_err(of_store)? {
                 store.remove(shard).map_err(of_store)?;
             }
             let shared = self.disks.all.first().and_then(|disk| disk.scanned.root.as_ref());
-            let root =
-                shared.cloned().unwrap_or_else(|| Attributes::new(Kind::Directory, 0o755, 0));
-            build.root(&root).map_err(of_store)?;
+            let new = || Attributes::new(Kind::Directory, 0o755, 0);
+            build.root(&shared.cloned().unwrap_or_else(new)).map_err(of_store)?;
         }
         let mut taken = self.view.names.clone();
         let mut free = |directory: u64, name: &Name, number: u64| {
@@ -482,7 +484,7 @@ impl<'a> Repair<'a> {
     }
 }
 
-fn is_in(above: Option<usize>, base: u64, found: &Found) -> bool {
+fn is_in(above: Option<usize>, base: u64, found: &FoundNames) -> bool {
     match above {
         None => base == ROOT.0,
         Some(above) => {

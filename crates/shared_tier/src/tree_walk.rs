@@ -13,7 +13,7 @@ use halocline_os::error::{Error, Result};
 use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
-use crate::lookup::Found;
+use crate::lookup::FoundNode;
 
 /// Calls `each` for what a path names, as [`walk`] does, or else for what matches it as a glob.
 ///
@@ -26,7 +26,7 @@ pub(crate) fn walk_named(
 ) -> Result<()> {
     let text = path.to_string_lossy();
     match base.at(path) {
-        Ok((name, node)) => return walk(&base.names, path, Found { name, node }, each),
+        Ok((name, node)) => return walk(&base.names, path, FoundNode { name, node }, each),
         Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {}
         Err(error) => return Err(not_found(path, &error)),
     }
@@ -36,7 +36,7 @@ pub(crate) fn walk_named(
     let mut matched = false;
     match base.at(&beginning) {
         Ok((name, node)) => {
-            walk(&base.names, &beginning, Found { name, node }, &mut |path, name, node| {
+            walk(&base.names, &beginning, FoundNode { name, node }, &mut |path, name, node| {
                 if !globs.pins(&path) {
                     return Ok(());
                 }
@@ -64,7 +64,7 @@ pub(crate) fn walk_named(
 fn walk(
     names: &Namespace,
     path: &Path,
-    found: Found,
+    found: FoundNode,
     each: &mut dyn FnMut(PathBuf, EntryName, Node) -> Result<()>,
 ) -> Result<()> {
     if let Some(name) = found.name.filter(|_| found.node.attributes.kind != Kind::Directory) {

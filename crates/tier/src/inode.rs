@@ -346,12 +346,12 @@ impl Drop for Opened {
 /// The live inodes.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    known: Mutex<Known>,
+    known: Mutex<KnownInodes>,
     next: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownInodes {
     live: HashMap<Entry, Weak<Inode>>,
     /// Numbers of files that have moved, and of files whose own number is used by such a file.
     numbers: HashMap<Entry, u64>,

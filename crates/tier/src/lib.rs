@@ -110,7 +110,7 @@ mod watermarks;
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_api::control::tier::{Found, PRIVATE};
+use halocline_api::control::tier::{PRIVATE, ScanFindings};
 use halocline_os::error::Result;
 
 pub use background::Chore;
@@ -151,7 +151,7 @@ impl FileTier {
         set: &TierSet,
         options: TierOptions,
         around: &Decorations,
-    ) -> Result<(Self, Found)> {
+    ) -> Result<(Self, ScanFindings)> {
         let components = Arc::new(Components::open(set, options, around)?);
         let found = components.scan.recover()?;
         for problem in &found.problems {
@@ -182,7 +182,7 @@ impl FileTier {
 
     /// Examines the tiers of `set`, which must not be mounted; with `repair`, puts them in order
     /// as a mount would. Without it, directories that never were tiers do not become tiers.
-    pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
+    pub fn check(set: &TierSet, repair: bool) -> Result<ScanFindings> {
         let options = TierOptions::default();
         let components = if repair {
             Components::open(set, options, &Decorations::NONE)

@@ -17,7 +17,7 @@ use super::policy_view::PolicyView;
 use super::residents::Resident;
 use super::tiers::Entry;
 use halocline_api::globs::Globs;
-use halocline_api::jobs::{Ahead, Jobs, Known, Openers};
+use halocline_api::jobs::{Ahead, FileFacts, Jobs, Openers};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
@@ -177,8 +177,8 @@ impl Planner {
     }
 
     /// What is known about files that may leave.
-    fn known(&self, candidates: &Candidates, view: PolicyView<'_>) -> Known {
-        let mut known = Known::default();
+    fn known(&self, candidates: &Candidates, view: PolicyView<'_>) -> FileFacts {
+        let mut known = FileFacts::default();
         let jobs = self.jobs.lock();
         let any = jobs.any();
         for (number, (_, file)) in candidates {

@@ -29,9 +29,9 @@ use super::residents::Residents;
 use super::survey::{Numbered, OwnLink, Recorded, Survey};
 use super::tier_links::number_in;
 use super::tiers::{Entry, Tiers};
-use halocline_api::control::tier::Found;
 use halocline_api::control::tier::PRIVATE;
 use halocline_api::control::tier::Problem;
+use halocline_api::control::tier::ScanFindings;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::statx::stat_at;
@@ -77,12 +77,12 @@ impl Scan {
     }
 
     /// Puts the tiers in order after whatever happened, and counts what is on the SSD.
-    pub(super) fn recover(&self) -> Result<Found> {
+    pub(super) fn recover(&self) -> Result<ScanFindings> {
         self.survey(true)
     }
 
     /// Examines the tiers; with `mend`, removes leftovers, adopts files and counts those on the SSD.
-    pub(super) fn survey(&self, mend: bool) -> Result<Found> {
+    pub(super) fn survey(&self, mend: bool) -> Result<ScanFindings> {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.tiers.dirs().len()];
         let mut intents = self.intents.list(self.tiers.links())?;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::tiers::Entry;
-use halocline_api::control::tier::Found;
+use halocline_api::control::tier::ScanFindings;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::Node;
 
@@ -42,7 +42,7 @@ pub(super) struct Survey {
     pub(super) numbered: Vec<Numbered>,
     /// Inode numbers of everything else there.
     pub(super) own_numbers: HashSet<u64>,
-    pub(super) found: Found,
+    pub(super) found: ScanFindings,
 }
 
 /// A name of a file on the SSD that states which number it keeps.

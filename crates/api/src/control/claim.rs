@@ -73,7 +73,7 @@ struct Listener {
 
 /// What a claimant reports about itself.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Told {
+struct ClaimReport {
     /// The claimed directory.
     #[serde(with = "wire::path")]
     dir: PathBuf,
@@ -208,7 +208,7 @@ impl Claim {
     fn listen_on(&mut self, kind: Kind, id: names::Id, dir: &Path, inside: &Path) -> bool {
         let entry = Entry { kind, id, access: self.access, nonce: self.nonce };
         let cache = self.cache.clone();
-        let told = Told { dir: dir.to_owned(), inside: inside.to_owned(), cache };
+        let told = ClaimReport { dir: dir.to_owned(), inside: inside.to_owned(), cache };
         let listening = SocketAddr::from_abstract_name(entry.name())
             .and_then(|address| UnixListener::bind_addr(&address))
             .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
@@ -288,7 +288,7 @@ impl Other {
     }
 }
 
-fn taken((dir, cache): (&Path, &Path), peer: &UCred, told: Option<Told>) -> Taken {
+fn taken((dir, cache): (&Path, &Path), peer: &UCred, told: Option<ClaimReport>) -> Taken {
     let answers = told.is_some();
     let told = told.unwrap_or_default();
     let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());

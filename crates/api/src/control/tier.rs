@@ -11,7 +11,7 @@ use super::{Status, wire};
 use crate::config::Copies;
 
 pub use problem::Problem;
-pub use scan_result::Found;
+pub use scan_result::ScanFindings;
 
 /// The file tier's own directory in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";

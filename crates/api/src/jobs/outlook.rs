@@ -9,7 +9,7 @@ use super::job::Ahead;
 
 /// What is known about files.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct FileFacts {
     /// Bytes of each file.
     pub sizes: HashMap<FileId, u64>,
     /// Announced references to come of files that jobs name.
@@ -18,7 +18,7 @@ pub struct Known {
     pub announced: bool,
 }
 
-impl Outlook for Known {
+impl Outlook for FileFacts {
     fn size(&self, file: FileId) -> u64 {
         self.sizes.get(&file).copied().unwrap_or(0)
     }

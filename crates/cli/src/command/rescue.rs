@@ -76,7 +76,7 @@ struct Rescued {
 
 /// Dirty bytes that stay on the cache.
 #[derive(Debug, Serialize)]
-struct Kept {
+struct RemainingFile {
     /// Path below the origin's root, as last seen.
     #[serde(serialize_with = "path_as_json")]
     path: PathBuf,
@@ -106,7 +106,7 @@ struct Done {
     rescued_bytes: u64,
     kept_bytes: u64,
     rescued: Vec<Rescued>,
-    kept: Vec<Kept>,
+    kept: Vec<RemainingFile>,
     lost_at_power_loss: Vec<Lost>,
 }
 
@@ -172,7 +172,7 @@ fn rescue(cache: &OfflineCache, to: Option<&PrivateDir>, args: &RescueArgs) -> R
         progress.0.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         if !args.all && !args.salvage && is_on_origin(cache, &file) {
             let reason = "the origin has this file: a mount brings them to the origin (--all saves them, too)";
-            done.kept.push(Kept { path: file.path, dirty_bytes, reason });
+            done.kept.push(RemainingFile { path: file.path, dirty_bytes, reason });
             continue;
         }
         let rescued = rescue_file(cache, to, &file, &dirty)?;
@@ -180,7 +180,7 @@ fn rescue(cache: &OfflineCache, to: Option<&PrivateDir>, args: &RescueArgs) -> R
             let reason = "missing or damaged on the cache: `fsck --repair` saves what is there of \
                           damaged ones, and drops both";
             let dirty_bytes = dirty_bytes - rescued.bytes;
-            done.kept.push(Kept { path: file.path, dirty_bytes, reason });
+            done.kept.push(RemainingFile { path: file.path, dirty_bytes, reason });
         }
         done.rescued.extend(Some(rescued).filter(|rescued| rescued.bytes > 0));
     }

@@ -18,7 +18,7 @@ use halocline_fuse::{PrivateView, private_namespace};
 use halocline_os::error::Error;
 use serde::Serialize;
 
-use joining::Found;
+use joining::Existing;
 
 use super::bulk::{conflicts, tell_left};
 use super::curve::{self, Curve, Sizes};
@@ -116,11 +116,11 @@ struct Plan {
 /// Executes the command.
 pub(crate) fn execute(args: &RunArgs) -> Outcome {
     let plan = plan(args)?;
-    let mut waiting = joining::Waiting::default();
+    let mut waiting = joining::WaitTime::default();
     loop {
         // First of all: if an engine is running already, its origin is claimed.
         let found = joining::find(&plan)?;
-        if let Found::Engine(engine) = found {
+        if let Existing::Engine(engine) = found {
             if args.trace.is_some() {
                 drop(engine);
                 return Err(Failure::refused(

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_api::config::Config;
-use halocline_api::control::tier::{Found, PRIVATE, Problem};
+use halocline_api::control::tier::{PRIVATE, Problem, ScanFindings};
 use halocline_meta::identity::CACHE_FILE;
 use halocline_os::counted::counted;
 use halocline_tier::{FileTier, TierSet};
@@ -77,7 +77,7 @@ fn not_mounted(root: &Path) -> Result<(), Failure> {
     }))
 }
 
-fn tell(found: &Found, repaired: bool) {
+fn tell(found: &ScanFindings, repaired: bool) {
     let files: Vec<String> = found.files.iter().map(ToString::to_string).collect();
     say!(
         "{} files on the tiers, fastest first; {} on the SSD",

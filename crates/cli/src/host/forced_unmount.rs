@@ -45,7 +45,7 @@ pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
 }
 
 /// Messages from a flush to the thread that waits for it.
-enum Told {
+enum FlushMessage {
     Now(Progress),
     Ended(Result<MoveReport>),
 }
@@ -83,13 +83,13 @@ pub(super) fn flushed_until<E: Hosted>(
     let (flushing, wanted) = (Arc::clone(engine), Arc::clone(&go_on));
     let flush = move || {
         let mut now = |now| {
-            let heard = tell.send(Told::Now(now)).is_ok() && wanted.load(Ordering::Relaxed);
+            let heard = tell.send(FlushMessage::Now(now)).is_ok() && wanted.load(Ordering::Relaxed);
             if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let ended = flushed(&*flushing, &mut now);
         // Before the end of the flush is known: an engine that outlives the claim on the origin keeps the cache locked.
         drop(flushing);
-        let _gone = tell.send(Told::Ended(ended));
+        let _gone = tell.send(FlushMessage::Ended(ended));
     };
     if let Err(error) = thread::Builder::new().name("flush".into()).spawn(flush) {
         return Some(Err(error.into()));
@@ -97,13 +97,13 @@ pub(super) fn flushed_until<E: Hosted>(
     let mut heard = Instant::now();
     loop {
         match news.recv_timeout(FLUSH_SILENCE) {
-            Ok(Told::Now(now)) => {
+            Ok(FlushMessage::Now(now)) => {
                 heard = Instant::now();
                 if told(Flushing::Now(now)).is_break() {
                     go_on.store(false, Ordering::Relaxed);
                 }
             }
-            Ok(Told::Ended(ended)) => return Some(ended),
+            Ok(FlushMessage::Ended(ended)) => return Some(ended),
             Err(RecvTimeoutError::Timeout) => {
                 if told(Flushing::Silent(heard.elapsed())).is_break() {
                     return None;

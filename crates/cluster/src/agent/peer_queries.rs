@@ -43,7 +43,7 @@ struct State {
 }
 
 /// Questions that are waiting for their answers.
-pub(super) struct Waiting<'s> {
+pub(super) struct PendingQueries<'s> {
     of: &'s PeerQueries,
     inbox: Arc<Inbox>,
     open: BTreeMap<u64, Session>,
@@ -72,7 +72,7 @@ pub(super) struct Answers {
     pub(super) are_all: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingQueries<'_> {
     fn drop(&mut self) {
         let waiting = &mut self.of.state.lock().waiting;
         self.open.keys().for_each(|number| drop(waiting.remove(number)));
@@ -174,7 +174,7 @@ impl PeerQueries {
         shared: &Shared,
         file: SharedFile,
         asked: &[(Session, ByteRange)],
-    ) -> Waiting<'_> {
+    ) -> PendingQueries<'_> {
         let inbox = Arc::<Inbox>::default();
         let clock = &shared.options.wait_clock;
         let mut open = BTreeMap::new();
@@ -201,11 +201,15 @@ impl PeerQueries {
                 shared.store.send(*session, &message);
             }
         }
-        Waiting { of: self, inbox, open, deadline }
+        PendingQueries { of: self, inbox, open, deadline }
     }
 
     /// The answers that arrive in time. Nodes that do not answer are not asked for a while.
-    pub(super) fn wait_for_answers(&self, shared: &Shared, mut waiting: Waiting<'_>) -> Answers {
+    pub(super) fn wait_for_answers(
+        &self,
+        shared: &Shared,
+        mut waiting: PendingQueries<'_>,
+    ) -> Answers {
         let clock = &shared.options.wait_clock;
         let mut answers = Answers { cached: Vec::new(), are_all: true };
         while !waiting.open.is_empty() && !shared.is_stopped() {

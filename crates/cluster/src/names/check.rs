@@ -11,7 +11,7 @@ use super::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 
 /// The findings of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct CheckFindings {
     /// Directories that have a name, and the root.
     pub directories: usize,
     /// Names.
@@ -32,7 +32,7 @@ pub struct Found {
 ///
 /// # Errors
 /// If the store may have forgotten something, or does not answer.
-pub fn clean(store: &dyn NameStore) -> Result<Found> {
+pub fn clean(store: &dyn NameStore) -> Result<CheckFindings> {
     match store.refresh()? {
         State::Confirmed | State::Held => {}
         state => return Err(state.refusal()),
@@ -43,8 +43,8 @@ pub fn clean(store: &dyn NameStore) -> Result<Found> {
     Ok(found)
 }
 
-fn look(store: &dyn NameStore) -> Result<Found> {
-    let mut found = Found::default();
+fn look(store: &dyn NameStore) -> Result<CheckFindings> {
+    let mut found = CheckFindings::default();
     let shards = store.shards()?;
     for shard in &shards {
         let Some(inspected) = store.inspect(*shard)? else { continue };
@@ -87,7 +87,7 @@ fn complete(store: &dyn NameStore, intent: Intent) -> Result<()> {
 }
 
 /// All shards that can be reached by names.
-fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<InodeNumber>> {
+fn reach(store: &dyn NameStore, found: &mut CheckFindings) -> Result<BTreeSet<InodeNumber>> {
     let mut reached = BTreeSet::from([ROOT]);
     let mut todo = vec![ROOT];
     while let Some(directory) = todo.pop() {

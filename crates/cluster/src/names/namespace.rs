@@ -11,7 +11,7 @@ mod updates;
 use std::sync::Arc;
 
 use halocline_model::namespace::{
-    Answer, Entry, EntryName, Flags, Found, InodeNumber, Links, Name, Opaque, Operation, ROOT,
+    Answer, Entry, EntryName, Flags, InodeNumber, Links, Name, Opaque, Operation, ROOT, ReadName,
     Script, Slot,
 };
 use halocline_model::token::Session;
@@ -24,7 +24,7 @@ use driver::{Driver, TRIES};
 use listings::There;
 
 pub use driver::{Counts, WaitLimit};
-pub use updates::{Changes, KnownFile};
+pub use updates::{AttributeUpdate, KnownFile};
 
 /// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -477,7 +477,7 @@ impl Namespace {
 }
 
 /// What a name of a file led to before it was removed or replaced, with the number of names left.
-fn replaced(found: &Found) -> Result<Option<Node>> {
+fn replaced(found: &ReadName) -> Result<Option<Node>> {
     let (inode, attributes, links) = match (&found.entry, &found.links) {
         (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes, 0),
         (Some(Entry::Linked(inode, _)), Some(Links { count, attributes })) => {

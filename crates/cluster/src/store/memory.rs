@@ -29,7 +29,7 @@ pub struct Faults {
 
 /// The data that a restart preserves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum Preserved {
     /// Nothing.
     Nothing,
     /// The data that [`MemoryStore::save`] saved last.
@@ -104,16 +104,16 @@ impl MemoryStore {
     }
 
     /// For tests: restarts one of its partitions; the first partition keeps the members, too.
-    pub fn restart(&self, partition: usize, kept: Kept) {
+    pub fn restart(&self, partition: usize, kept: Preserved) {
         let state = &mut *self.state.lock();
         state.partitions[partition] = Epoch(state.next_epoch);
         state.next_epoch += 1;
         let others = state.partitions.len();
         let of_partition = |file: &SharedFile| partition_of(*file, others) == partition;
         let from = match kept {
-            Kept::All => return,
-            Kept::Nothing => Data::default(),
-            Kept::Saved => state.saved.clone(),
+            Preserved::All => return,
+            Preserved::Nothing => Data::default(),
+            Preserved::Saved => state.saved.clone(),
         };
         state.data.files.retain(|file, _| !of_partition(file));
         state.data.files.extend(from.files.into_iter().filter(|(file, _)| of_partition(file)));

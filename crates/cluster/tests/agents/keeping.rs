@@ -8,7 +8,7 @@ use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, Permit, Shar
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
-use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
+use halocline_cluster::store::memory::{Faults, MemoryStore, Preserved};
 use halocline_cluster::store::{Lease, Reading, Roll, Store, StoreError, Swap};
 use halocline_model::background::{Use, Users};
 use halocline_model::request::{ByteRange, Direction};
@@ -194,7 +194,7 @@ fn members_are_confirmed_though_a_part_of_the_store_does_not_answer() {
     let (node, gone) = (world.node("a", |_| {}), world.untroubled("b"));
     let session = gone.agent.session();
     drop(gone);
-    world.store.restart(0, Kept::Nothing);
+    world.store.restart(0, Preserved::Nothing);
     node.agent.keep().unwrap();
     let roll = world.store.roll().unwrap();
     assert!(!roll.members.grants(roll.epoch), "nobody knows what the other one has");

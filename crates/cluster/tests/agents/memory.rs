@@ -9,7 +9,7 @@ use halocline_cache::coherence::{Coherence, Permit};
 use halocline_cluster::agent::Options;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
-use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
+use halocline_cluster::store::memory::{Faults, MemoryStore, Preserved};
 use halocline_cluster::store::{LEASE_MAX, Store};
 use halocline_model::background::{Share, Use};
 use halocline_model::request::{ByteRange, Direction};
@@ -122,9 +122,9 @@ fn i14_the_store_forgets() {
                     world.store.save();
                 }
                 let kept = match random.below(3) {
-                    0 => Kept::Nothing,
-                    1 => Kept::Saved,
-                    _ => Kept::All,
+                    0 => Preserved::Nothing,
+                    1 => Preserved::Saved,
+                    _ => Preserved::All,
                 };
                 world.store.restart(usize::try_from(random.below(partitions)).unwrap(), kept);
                 for node in &nodes {
@@ -141,7 +141,7 @@ fn it_keeps_what_a_store_promises() {
     for partitions in 1..4 {
         let store = MemoryStore::new(partitions);
         contract::holds(&store);
-        store.restart(0, Kept::Saved);
+        store.restart(0, Preserved::Saved);
         contract::respects_forgotten_leases(&store);
     }
 }
@@ -320,7 +320,7 @@ fn i14_a_node_that_is_gone_while_the_store_forgets_holds_up_all_until_it_was_end
     eventually("it is granted", || other.request(1, Node::want(WRITE, 0, false)).is_ok());
     let (session, cache) = (one.agent.session(), Arc::clone(&one.cache));
     drop(one);
-    world.store.restart(0, Kept::Nothing);
+    world.store.restart(0, Preserved::Nothing);
     other.agent.keep().unwrap();
     // On a slow machine each of its requests may wait for longer than its limit.
     let writes = |number| other.request(number, Node::want(WRITE, 0, false));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use halocline_cluster::names::NameStore;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::namespace::{Changes, Failure, Namespace, WaitLimit};
+use halocline_cluster::names::namespace::{AttributeUpdate, Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{EntryName, Flags, InodeNumber, ROOT};
 use halocline_testkit::hostile::Random;
@@ -128,7 +128,7 @@ fn walk(names: &Namespace, path: &str) -> Result<EntryName, Failure> {
 
 /// The call on names in a store.
 fn on_names(names: &Namespace, call: &Call) -> Result<(), Failure> {
-    let set = |path: &String, is_size: bool, changes: &Changes| {
+    let set = |path: &String, is_size: bool, changes: &AttributeUpdate| {
         let place = walk(names, path)?;
         match names.lookup(&place)?.attributes.kind {
             Kind::Symlink => Err(Failure::Refused(Errno::LOOP)),
@@ -163,10 +163,10 @@ fn on_names(names: &Namespace, call: &Call) -> Result<(), Failure> {
             names.rename(&walk(names, from)?, &walk(names, to)?, *flags).map(drop)
         }
         Call::SetMode(path, mode) => {
-            set(path, false, &Changes { mode: Some(*mode), ..Changes::default() })
+            set(path, false, &AttributeUpdate { mode: Some(*mode), ..AttributeUpdate::default() })
         }
         Call::SetSize(path, size) => {
-            set(path, true, &Changes { size: Some(*size), ..Changes::default() })
+            set(path, true, &AttributeUpdate { size: Some(*size), ..AttributeUpdate::default() })
         }
     }
 }

@@ -115,7 +115,7 @@ fn holds(store: &Arc<dyn NameStore>, faults: &[Fault]) -> usize {
                 assert_eq!(cleaned.contradictions, 0, "{told}: {cleaned:?}");
                 assert_eq!(tree(&names), there, "{told}: {cleaned:?}");
                 let again = clean(&**store).unwrap();
-                let none = check::Found { intents: 0, committed: 0, leftovers: 0, ..again };
+                let none = check::CheckFindings { intents: 0, committed: 0, leftovers: 0, ..again };
                 assert_eq!(again, none, "{told}: all was removed");
                 cases += 1;
                 if broken.is_over() {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_cluster::names::attributes::Attributes;
-use halocline_cluster::names::namespace::{Changes, Namespace, WaitLimit};
+use halocline_cluster::names::namespace::{AttributeUpdate, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{LEASE_MS, PAGE_ENTRIES_MAX};
 use halocline_model::namespace::{Flags, InodeNumber, ROOT};
@@ -207,8 +207,11 @@ fn a_path_that_is_asked_for_again_and_again_costs_a_round_trip_for_each_lease() 
         for _ in 0..5 {
             look(&two);
         }
-        one.set_attributes(&at(ROOT, "d"), &Changes { mode: Some(mode), ..Changes::default() })
-            .unwrap();
+        one.set_attributes(
+            &at(ROOT, "d"),
+            &AttributeUpdate { mode: Some(mode), ..AttributeUpdate::default() },
+        )
+        .unwrap();
         assert_eq!((look(&two), look(&one)), (mode, mode));
         leave_alone();
     }
@@ -250,7 +253,7 @@ fn i15_nobody_sees_what_was_before_an_answer() {
         for size in 1..=12 {
             // By turns: a node's own changes wait for no lease of its own.
             let names = if size % 2 == 0 { &one } else { &two };
-            let changes = Changes { size: Some(size), ..Changes::default() };
+            let changes = AttributeUpdate { size: Some(size), ..AttributeUpdate::default() };
             names.set_attributes(&f, &changes).unwrap();
             answered.store(size, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(size * 37));
@@ -277,7 +280,9 @@ fn what_a_node_made_in_a_directory_that_it_changes_alone_it_need_not_ask_for() {
         let before = three.directory(own).unwrap().attributes.mtime_ns;
         three.create(&f, &file()).unwrap();
         assert!(three.directory(own).unwrap().attributes.mtime_ns > before);
-        three.set_attributes(&f, &Changes { size: Some(7), ..Changes::default() }).unwrap();
+        three
+            .set_attributes(&f, &AttributeUpdate { size: Some(7), ..AttributeUpdate::default() })
+            .unwrap();
         assert_eq!(three.lookup(&f).unwrap().attributes.size, 7);
         three.rename(&f, &g, Flags::Replace).unwrap();
         assert_eq!(three.lookup(&f).unwrap_err().errno(), Errno::NOENT);
@@ -318,7 +323,8 @@ fn i15_changes_at_once_leave_every_node_with_what_the_store_has() {
                     let size = |names: &Namespace| names.lookup(&name).unwrap().attributes.size;
                     names.create(&name, &file()).unwrap();
                     assert_eq!((size(one), size(two)), (0, 0));
-                    let changes = Changes { size: Some(number), ..Changes::default() };
+                    let changes =
+                        AttributeUpdate { size: Some(number), ..AttributeUpdate::default() };
                     names.set_attributes(&name, &changes).unwrap();
                     assert_eq!((size(one), size(two)), (number, number));
                     names.unlink(&name).unwrap();

@@ -2,8 +2,8 @@
 //! came between. The caller sends each request and hands in the answer.
 
 use super::{
-    Answer, Completion, Ended, Entry, EntryName, Flags, Found, InodeNumber, IntentId, Links,
-    Opaque, Plan, Refusal, Script, Slot, Step, Transaction,
+    Answer, Completion, Ended, Entry, EntryName, Flags, InodeNumber, IntentId, Links, Opaque, Plan,
+    ReadName, Refusal, Script, Slot, Step, Transaction,
 };
 use crate::token::Session;
 
@@ -39,7 +39,7 @@ impl Operation {
     }
 
     /// The changes of try number `attempt`, counted from 0; `None` if there is nothing to do.
-    fn plan(&self, found: &[Found], attempt: u64) -> Result<Option<Plan>, Refusal> {
+    fn plan(&self, found: &[ReadName], attempt: u64) -> Result<Option<Plan>, Refusal> {
         match self {
             Self::Create(_, inode, attributes) => {
                 Plan::create(&found[0], *inode, attributes.clone()).map(Some)
@@ -100,7 +100,7 @@ pub struct Attempt {
     /// How often it started again, and how often it still may.
     again: u64,
     more: u32,
-    found: Vec<Found>,
+    found: Vec<ReadName>,
     stage: Stage,
 }
 
@@ -114,7 +114,7 @@ impl Attempt {
         let mut new = Self { operation, id, again: 0, more, found: Vec::new(), stage };
         if let Operation::Create(at, ..) | Operation::MakeDirectory(at, ..) = &new.operation {
             // Most names to be created are free: they are read only if that assumption was wrong.
-            new.found.push(Found {
+            new.found.push(ReadName {
                 entry_name: at.clone(),
                 entry: None,
                 settlements: 0,
@@ -127,7 +127,7 @@ impl Attempt {
 
     /// What was read of the operation's names. Once it has succeeded: what they led to just before it was done.
     #[must_use]
-    pub fn found(&self) -> &[Found] {
+    pub fn found(&self) -> &[ReadName] {
         &self.found
     }
 
@@ -187,7 +187,7 @@ impl Attempt {
     fn name(&mut self, at: usize, entry: Option<Entry>, settlements: u64) -> Stage {
         let entry_name = self.operation.names()[at].clone();
         let is_linked = matches!(entry, Some(Entry::Linked(..)));
-        self.found.push(Found { entry_name, entry, settlements, links: None });
+        self.found.push(ReadName { entry_name, entry, settlements, links: None });
         if is_linked { Stage::Read(at, true) } else { self.read(at + 1) }
     }
 

@@ -67,7 +67,7 @@ pub struct Plan {
 /// A name that was read: what it led to, the settlements of its directory, and, for an [`Entry::Linked`], the link
 /// count of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Found {
+pub struct ReadName {
     /// The name.
     pub entry_name: EntryName,
     /// What it led to.
@@ -78,7 +78,7 @@ pub struct Found {
     pub links: Option<Links>,
 }
 
-impl Found {
+impl ReadName {
     /// The links before and after `change`; `None` if the count is not known or leaves its bounds.
     fn counted(&self, change: i32) -> Option<(Links, Links)> {
         let links = self.links.clone()?;
@@ -93,7 +93,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the name exists.
-    pub fn create(at: &Found, inode: InodeNumber, attributes: Opaque) -> Result<Self, Refusal> {
+    pub fn create(at: &ReadName, inode: InodeNumber, attributes: Opaque) -> Result<Self, Refusal> {
         Self::decided_by(at).add(at, Entry::Single(inode, attributes))
     }
 
@@ -102,7 +102,7 @@ impl Plan {
     /// # Errors
     /// If the name exists.
     pub fn make_directory(
-        at: &Found,
+        at: &ReadName,
         inode: InodeNumber,
         attributes: Opaque,
     ) -> Result<Self, Refusal> {
@@ -115,7 +115,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the name does not exist, or is a directory's.
-    pub fn unlink(at: &Found) -> Result<Self, Refusal> {
+    pub fn unlink(at: &ReadName) -> Result<Self, Refusal> {
         match at.entry.as_ref().ok_or(Refusal::Absent)? {
             Entry::Directory(_) => Err(Refusal::IsADirectory),
             Entry::Single(..) | Entry::Linked(..) => Ok(Self::decided_by(at).replace(at, None)),
@@ -126,7 +126,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the name does not exist, or is not a directory's.
-    pub fn remove_directory(at: &Found) -> Result<Self, Refusal> {
+    pub fn remove_directory(at: &ReadName) -> Result<Self, Refusal> {
         match at.entry.as_ref().ok_or(Refusal::Absent)? {
             Entry::Directory(_) => Ok(Self::decided_by(at).replace(at, None)),
             Entry::Single(..) | Entry::Linked(..) => Err(Refusal::NotADirectory),
@@ -138,7 +138,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the file does not exist or is a directory, if the new name exists, or if there would be too many names.
-    pub fn link(file: &Found, new: &Found, shard: InodeNumber) -> Result<Self, Refusal> {
+    pub fn link(file: &ReadName, new: &ReadName, shard: InodeNumber) -> Result<Self, Refusal> {
         let entry = file.entry.clone().ok_or(Refusal::Absent)?;
         if new.entry.is_some() {
             return Err(Refusal::Exists);
@@ -167,7 +167,7 @@ impl Plan {
     /// # Errors
     /// As in `renameat2`. Two errors appear only while the plan is carried out: a directory would end up below itself,
     /// or a directory with entries would be replaced.
-    pub fn rename(from: &Found, to: &Found, flags: Flags) -> Result<Option<Self>, Refusal> {
+    pub fn rename(from: &ReadName, to: &ReadName, flags: Flags) -> Result<Option<Self>, Refusal> {
         let moved = from.entry.clone().ok_or(Refusal::Absent)?;
         match (flags, &to.entry) {
             (Flags::NoReplace, Some(_)) => return Err(Refusal::Exists),
@@ -194,18 +194,18 @@ impl Plan {
     }
 
     /// A plan without changes so far, to be committed in the directory of `at`.
-    fn decided_by(at: &Found) -> Self {
+    fn decided_by(at: &ReadName) -> Self {
         let (made, locked, changes, moved) = <_>::default();
         let (decider, settlements) = (at.entry_name.directory, at.settlements);
         Self { made, locked, decider, changes, settlements, moved }
     }
 
-    fn add(self, at: &Found, entry: Entry) -> Result<Self, Refusal> {
+    fn add(self, at: &ReadName, entry: Entry) -> Result<Self, Refusal> {
         if at.entry.is_some() { Err(Refusal::Exists) } else { Ok(self.replace(at, Some(entry))) }
     }
 
     /// Makes `at` lead to `entry`, which commits the plan. What it led to before loses a name.
-    fn replace(mut self, at: &Found, entry: Option<Entry>) -> Self {
+    fn replace(mut self, at: &ReadName, entry: Option<Entry>) -> Self {
         match &at.entry {
             Some(Entry::Directory(inode)) => self.locked.push((*inode, Change::End)),
             Some(Entry::Linked(_, shard)) => {
@@ -219,7 +219,7 @@ impl Plan {
     }
 
     /// Adds a change: to the decider's changes if it concerns `decider`'s directory, otherwise to the locked ones.
-    fn put(&mut self, decider: &Found, (shard, change): (InodeNumber, Change)) {
+    fn put(&mut self, decider: &ReadName, (shard, change): (InodeNumber, Change)) {
         if shard == decider.entry_name.directory {
             self.changes.push(change);
         } else {

@@ -23,14 +23,14 @@ pub struct Tokens {
     epoch: Epoch,
     held: Vec<Held>,
     /// In order of arrival.
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedRequest>,
     heat: Heat,
     #[serde(default, skip_serializing_if = "Marks::is_empty")]
     unreadable: Marks,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-struct Waiting {
+struct QueuedRequest {
     session: Session,
     direction: Direction,
     range: ByteRange,
@@ -38,7 +38,7 @@ struct Waiting {
     mode: Mode,
 }
 
-impl Waiting {
+impl QueuedRequest {
     fn is(&self, session: Session, direction: Direction, range: ByteRange) -> bool {
         (self.session, self.direction, self.range) == (session, direction, range)
     }
@@ -128,7 +128,7 @@ impl Tokens {
             return Answer::Unreadable(unreadable);
         }
         if !in_the_way.is_empty() || self.others_come_first(session, mode, direction, required) {
-            let is_new = self.queue(Waiting { session, direction, range: required, mode });
+            let is_new = self.queue(QueuedRequest { session, direction, range: required, mode });
             if is_new && !in_the_way.is_empty() {
                 self.heat.note_handover(required, now_ms);
             }
@@ -370,7 +370,7 @@ impl Tokens {
         direction: Direction,
         range: ByteRange,
     ) -> bool {
-        let is_mine = |waiting: &&Waiting| waiting.is(session, direction, range);
+        let is_mine = |waiting: &&QueuedRequest| waiting.is(session, direction, range);
         self.waiting.iter().take_while(|waiting| !is_mine(waiting)).any(|waiting| {
             waiting.session != session
                 && waiting.range.overlaps(range)
@@ -380,8 +380,8 @@ impl Tokens {
 
     /// Adds a demand to the queue; if the queue is too long, the session must ask again later. Returns whether it was
     /// added.
-    fn queue(&mut self, new: Waiting) -> bool {
-        let Waiting { session, direction, range, .. } = new;
+    fn queue(&mut self, new: QueuedRequest) -> bool {
+        let QueuedRequest { session, direction, range, .. } = new;
         let mut known = self.waiting.iter_mut();
         if let Some(known) = known.find(|waiting| waiting.is(session, direction, range)) {
             // It keeps its place: the range became contended meanwhile, or calmed down.

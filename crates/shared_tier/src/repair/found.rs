@@ -67,7 +67,7 @@ pub(crate) struct FoundOther {
 
 /// All names.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundNames {
     /// Parents come before what is in them.
     pub(crate) directories: Vec<FoundDirectory>,
     pub(crate) files: Vec<FoundFile>,
@@ -96,7 +96,7 @@ struct Builder<'a> {
     /// The names in a sound store.
     view: &'a View,
     numbers: &'a mut dyn Numbers,
-    found: Found,
+    found: FoundNames,
     /// Names that are taken, with the numbers of those that are directories.
     taken: BTreeMap<(u64, Name), Option<u64>>,
     /// The number of each directory of each disk.
@@ -109,12 +109,12 @@ struct Builder<'a> {
 }
 
 /// Merges the names of all disks; the first one is the shared disk. `view` is what the store says, if it is sound.
-pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<Found> {
+pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<FoundNames> {
     let mut builder = Builder {
         disks,
         view,
         numbers,
-        found: Found::default(),
+        found: FoundNames::default(),
         taken: BTreeMap::new(),
         directory_of: BTreeMap::new(),
         owners: BTreeMap::new(),

@@ -7,7 +7,7 @@ use halocline_model::namespace::Name;
 use halocline_os::error::Result;
 
 use super::disks::Disk;
-use super::found::{At, Found};
+use super::found::{At, FoundNames};
 use super::scan::tell;
 use super::view::View;
 use crate::places::shared_disk::make_other_in;
@@ -17,7 +17,7 @@ use crate::places::tree::candidates;
 type Missing<'v> = (u64, &'v Name, u64, &'v Attributes);
 
 /// What a sound store has no name for. In a directory that was put there by hand it gets one.
-pub(super) fn without_name(view: &View, found: &Found) -> Vec<At> {
+pub(super) fn without_name(view: &View, found: &FoundNames) -> Vec<At> {
     let known = view.others.iter().flat_map(|((directory, name), (number, _))| {
         candidates(name, *number).map(|name| (*directory, name))
     });
@@ -31,7 +31,7 @@ pub(super) fn without_name(view: &View, found: &Found) -> Vec<At> {
 }
 
 /// What a store has and the disk has not, or not as it should be.
-fn missing<'v>(view: &'v View, found: &Found) -> Vec<Missing<'v>> {
+fn missing<'v>(view: &'v View, found: &FoundNames) -> Vec<Missing<'v>> {
     let there: BTreeMap<(u64, &Name), &Attributes> =
         found.others.iter().map(|one| ((one.directory, &one.name), &one.attributes)).collect();
     let is_there = |directory: u64, name: &Name, number: u64, of: &Attributes| {
@@ -44,7 +44,7 @@ fn missing<'v>(view: &'v View, found: &Found) -> Vec<Missing<'v>> {
 }
 
 /// Lists them, for people.
-pub(super) fn tell_missing(view: &View, found: &Found, list: &mut Vec<String>) {
+pub(super) fn tell_missing(view: &View, found: &FoundNames, list: &mut Vec<String>) {
     for (directory, name, ..) in missing(view, found) {
         tell(list, view.path(directory, name));
     }
@@ -56,7 +56,7 @@ fn is_same(one: &Attributes, other: &Attributes) -> bool {
 }
 
 /// Makes what is missing; directories are where the store has them.
-pub(super) fn make(shared: &Disk, view: &View, found: &Found) -> Result<()> {
+pub(super) fn make(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
     for (directory, name, number, of) in missing(view, found) {
         if let Some(above) = shared.tree.find(&view.steps(directory))? {
             make_other_in(&shared.tree, &above, (name, number), of)?;

@@ -15,7 +15,7 @@ use halocline_vfs::namespace::statx::set_attr_on;
 use rustix::io::Errno;
 
 use super::disks::Disk;
-use super::found::Found;
+use super::found::FoundNames;
 use super::view::View;
 use super::{of_store, others};
 use crate::places::DirectoryStep;
@@ -26,7 +26,7 @@ use crate::places::tree::{Owner, Tree, candidates};
 type OnDisk = (OwnedFd, RelativePath);
 
 /// Puts all directories where the store has them.
-pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -> Result<()> {
+pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameStore) -> Result<()> {
     let view = View::read(store).map_err(of_store)?;
     let tree = &shared.tree;
     let mut wrong: BTreeMap<u64, Option<OnDisk>> = BTreeMap::new();
@@ -64,7 +64,7 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
 
 /// Removes the attributes of moves and renames from the copies that stay: nobody moves or renames them any more, and
 /// they are the only ones from now on.
-pub(super) fn clear_move_xattrs(disks: &[Disk], found: &Found) -> Result<()> {
+pub(super) fn clear_move_xattrs(disks: &[Disk], found: &FoundNames) -> Result<()> {
     for file in &found.files {
         let disk = &disks[file.at.0];
         let item = &disk.scanned.items[file.at.1];

@@ -11,7 +11,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::disks::{Disk, Disks};
-use super::found::{At, Found};
+use super::found::{At, FoundNames};
 use super::others;
 use super::view::View;
 use crate::places::own_xattrs;
@@ -33,7 +33,7 @@ pub(super) struct Unfollowed {
 pub(super) fn unfollowed(
     disks: &Disks,
     (view, is_rebuilt): (&View, bool),
-    found: &Found,
+    found: &FoundNames,
     gone: impl Iterator<Item = At>,
 ) -> Unfollowed {
     let mut all = Unfollowed::default();
@@ -67,14 +67,14 @@ pub(super) fn unfollowed(
     all
 }
 
-fn above(at: At, disks: &Disks, found: &Found) -> Option<u64> {
+fn above(at: At, disks: &Disks, found: &FoundNames) -> Option<u64> {
     match disks.all[at.0].scanned.items[at.1].above {
         None => Some(ROOT.0),
         Some(above) => found.directory_of.get(&(at.0, above)).copied(),
     }
 }
 
-fn is_at(disks: &Disks, at: At, place: &Location, found: &Found) -> bool {
+fn is_at(disks: &Disks, at: At, place: &Location, found: &FoundNames) -> bool {
     let (disk, item) = (&disks.all[at.0], &disks.all[at.0].scanned.items[at.1]);
     let is_path = match &disk.node {
         Some(_) => item.path == place.path,
@@ -86,14 +86,14 @@ fn is_at(disks: &Disks, at: At, place: &Location, found: &Found) -> bool {
 }
 
 /// Whether an item is at one of these names.
-fn is_named(disks: &Disks, at: At, names: &[(u64, Name)], found: &Found) -> bool {
+fn is_named(disks: &Disks, at: At, names: &[(u64, Name)], found: &FoundNames) -> bool {
     let last = disks.all[at.0].scanned.items[at.1].path.last();
     let above = above(at, disks, found);
     names.iter().any(|(directory, name)| Some(*directory) == above && name.as_bytes() == last)
 }
 
 /// The names that a scan attributes to the file at a place.
-fn listed(disks: &Disks, at: At, found: &Found) -> Option<Vec<(u64, Name)>> {
+fn listed(disks: &Disks, at: At, found: &FoundNames) -> Option<Vec<(u64, Name)>> {
     let item = &disks.all[at.0].scanned.items[at.1];
     if item.names.is_empty() {
         return Some(vec![(above(at, disks, found)?, Name::from(item.path.last()))]);

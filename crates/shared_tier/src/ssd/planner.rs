@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use halocline_api::jobs::{Ahead, Jobs, Known, Openers};
+use halocline_api::jobs::{Ahead, FileFacts, Jobs, Openers};
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use halocline_model::tier::{self, Keep, Transfers};
 use halocline_os::clock::Clock;
@@ -140,8 +140,8 @@ impl Planner {
         residents: &Residents,
         except: &dyn Fn(u64) -> bool,
         paths: &Paths<'_>,
-    ) -> Known {
-        let mut known = Known::default();
+    ) -> FileFacts {
+        let mut known = FileFacts::default();
         let goes_by_paths = self.goes_by_paths();
         for (number, resident) in residents.all().into_iter().take(VICTIMS_MAX) {
             if except(number) || resident.bytes == 0 {
@@ -183,7 +183,7 @@ impl Planner {
         (residents, paths): (&Residents, &Paths<'_>),
     ) -> Option<Vec<u64>> {
         let mut known = match room.missing {
-            0 => Known::default(),
+            0 => FileFacts::default(),
             _ => self.candidates(residents, &|other| other == number, paths),
         };
         let cached: Vec<u64> = known.sizes.keys().copied().collect();

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A file that was found.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ScannedFile {
     pub(super) number: u64,
     pub(super) resident: Resident,
     /// When it was last changed, in seconds since 1970.
@@ -29,7 +29,7 @@ pub(super) struct Seen {
 ///
 /// # Errors
 /// If the SSD itself cannot be read.
-pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(Seen) -> ControlFlow<()>) -> Result<()> {
+pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(ScannedFile) -> ControlFlow<()>) -> Result<()> {
     let mut todo: Vec<(Option<RelativePath>, u64)> = vec![(None, ROOT.0)];
     while let Some((path, directory)) = todo.pop() {
         let names = match names(ssd, path.as_ref()) {
@@ -54,7 +54,7 @@ pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(Seen) -> ControlFlow<()>) ->
                         listed.unwrap_or_else(|| (directory, Name::from(path.last())));
                     let name = EntryName { directory: InodeNumber(directory), name };
                     let resident = Resident { name, bytes: stat.disk_bytes() };
-                    if each(Seen { number, resident, mtime: stat.raw.st_mtime }).is_break() {
+                    if each(ScannedFile { number, resident, mtime: stat.raw.st_mtime }).is_break() {
                         return Ok(());
                     }
                 }

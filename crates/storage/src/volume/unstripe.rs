@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use super::origin::Origin;
 use super::origin::sparse_copy::{Progress, copy_data};
-use super::origin::tree_walk::{DIRECTORY, Node, at, by_descriptor, file, tree};
+use super::origin::tree_walk::{DIRECTORY, TreeEntry, at, by_descriptor, file, tree};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::posix_acl;
@@ -57,7 +57,7 @@ pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> R
     let origin = Origin::open_volume(origin_dir)?;
     let copy = Copy::begin(out)?;
     let top = make_directory(&copy.dir, &copy.name, &copy.shown)?;
-    let from = Node::of(tree(&origin)?, origin.namespace_dir().to_owned())?;
+    let from = TreeEntry::of(tree(&origin)?, origin.namespace_dir().to_owned())?;
     let mut tree = TreeCopy {
         origin: &origin,
         top: &top,
@@ -174,19 +174,19 @@ struct TreeCopy<'a> {
 impl TreeCopy<'_> {
     /// Fills the new directory `to`, at `place`, from `from`. Its own attributes come last: filling it changes its
     /// times, its mode may forbid filling it, and they may admit other users.
-    fn directory(&mut self, from: &Node, to: &OwnedFd, place: &Path) -> Result<()> {
+    fn directory(&mut self, from: &TreeEntry, to: &OwnedFd, place: &Path) -> Result<()> {
         let open = from.open()?;
         let mut names = beneath::names(&open).map_err(at(&from.shown, "list the directory"))?;
         names.sort_unstable();
         for name in names {
             let shown = from.shown.join(&name);
             let fd = openat(&open, &name, ANY, Mode::empty()).map_err(at(&shown, "find"))?;
-            self.entry(&Node::of(fd, shown)?, to, &place.join(&name))?;
+            self.entry(&TreeEntry::of(fd, shown)?, to, &place.join(&name))?;
         }
         copy_attributes(from, to, &self.out.join(place))
     }
 
-    fn entry(&mut self, from: &Node, dir: &OwnedFd, place: &Path) -> Result<()> {
+    fn entry(&mut self, from: &TreeEntry, dir: &OwnedFd, place: &Path) -> Result<()> {
         let name = place.file_name().unwrap_or_default();
         let shown = self.out.join(place);
         if from.found.is_dir() {
@@ -227,7 +227,7 @@ fn names(dir: &Path) -> Result<Vec<OsString>> {
 /// Copies the data of a file to the new file `name` in `dir`, which only we may open.
 fn copy_file(
     origin: &Origin,
-    from: &Node,
+    from: &TreeEntry,
     (dir, name, shown): (&OwnedFd, &OsStr, &Path),
     progress: Progress<'_>,
 ) -> Result<OwnedFd> {
@@ -262,7 +262,7 @@ fn make_special(found: &Metadata, dir: &OwnedFd, name: &OsStr) -> rustix::io::Re
 }
 
 /// Copies owner, extended attributes, mode and times, in an order in which none undoes another.
-fn copy_attributes(from: &Node, to: &OwnedFd, shown: &Path) -> Result<()> {
+fn copy_attributes(from: &TreeEntry, to: &OwnedFd, shown: &Path) -> Result<()> {
     let found = &from.found;
     copy_owner(found, to, shown).map_err(Error::at(shown, "set the owner"))?;
     let (source, target) = (by_descriptor(&from.fd), by_descriptor(to));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use halocline_api::config::{CacheSize, Copies};
-use halocline_api::control::tier::{Found, PRIVATE};
+use halocline_api::control::tier::{PRIVATE, ScanFindings};
 use halocline_api::control::{Controlled, MoveReport};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
@@ -94,7 +94,7 @@ pub(crate) struct Fixture {
     slot: Arc<WatcherSlot>,
     pub(crate) tier: Option<FileTier>,
     /// What the last mount found.
-    pub(crate) found: Found,
+    pub(crate) found: ScanFindings,
     /// Open files that a test holds.
     pub(crate) held: Mutex<Vec<Handle>>,
 }
@@ -125,7 +125,7 @@ impl Fixture {
             own_threads: false,
             slot: Arc::default(),
             tier: None,
-            found: Found::default(),
+            found: ScanFindings::default(),
             held: Mutex::default(),
         };
         fixture.open();

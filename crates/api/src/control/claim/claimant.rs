@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
 
-use super::Told;
+use super::ClaimReport;
 use super::names::Entry;
 
 /// Longest answer in bytes: two paths as JSON arrays.
@@ -116,7 +116,7 @@ impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
 }
 
 /// What a claimant reports until `deadline`; afterwards, what it has reported so far.
-pub(super) fn read_answer(mut stream: UnixStream, deadline: Instant) -> Option<Told> {
+pub(super) fn read_answer(mut stream: UnixStream, deadline: Instant) -> Option<ClaimReport> {
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
     loop {

@@ -11,7 +11,7 @@ use super::super::client;
 use super::super::mount::MountLine;
 use super::super::mount_access::MountAccess;
 use super::super::{Client, Request, SOCKET_NAME};
-use super::Told;
+use super::ClaimReport;
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};
 
@@ -37,7 +37,7 @@ const ASKED_MAX: usize = 64;
 /// asked whether they are ending. Their sockets may be on something that hangs, by accident or by their user's intent:
 /// `access` finds that out first.
 pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -> Option<Owner> {
-    let goes_on = |named: &Named| {
+    let goes_on = |named: &AnsweringClaimant| {
         let socket = named.told.cache.join(SOCKET_NAME);
         // Answered at once or not at all: no second connection is made.
         Client::over(access.connect(&socket), &socket, named.uid, client::connect)
@@ -49,10 +49,12 @@ pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -
     let deadline = Instant::now() + OWNER_TIMEOUT;
     let alone = silent.len() == 1;
     while !silent.is_empty() && wait_for_one(&silent, deadline) {
-        for Asked { pid, uid, stream } in silent.extract_if(.., |asked| is_ready(&asked.stream)) {
+        for ClaimantConnection { pid, uid, stream } in
+            silent.extract_if(.., |asked| is_ready(&asked.stream))
+        {
             // A process that ended meanwhile does not answer.
             let Some(told) = read_answer(stream, deadline) else { continue };
-            let named = Named { pid, uid, told };
+            let named = AnsweringClaimant { pid, uid, told };
             if named.told.dir != line.point {
                 elsewhere.push(named);
             } else if alone || goes_on(&named) {
@@ -60,25 +62,25 @@ pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -
             }
         }
     }
-    let found = elsewhere.into_iter().find(goes_on).map(Named::owner);
+    let found = elsewhere.into_iter().find(goes_on).map(AnsweringClaimant::owner);
     found.or_else(|| silent.pop().map(|asked| Owner { pid: asked.pid, cache: None }))
 }
 
 /// A process that claims the mount, and where it answers.
-struct Asked {
+struct ClaimantConnection {
     pid: u32,
     uid: u32,
     stream: UnixStream,
 }
 
 /// A process that answered.
-struct Named {
+struct AnsweringClaimant {
     pid: u32,
     uid: u32,
-    told: Told,
+    told: ClaimReport,
 }
 
-impl Named {
+impl AnsweringClaimant {
     fn owner(self) -> Owner {
         Owner { pid: self.pid, cache: Some(self.told.cache) }
     }
@@ -86,7 +88,7 @@ impl Named {
 
 /// The processes that claim a mount. Anyone may claim one; the kernel knows who the mount's user is, and others are not
 /// waited for.
-fn claimants_of(line: &MountLine) -> Vec<Asked> {
+fn claimants_of(line: &MountLine) -> Vec<ClaimantConnection> {
     let entries = names::all().unwrap_or_default();
     let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
     let mut claimants = Claimants::of(entries.into_iter().filter(of_it).map(|entry| (entry, ())));
@@ -98,14 +100,14 @@ fn claimants_of(line: &MountLine) -> Vec<Asked> {
         let uid = peer.uid.as_raw();
         if line.user == Some(uid) {
             let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-            asked.push(Asked { pid, uid, stream });
+            asked.push(ClaimantConnection { pid, uid, stream });
         }
     }
     asked
 }
 
 /// Waits until one of them has something to read, or has ended; `false` at the deadline.
-fn wait_for_one(asked: &[Asked], deadline: Instant) -> bool {
+fn wait_for_one(asked: &[ClaimantConnection], deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("seconds");

@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::*;
 use crate::config::Mode;
 use crate::control::tier::{
-    AnyStatus, CopiesStatus, FileExplanation, FileInfo, Found, JobInfo, JobUse, MoveNow, Moved,
-    Opens, PassthroughStatus, Problem, Requests, TierState, TierStatus,
+    AnyStatus, CopiesStatus, FileExplanation, FileInfo, JobInfo, JobUse, MoveNow, Moved, Opens,
+    PassthroughStatus, Problem, Requests, ScanFindings, TierState, TierStatus,
 };
 use crate::control::{
     CachedFileInfo, CachedTree, CostTerms, Explanation, ExtentInfo, Health, MoveReport, Rebuilder,
@@ -230,7 +230,7 @@ fn every_key_of_a_checked_tier_is_described_and_no_other() {
     let one = PathBuf::new;
     check(
         "halocline fsck ROOT",
-        &Found {
+        &ScanFindings {
             files: vec![0],
             ssd_bytes: 0,
             adopted: vec![one()],

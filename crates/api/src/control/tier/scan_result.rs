@@ -9,7 +9,7 @@ use crate::control::paths_as_json;
 
 /// What was found, and what was done about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct ScanFindings {
     /// Regular files on each tier, the fastest first.
     pub files: Vec<u64>,
     /// Bytes of files on the SSD, on disk.

@@ -31,7 +31,7 @@ use crate::failure::{Failure, Outcome};
 use crate::print::{self, say, tell};
 use crate::text;
 use cases::Case;
-use kept::Kept;
+use kept::ResultsFile;
 
 /// An advised use that is slower than the fastest by at most this share counts as equally good: `advise` calls such
 /// uses ties.
@@ -104,7 +104,8 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
     if !args.workload.is_empty() {
         cases.retain(|case| args.workload.iter().any(|name| name == case.name));
     }
-    let kept = args.results.as_deref().map(|file| Kept::open(file, args.quick)).transpose()?;
+    let kept =
+        args.results.as_deref().map(|file| ResultsFile::open(file, args.quick)).transpose()?;
     let workloads = all_compared(&cases, kept)?;
     let agree = workloads.iter().filter(|row| row.agrees).count();
     let results = Results { emulated: true, quick: args.quick, agree, workloads };
@@ -120,9 +121,10 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
 }
 
 /// All of them, one after the other, because each takes much memory. What was kept is not done again.
-fn all_compared(cases: &[Case], mut kept: Option<Kept>) -> Result<Vec<Row>, Failure> {
-    let is_kept =
-        |kept: &Option<Kept>, case: &Case| kept.as_ref().and_then(|kept| kept.find(case)).is_some();
+fn all_compared(cases: &[Case], mut kept: Option<ResultsFile>) -> Result<Vec<Row>, Failure> {
+    let is_kept = |kept: &Option<ResultsFile>, case: &Case| {
+        kept.as_ref().and_then(|kept| kept.find(case)).is_some()
+    };
     let requests = |case: &Case| case.requests.len();
     let to_do = cases.iter().filter(|case| !is_kept(&kept, case)).map(requests).sum::<usize>();
     let (begun, mut done) = (Instant::now(), 0);

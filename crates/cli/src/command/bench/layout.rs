@@ -33,7 +33,7 @@ use crate::preflight;
 use crate::print::{say, tell};
 use crate::text;
 use judged::{Judged, LayoutResult, judge};
-use page::Told;
+use page::JudgedRow;
 use setting::{Benchmark, Setting};
 
 /// Compare the layouts of the paper and ours: predicted, simulated, and measured on emulated servers
@@ -298,7 +298,7 @@ fn draw(name: &str, judged: &Judged, out: &mut String) -> Drawn {
 }
 
 fn figures(file: &Path, quick: bool, dir: Option<&Path>) -> Outcome {
-    let told = |told: &Told| {
+    let told = |told: &JudgedRow| {
         let ratio = |ratio: Option<f64>| {
             ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
         };

@@ -62,7 +62,7 @@ fn lock(dir: &Path) -> io::Result<File> {
 
 /// What was done about a directory that was found.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum Cleanup {
     /// A benchmark is working in it, or it belongs to somebody else.
     Left,
     Removed,
@@ -81,9 +81,9 @@ pub(super) fn clear_away_in(dir: &Path) -> Result<()> {
         }
         let shown = text::path(&path);
         match clear_away(&path) {
-            Ok(Found::Left) => {}
-            Ok(Found::Removed) => tell!("halocline: removed {shown}: its benchmark was killed"),
-            Ok(Found::Unclear(mounts)) => {
+            Ok(Cleanup::Left) => {}
+            Ok(Cleanup::Removed) => tell!("halocline: removed {shown}: its benchmark was killed"),
+            Ok(Cleanup::Unclear(mounts)) => {
                 tell!("halocline: {shown} may be of a benchmark that was killed; if so:");
                 for mount in mounts.iter().rev() {
                     tell!("    umount -l {}", text::path(mount));
@@ -104,22 +104,24 @@ fn is_ours(name: &OsStr, path: &Path) -> bool {
             .is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
 }
 
-fn clear_away(path: &Path) -> Result<Found> {
+fn clear_away(path: &Path) -> Result<Cleanup> {
     let mounts = mount::below(path).map_err(Error::at(path, "look for mounts below"))?;
     // Held until the directory has been removed.
     let lock = match File::open(path.join(LOCK)) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unclear(mounts)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Cleanup::Unclear(mounts));
+        }
         Err(error) => return Err(Error::at(path.join(LOCK), "open")(error)),
     };
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Ok(Found::Left);
+        return Ok(Cleanup::Left);
     }
     if !mounts.is_empty() {
-        return Ok(Found::Unclear(mounts));
+        return Ok(Cleanup::Unclear(mounts));
     }
     fs::remove_dir_all(path).map_err(Error::at(path, "remove the scratch directory"))?;
-    Ok(Found::Removed)
+    Ok(Cleanup::Removed)
 }
 
 #[cfg(test)]
@@ -131,7 +133,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut claimed = ScratchDir::make_in(dir.path()).unwrap();
         let path = claimed.path().to_owned();
-        assert_eq!(clear_away(&path).unwrap(), Found::Left);
+        assert_eq!(clear_away(&path).unwrap(), Cleanup::Left);
         assert!(path.join(LOCK).exists());
         // As when its process is killed. Here the process lives on: a program that another test is just starting has a
         // copy of the file until it runs, and that copy would keep a lock that is only dropped.
@@ -139,7 +141,7 @@ mod tests {
         flock(&claimed.lock, FlockOperation::Unlock).unwrap();
         drop(claimed);
         fs::write(path.join("data"), "x").unwrap();
-        assert_eq!(clear_away(&path).unwrap(), Found::Removed);
+        assert_eq!(clear_away(&path).unwrap(), Cleanup::Removed);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -148,7 +150,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("halocline-bench-old");
         fs::create_dir(&path).unwrap();
-        assert_eq!(clear_away(&path).unwrap(), Found::Unclear(Vec::new()));
+        assert_eq!(clear_away(&path).unwrap(), Cleanup::Unclear(Vec::new()));
         assert!(path.exists());
         assert!(is_ours("halocline-bench-old".as_ref(), &path));
         assert!(!is_ours("thesis".as_ref(), &path));

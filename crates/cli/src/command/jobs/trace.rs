@@ -61,9 +61,9 @@ pub(super) fn opened(text: &str) -> Opened {
         };
         match found {
             _ if !CALLS.contains(&name) => {}
-            Found::File(name) => opened.names.push(name),
-            Found::Unknown => opened.unknown += 1,
-            Found::None => {}
+            OpenedFile::File(name) => opened.names.push(name),
+            OpenedFile::Unknown => opened.unknown += 1,
+            OpenedFile::None => {}
         }
     }
     opened
@@ -115,7 +115,7 @@ fn is_word(name: &str) -> bool {
 }
 
 /// The file opened by a call.
-enum Found {
+enum OpenedFile {
     File(String),
     Unknown,
     /// Nothing, or a directory.
@@ -123,22 +123,22 @@ enum Found {
 }
 
 /// The file opened by a call whose line continues with `after` behind its first bracket.
-fn file(after: &str) -> Found {
-    let Some((directory, name, rest)) = arguments(after) else { return Found::None };
-    let Some((flags, result)) = result(rest) else { return Found::None };
+fn file(after: &str) -> OpenedFile {
+    let Some((directory, name, rest)) = arguments(after) else { return OpenedFile::None };
+    let Some((flags, result)) = result(rest) else { return OpenedFile::None };
     if !result.starts_with(|c: char| c.is_ascii_digit())
         || flags.contains("O_DIRECTORY")
         || flags.contains("O_PATH")
     {
-        return Found::None;
+        return OpenedFile::None;
     }
-    let Some(name) = name else { return Found::Unknown };
+    let Some(name) = name else { return OpenedFile::Unknown };
     match directory {
-        _ if name.starts_with('/') => Found::File(name),
-        Directory::Working => Found::File(name),
-        Directory::Unknown => Found::Unknown,
+        _ if name.starts_with('/') => OpenedFile::File(name),
+        Directory::Working => OpenedFile::File(name),
+        Directory::Unknown => OpenedFile::Unknown,
         Directory::Of(directory) => {
-            Found::File(format!("{}/{name}", directory.trim_end_matches('/')))
+            OpenedFile::File(format!("{}/{name}", directory.trim_end_matches('/')))
         }
     }
 }

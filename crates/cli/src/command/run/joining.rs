@@ -30,7 +30,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const SILENCE_MAX: Duration = Duration::from_mins(10);
 
 /// What exists over the origin and cache.
-pub(super) enum Found {
+pub(super) enum Existing {
     /// An engine that accepted this run.
     Engine(Box<Engine>),
     /// An engine that is ending.
@@ -50,12 +50,14 @@ pub(super) struct Engine {
 }
 
 /// Looks for an engine, and joins it.
-pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
+pub(super) fn find(plan: &Plan) -> Result<Existing, Failure> {
     let paths = &plan.paths;
     let socket = paths.cache.join(SOCKET_NAME);
     // A socket that nobody listens on was left by a kill; one that we may not use has a claim.
     let own = rustix::process::geteuid().as_raw();
-    let Ok(mut client) = mount_lookup::reach_socket(&socket, own) else { return Ok(Found::Nobody) };
+    let Ok(mut client) = mount_lookup::reach_socket(&socket, own) else {
+        return Ok(Existing::Nobody);
+    };
     let here = mount_lookup::find(&paths.origin).ok();
     let is_seen =
         here.is_some_and(|here| here.socket == socket && here.inside.as_os_str().is_empty());
@@ -63,30 +65,32 @@ pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
         fs::metadata(&paths.origin).map_err(Error::at(&paths.origin, "look at the origin"))?;
     let id = (!is_seen).then(|| (seen.dev(), seen.ino()));
     match join(&mut client, id) {
-        Ok((joined, copy)) => Ok(Found::Engine(Box::new(Engine { client, joined, copy, is_seen }))),
-        Err(error) if error.errno() == libc::ESHUTDOWN => Ok(Found::Ending),
+        Ok((joined, copy)) => {
+            Ok(Existing::Engine(Box::new(Engine { client, joined, copy, is_seen })))
+        }
+        Err(error) if error.errno() == libc::ESHUTDOWN => Ok(Existing::Ending),
         // It has ended since it accepted the connection.
-        Err(error) if has_hung_up(&error) => Ok(Found::Nobody),
+        Err(error) if has_hung_up(&error) => Ok(Existing::Nobody),
         Err(error) => Err(Failure::refused(error)),
     }
 }
 
 /// How long this run has waited for another.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitTime {
     told: bool,
     silent_since: Option<Instant>,
 }
 
-impl Waiting {
+impl WaitTime {
     /// Whether the other run may take this one in, or ends: then some time has passed.
-    pub(super) fn is_worth(&mut self, found: &Found, taken: &Taken, plan: &Plan) -> bool {
+    pub(super) fn is_worth(&mut self, found: &Existing, taken: &Taken, plan: &Plan) -> bool {
         let is_own = taken.uid == rustix::process::geteuid().as_raw();
         let may_join = taken.cache == plan.paths.cache || !taken.answers;
         if !is_own || !may_join {
             return false;
         }
-        if matches!(found, Found::Ending) {
+        if matches!(found, Existing::Ending) {
             self.silent_since = None;
         } else if self.silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE_MAX {
             return false;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, Found, InodeNumber,
-    Intent, IntentId, Next, Operation, Refusal, Script, Slot,
+    Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, InodeNumber, Intent,
+    IntentId, Next, Operation, ReadName, Refusal, Script, Slot,
 };
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use super::super::{LEASE_MS, Leased, NameStore, NamesError, State};
-use super::listings::{End, Known, Listings, There};
+use super::listings::{CachedName, End, Listings, There};
 use super::{Failure, Result};
 
 /// How often an operation is tried.
@@ -247,7 +247,7 @@ impl Driver {
     /// What a name leads to, if the cache is known to be right now.
     pub(super) fn known(&self, at: &EntryName) -> Option<There> {
         match self.listings.find(at, self.now()) {
-            Known::Now(there) => Some(there),
+            CachedName::Now(there) => Some(there),
             _ => None,
         }
     }
@@ -255,11 +255,11 @@ impl Driver {
     /// The same, but asks the store whether the cache is still right.
     pub(super) fn known_still(&self, at: &EntryName) -> Option<There> {
         match self.listings.find(at, self.now()) {
-            Known::Now(there) => Some(there),
-            Known::Then(version, there) => {
+            CachedName::Now(there) => Some(there),
+            CachedName::Then(version, there) => {
                 (self.lease(at.directory, version) != Leased::No).then_some(there)
             }
-            Known::Nothing => None,
+            CachedName::Nothing => None,
         }
     }
 
@@ -352,7 +352,7 @@ impl Driver {
     }
 
     /// Makes a change of names; returns what the names led to just before it was made.
-    pub(super) fn operate(&self, operation: Operation) -> Result<Vec<Found>> {
+    pub(super) fn operate(&self, operation: Operation) -> Result<Vec<ReadName>> {
         let number = self.intents.fetch_add(u64::from(TRIES), Ordering::Relaxed);
         let mut known = self.known_names(&operation).into_iter();
         let mut attempt = Attempt::new(operation, self.session, number, TRIES);

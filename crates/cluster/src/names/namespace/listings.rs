@@ -69,7 +69,7 @@ impl There {
 
 /// What is cached for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum CachedName {
     /// What it leads to now.
     Now(There),
     /// What it led to in this version of the directory; a lease may confirm that the version is still current.
@@ -83,7 +83,7 @@ pub(super) enum Known {
 pub(super) struct Changing {
     shard: InodeNumber,
     /// The counts before it began.
-    before: Changes,
+    before: ChangeCounts,
 }
 
 /// How a change ended.
@@ -99,12 +99,12 @@ pub(super) enum End<'a> {
 
 /// How many changes had begun and how many had ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Changes {
+pub(super) struct ChangeCounts {
     begun: u64,
     ended: u64,
 }
 
-impl Changes {
+impl ChangeCounts {
     fn is_quiet(self) -> bool {
         self.begun == self.ended
     }
@@ -166,7 +166,7 @@ impl Listings {
         &self,
         (directory, version): (InodeNumber, u64),
         (after, page, is_last): (u64, &[(u64, Name, Entry)], bool),
-        before: Changes,
+        before: ChangeCounts,
         now: Instant,
     ) {
         if version == 0 {
@@ -200,7 +200,7 @@ impl Listings {
         (directory, slot): (InodeNumber, &Slot),
         answer: &Answer,
         lease: Option<(u64, Instant)>,
-        before: Changes,
+        before: ChangeCounts,
     ) {
         let known = &mut *self.known.lock();
         let is_still = before.is_quiet() && self.changes(directory) == before;
@@ -267,30 +267,30 @@ impl Listings {
     }
 
     /// What a name leads to.
-    pub(super) fn find(&self, at: &EntryName, now: Instant) -> Known {
+    pub(super) fn find(&self, at: &EntryName, now: Instant) -> CachedName {
         let known = &mut *self.known.lock();
         let is_known = !known.changes_name(at) && !self.is_lost(at.directory);
         let Some(listing) = known.get(at.directory).filter(|_| is_known) else {
-            return Known::Nothing;
+            return CachedName::Nothing;
         };
         if now.saturating_duration_since(listing.used) > IDLE_MAX {
             known.remove(at.directory);
-            return Known::Nothing;
+            return CachedName::Nothing;
         }
-        let Some(entry) = listing.find(&at.name) else { return Known::Nothing };
+        let Some(entry) = listing.find(&at.name) else { return CachedName::Nothing };
         if listing.until.is_some_and(|until| now < until) {
             listing.used = now;
-            return Known::Now(entry);
+            return CachedName::Now(entry);
         }
-        Known::Then(listing.version, entry)
+        CachedName::Then(listing.version, entry)
     }
 
     /// How many changes of a directory this node has begun and ended; taken before a lease of it is requested.
-    pub(super) fn changes(&self, directory: InodeNumber) -> Changes {
+    pub(super) fn changes(&self, directory: InodeNumber) -> ChangeCounts {
         let counter = self.counter(directory);
         // In this order, a change that ends between the two loads looks unfinished.
         let ended = counter.ended.load(Ordering::SeqCst);
-        Changes { begun: counter.begun.load(Ordering::SeqCst), ended }
+        ChangeCounts { begun: counter.begun.load(Ordering::SeqCst), ended }
     }
 
     /// Notes what the store said about a version of a directory; a lease of it lasts until then.
@@ -344,7 +344,7 @@ impl Listings {
                 counter.ended.fetch_add(1, Ordering::SeqCst);
                 let until = followed.is_leased.then_some(*until);
                 // Whether no other change was in progress meanwhile.
-                let Changes { begun, ended } = self.changes(shard);
+                let ChangeCounts { begun, ended } = self.changes(shard);
                 let is_only = before.is_quiet() && begun == ended && begun == before.begun + 1;
                 let number = before.begun;
                 let late = Late { number, script: (*script).clone(), followed: *followed, until };

@@ -16,7 +16,7 @@ use super::{Failure, Namespace, Node, Result, check, opaque, refused};
 
 /// New values of some attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct AttributeUpdate {
     /// Permission bits.
     pub mode: Option<u32>,
     /// Owner.
@@ -228,7 +228,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    pub fn set_attributes(&self, at: &EntryName, changes: &Changes) -> Result<Node> {
+    pub fn set_attributes(&self, at: &EntryName, changes: &AttributeUpdate) -> Result<Node> {
         self.update(at, |attributes| {
             changes.apply(attributes);
             Ok(())
@@ -297,7 +297,7 @@ impl Namespace {
     }
 }
 
-impl Changes {
+impl AttributeUpdate {
     fn apply(&self, attributes: &mut Attributes) {
         attributes.mode = self.mode.unwrap_or(attributes.mode);
         attributes.uid = self.uid.unwrap_or(attributes.uid);

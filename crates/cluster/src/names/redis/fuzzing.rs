@@ -18,7 +18,7 @@ use crate::names::coding::{
     ATTRIBUTES_BYTES_MAX, decode_attributes, decode_entry, decode_intent, decode_links,
     encode_attributes, opaque,
 };
-use crate::names::namespace::{Changes, Failure, Namespace, WaitLimit};
+use crate::names::namespace::{AttributeUpdate, Failure, Namespace, WaitLimit};
 
 /// The most answers of a run: one answer may be far shorter than the work that it causes.
 const ANSWERS_MAX: u64 = 4000;
@@ -149,7 +149,7 @@ pub fn answers(bytes: &[u8]) {
         &|names| names.remove_directory(&one).map(drop),
         &|names| names.rename(&one, &other, Flags::Replace).map(drop),
         &|names| names.rename(&one, &other, Flags::Exchange).map(drop),
-        &|names| names.set_attributes(&one, &Changes::default()).map(drop),
+        &|names| names.set_attributes(&one, &AttributeUpdate::default()).map(drop),
         &list,
     ];
     let haste = WaitLimit { limit: Duration::ZERO, pause: Duration::ZERO, clock: Clock::MACHINE };

@@ -59,7 +59,7 @@ pub(super) struct Routes {
     /// The servers that were named, and how to connect to others.
     seeds: Vec<(Address, Arc<Server>)>,
     template: ConnectionInfo,
-    known: Mutex<Known>,
+    known: Mutex<ClusterView>,
     /// Which server is asked next for the masters of slots: a different one each time, so that one that is partitioned
     /// does not mislead for long.
     turn: Mutex<usize>,
@@ -73,7 +73,7 @@ impl fmt::Debug for Routes {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ClusterView {
     map: SlotMap,
     /// Redirections that servers have reported since, for individual slots.
     moved: BTreeMap<u16, Address>,
@@ -85,7 +85,7 @@ struct Known {
     unchecked: BTreeMap<Address, Arc<Server>>,
 }
 
-impl Known {
+impl ClusterView {
     fn owner(&self, slot: u16) -> Option<&Address> {
         self.moved.get(&slot).or_else(|| self.map.owner(slot))
     }
@@ -256,7 +256,8 @@ impl Routes {
 
     /// The masters of groups, as far as known; connects to none of them.
     pub(super) fn owners(&self, groups: &[KeyGroup], deadline: Instant) -> Vec<Option<Address>> {
-        let is_stale = |known: &Known| groups.iter().any(|group| known.is_stale(group.slot()));
+        let is_stale =
+            |known: &ClusterView| groups.iter().any(|group| known.is_stale(group.slot()));
         if let Err(error) = self.refresh(is_stale, deadline) {
             tracing::debug!("nobody says who the masters are: {error}");
         }
@@ -335,7 +336,7 @@ impl Routes {
     ///
     /// # Errors
     /// If no server reports them, and nothing is known from before.
-    fn refresh(&self, is_stale: impl Fn(&Known) -> bool, deadline: Instant) -> Result<()> {
+    fn refresh(&self, is_stale: impl Fn(&ClusterView) -> bool, deadline: Instant) -> Result<()> {
         let state = || {
             let known = self.known.lock();
             (known.map.is_empty(), is_stale(&known))

@@ -12,14 +12,19 @@ use crate::front::{Answer, Front, Refused};
 /// The open file through which a lock is requested, and its owner.
 type Through = (FileHandle, LockOwner);
 /// `fcntl`'s lock type, the first byte and the last.
-type Asked = (i32, u64, u64);
+type RawLock = (i32, u64, u64);
 
-fn request((handle, owner): Through, (kind, first, last): Asked) -> Answer<LockRequest> {
+fn request((handle, owner): Through, (kind, first, last): RawLock) -> Answer<LockRequest> {
     Ok(LockRequest { handle, owner: owner.0, range: LockRange::new(kind, first, last)? })
 }
 
 /// Answers with a conflicting lock, if there is one.
-pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, reply: ReplyLock) {
+pub(super) fn find<E: Engine>(
+    front: &Front<E>,
+    through: Through,
+    asked: RawLock,
+    reply: ReplyLock,
+) {
     match catch_panic(|| front.locking.find(request(through, asked)?)) {
         Ok(found) => {
             let asked_for = (libc::F_UNLCK, asked.1, asked.2);
@@ -34,7 +39,7 @@ pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, 
 pub(super) fn set<E: Engine>(
     front: &Front<E>,
     through: Through,
-    asked: Asked,
+    asked: RawLock,
     (waits, caller): (bool, Caller),
     reply: ReplyEmpty,
 ) {

@@ -19,14 +19,14 @@ pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 /// A file to copy. Others may change names of the tree at any time, so everything is done to what was found first.
-pub(in crate::volume) struct Node {
+pub(in crate::volume) struct TreeEntry {
     /// An `O_PATH` descriptor, or a directory.
     pub(in crate::volume) fd: OwnedFd,
     pub(in crate::volume) found: Metadata,
     pub(in crate::volume) shown: PathBuf,
 }
 
-impl Node {
+impl TreeEntry {
     pub(in crate::volume) fn of(fd: OwnedFd, shown: PathBuf) -> Result<Self> {
         // A link is opened itself.
         let found = File::from(fd.try_clone()?).metadata().map_err(Error::at(&shown, "stat"))?;
@@ -41,7 +41,7 @@ impl Node {
 }
 
 /// The regular file at `relative`, its path below the mount.
-pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<Node> {
+pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<TreeEntry> {
     if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(Error::invalid(
             format!("{}: not a path below the origin", relative.display()),
@@ -53,7 +53,7 @@ pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<Node> 
         Err(Errno::LOOP) => None,
         other => Some(other.map_err(at(&shown, "find"))?),
     };
-    let from = from.map(|from| Node::of(from, shown.clone())).transpose()?;
+    let from = from.map(|from| TreeEntry::of(from, shown.clone())).transpose()?;
     from.filter(|from| from.found.is_file()).ok_or_else(|| {
         Error::invalid(
             format!("{}: not a regular file", shown.display()),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Entry, parse_table};
-use crate::control::claim::{Taken, Told};
+use crate::control::claim::{ClaimReport, Taken};
 use halocline_os::error::Error;
 
 /// The kernel's list of sockets, whose names anyone chooses, and what a process reports about its claim: accepted names
@@ -17,11 +17,11 @@ pub fn claims(bytes: &[u8]) {
         assert!(name.len() <= 102 && Entry::parse(&name) == Some(entry));
         assert!(bytes.windows(name.len()).any(|window| window == name.as_bytes()));
     }
-    let Ok(told) = serde_json::from_slice::<Told>(bytes) else { return };
+    let Ok(told) = serde_json::from_slice::<ClaimReport>(bytes) else { return };
     let again = serde_json::to_vec(&told).expect("paths");
-    let again: Told = serde_json::from_slice(&again).expect("our own");
+    let again: ClaimReport = serde_json::from_slice(&again).expect("our own");
     assert_eq!((&again.dir, &again.inside, &again.cache), (&told.dir, &told.inside, &told.cache));
-    let Told { dir, cache, .. } = told;
+    let ClaimReport { dir, cache, .. } = told;
     let taken = Taken {
         wanted: PathBuf::from("/wanted"),
         wanted_cache: PathBuf::from("/cache"),

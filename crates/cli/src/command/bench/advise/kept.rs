@@ -28,7 +28,7 @@ struct Line {
 
 /// The results in a file.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ResultsFile {
     path: PathBuf,
     file: File,
     program: String,
@@ -36,7 +36,7 @@ pub(super) struct Kept {
     rows: Vec<Row>,
 }
 
-impl Kept {
+impl ResultsFile {
     /// Those in the file at `path`, which is made if it is not there. Results of another program, or of workloads of
     /// another size, are left out. So is a last line without its end: the run was ended while it wrote that.
     ///
@@ -136,27 +136,35 @@ mod tests {
     fn what_was_kept_is_found_again() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("results");
-        let mut kept = Kept::open(&path, true).unwrap();
+        let mut kept = ResultsFile::open(&path, true).unwrap();
         assert_eq!(kept.find(&case("a")), None);
         kept.add(&row("a")).unwrap();
         kept.add(&row("b")).unwrap();
         let whole = fs::read_to_string(&path).unwrap();
-        let kept = Kept::open(&path, true).unwrap();
+        let kept = ResultsFile::open(&path, true).unwrap();
         assert_eq!((kept.find(&case("a")), kept.find(&case("c"))), (Some(&row("a")), None));
-        assert_eq!(Kept::open(&path, false).unwrap().find(&case("a")), None, "of another size");
+        assert_eq!(
+            ResultsFile::open(&path, false).unwrap().find(&case("a")),
+            None,
+            "of another size"
+        );
 
         // The run was ended in the middle of a line.
         fs::write(&path, &whole[..whole.len() - 9]).unwrap();
-        let mut kept = Kept::open(&path, true).unwrap();
+        let mut kept = ResultsFile::open(&path, true).unwrap();
         assert_eq!((kept.find(&case("a")), kept.find(&case("b"))), (Some(&row("a")), None));
         kept.add(&row("b")).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), whole);
 
         let other = whole.replacen("xxh3-128:", "xxh3-128:0", 2);
         fs::write(&path, other).unwrap();
-        assert_eq!(Kept::open(&path, true).unwrap().find(&case("a")), None, "of another program");
+        assert_eq!(
+            ResultsFile::open(&path, true).unwrap().find(&case("a")),
+            None,
+            "of another program"
+        );
         fs::write(&path, "a letter\n").unwrap();
-        let error = Kept::open(&path, true).unwrap_err();
+        let error = ResultsFile::open(&path, true).unwrap_err();
         assert!(error.message().contains("line 1: not a result of bench advise"), "{error:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "a letter\n");
     }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::text;
 
 /// A row of the paper, judged.
-pub(super) struct Told {
+pub(super) struct JudgedRow {
     pub(super) row: Row,
     pub(super) full: Judged,
     /// Scaled down and measured.
@@ -22,15 +22,15 @@ pub(super) struct Told {
 pub(super) fn all(
     quick: bool,
     dir: Option<&Path>,
-    mut tell: impl FnMut(&Told),
-) -> Result<Vec<Told>, Failure> {
+    mut tell: impl FnMut(&JudgedRow),
+) -> Result<Vec<JudgedRow>, Failure> {
     let mut all = Vec::new();
     for row in rows() {
         let (full, small) =
             if quick { (Scale::Quick, Scale::Quick) } else { (Scale::Full, Scale::Measured) };
         let full = judge(&row.at(full), None)?;
         let measured = dir.map(|dir| judge(&row.at(small), Some(dir))).transpose()?;
-        let told = Told { row, full, measured };
+        let told = JudgedRow { row, full, measured };
         tell(&told);
         all.push(told);
     }
@@ -38,7 +38,7 @@ pub(super) fn all(
 }
 
 /// The page.
-pub(super) fn markdown(all: &[Told], quick: bool) -> String {
+pub(super) fn markdown(all: &[JudgedRow], quick: bool) -> String {
     let mut out = String::from(include_str!("page.txt"));
     if quick {
         out += "\n**Made with `--quick`: a few dozen requests of each setting. Not the paper's settings.**\n";
@@ -86,7 +86,7 @@ fn percent(gain: Option<f64>) -> String {
 
 /// Whether PSA gains at least half of what the paper prints, over DEF and over PA; `None` if the paper prints no gain
 /// over DEF.
-fn appears(told: &Told) -> Option<bool> {
+fn appears(told: &JudgedRow) -> Option<bool> {
     let (over_def, over_pa) = told.row.published;
     let pairs = [(over_def, Name::Def), (over_pa, Name::Pa)];
     let mut known = pairs.into_iter().filter_map(|(published, over)| Some((published?, over)));
@@ -96,11 +96,11 @@ fn appears(told: &Told) -> Option<bool> {
     }))
 }
 
-fn summary(all: &[Told]) -> String {
+fn summary(all: &[JudgedRow]) -> String {
     let printed = all.iter().filter_map(appears);
     let (count, there) =
         printed.fold((0, 0), |(count, there), appears| (count + 1, there + usize::from(appears)));
-    let ratio = |told: &Told, name| told.full.of(name).simulated_ratio;
+    let ratio = |told: &JudgedRow, name| told.full.of(name).simulated_ratio;
     let mut better = 0;
     let mut gains = Vec::new();
     for told in all {
@@ -123,8 +123,8 @@ fn summary(all: &[Told]) -> String {
     )
 }
 
-fn section(out: &mut String, told: &Told) {
-    let Told { row, full, measured } = told;
+fn section(out: &mut String, told: &JudgedRow) {
+    let JudgedRow { row, full, measured } = told;
     let _ = write!(
         out,
         "\n### {}\n\n{}.\n\n| layout | stripes <disk, SSD> | parts | on SSDs | predicted | simulated | over DEF, predicted | over DEF, simulated | over DEF, measured (EMULATED, scaled down) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
@@ -190,7 +190,7 @@ fn layout_line(
 }
 
 /// Why a published gain does not appear; empty if it does, or if none is printed.
-fn why(told: &Told) -> String {
+fn why(told: &JudgedRow) -> String {
     let full = &told.full;
     if appears(told) != Some(false) {
         return String::new();

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::script::{Named, Script};
+use super::script::{Script, TraceFile};
 use crate::command::bench::content::Content;
 use crate::failure::Failure;
 use crate::text;
@@ -84,7 +84,7 @@ impl Files {
     }
 
     /// How long a file is that is there; an error if `trace play` did not make it.
-    fn look(&self, file: &Named) -> Result<Option<u64>, Failure> {
+    fn look(&self, file: &TraceFile) -> Result<Option<u64>, Failure> {
         let shown = self.path.join(&file.path);
         let opened = match self.open(&file.path) {
             Err(Errno::NOENT) => return Ok(None),
@@ -113,7 +113,7 @@ impl Files {
     /// Makes a file, unless it is there, and writes what is missing of it if it will be read.
     fn make(
         &self,
-        file: &Named,
+        file: &TraceFile,
         went_on: &mut dyn FnMut(u64) -> Result<(), Failure>,
     ) -> Result<u64, Failure> {
         let shown = self.path.join(&file.path);

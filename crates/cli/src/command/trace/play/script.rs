@@ -24,7 +24,7 @@ const FILES_MAX: usize = 1 << 16;
 
 /// A file of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct TraceFile {
     /// Its path below the directory.
     pub(super) path: PathBuf,
     /// One past the last byte that is read or written; 0 if there is no request.
@@ -37,7 +37,7 @@ pub(super) struct Named {
 #[derive(Debug)]
 pub(super) struct Script {
     /// By their numbers in the trace.
-    named: Vec<Named>,
+    named: Vec<TraceFile>,
     /// The numbers of the processes with requests, ascending.
     pub(super) processes: Vec<u32>,
     pub(super) requests: u64,
@@ -93,7 +93,7 @@ impl Script {
             } else {
                 relative(name.unwrap_or_default(), below).map_err(&refused)?
             };
-            Ok(Named { path, end, is_read })
+            Ok(TraceFile { path, end, is_read })
         });
         let named = named.collect::<Result<_, Failure>>()?;
         let [read_bytes, written_bytes] = bytes;
@@ -102,7 +102,7 @@ impl Script {
     }
 
     /// The files with requests.
-    pub(super) fn files(&self) -> impl Iterator<Item = &Named> {
+    pub(super) fn files(&self) -> impl Iterator<Item = &TraceFile> {
         self.named.iter().filter(|file| file.end > 0)
     }
 

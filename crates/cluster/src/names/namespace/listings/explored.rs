@@ -75,7 +75,7 @@ struct Message {
     ask: Ask,
     asked: u64,
     number: u64,
-    before: Changes,
+    before: ChangeCounts,
     changing: Option<Changing>,
     answer: Option<Answered>,
 }
@@ -177,7 +177,9 @@ impl Explorer {
             if world.reads < self.reads {
                 asks.extend([Ask::List, Ask::Read(0), Ask::Attributes]);
                 let at = EntryName { directory: D, name: name(0) };
-                if let Known::Then(version, _) = world.nodes[node].find(&at, self.at(world.now)) {
+                if let CachedName::Then(version, _) =
+                    world.nodes[node].find(&at, self.at(world.now))
+                {
                     asks.push(Ask::Lease(version));
                 }
             }
@@ -340,7 +342,7 @@ impl Explorer {
             for (at, value) in world.values.iter().enumerate() {
                 let there = value.map_or(There::Nothing, |value| There::Entry(entry(value)));
                 match listings.find(&EntryName { directory: D, name: name(at) }, now) {
-                    Known::Now(known) if known != there => {
+                    CachedName::Now(known) if known != there => {
                         return Some(format!("{}: {known:?}, not {there:?}", NAMES[at]));
                     }
                     _ => {}

@@ -20,7 +20,7 @@ fn list(listings: &Listings, version: u64, names: &[&str], now: Instant) {
 
 fn leased(listings: &Listings, version: u64, until: Instant, now: Instant) -> bool {
     listings.lease((D, version), Leased::Yes, until);
-    matches!(listings.find(&at("a"), now), Known::Now(_))
+    matches!(listings.find(&at("a"), now), CachedName::Now(_))
 }
 
 fn there(at: u64) -> There {
@@ -41,14 +41,14 @@ fn followed(before: u64, version: u64, is_leased: bool) -> Followed {
 fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
     let (listings, now) = (Listings::default(), Instant::now());
     let until = now + Duration::from_millis(40);
-    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("a"), now), CachedName::Nothing);
     let before = listings.changes(D);
     listings.add((D, 5), (0, &page(&["a"]), false), before, now);
-    assert_eq!(listings.find(&at("a"), now), Known::Then(5, there(0)));
+    assert_eq!(listings.find(&at("a"), now), CachedName::Then(5, there(0)));
     assert!(leased(&listings, 5, until, now));
-    assert_eq!(listings.find(&at("a"), now), Known::Now(there(0)));
-    assert_eq!(listings.find(&at("c"), now), Known::Nothing, "it may be on the next page");
-    assert_eq!(listings.find(&at("a"), until), Known::Then(5, there(0)));
+    assert_eq!(listings.find(&at("a"), now), CachedName::Now(there(0)));
+    assert_eq!(listings.find(&at("c"), now), CachedName::Nothing, "it may be on the next page");
+    assert_eq!(listings.find(&at("a"), until), CachedName::Then(5, there(0)));
     // Another page of the same version: now all names are known, and which ones are free.
     listings.add(
         (D, 5),
@@ -56,24 +56,24 @@ fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
         before,
         now,
     );
-    assert!(matches!(listings.find(&at("a"), now), Known::Now(_)));
-    assert_eq!(listings.find(&at("c"), now), Known::Now(There::Nothing));
-    assert_eq!(listings.find(&at("c"), until), Known::Then(5, There::Nothing));
+    assert!(matches!(listings.find(&at("a"), now), CachedName::Now(_)));
+    assert_eq!(listings.find(&at("c"), now), CachedName::Now(There::Nothing));
+    assert_eq!(listings.find(&at("c"), until), CachedName::Then(5, There::Nothing));
     // A page of another version, after entries of it that were not listed.
     listings.add((D, 6), (7, &page(&["b"]), true), before, now);
-    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
-    assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
+    assert_eq!(listings.find(&at("a"), now), CachedName::Nothing);
+    assert_eq!(listings.find(&at("b"), now), CachedName::Then(6, there(0)));
     assert!(!leased(&listings, 5, until, now));
     // Without a lease the listing is kept if it was right, and dropped otherwise; it is also dropped when unused for
     // long.
     listings.lease((D, 6), Leased::Same, until);
-    assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
+    assert_eq!(listings.find(&at("b"), now), CachedName::Then(6, there(0)));
     listings.lease((D, 6), Leased::No, until);
-    assert_eq!(listings.find(&at("b"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("b"), now), CachedName::Nothing);
     list(&listings, 6, &["b"], now);
-    assert_eq!(listings.find(&at("b"), now + IDLE_MAX * 2), Known::Nothing);
+    assert_eq!(listings.find(&at("b"), now + IDLE_MAX * 2), CachedName::Nothing);
     list(&listings, 0, &["b"], now);
-    assert_eq!(listings.find(&at("b"), now), Known::Nothing, "of no version");
+    assert_eq!(listings.find(&at("b"), now), CachedName::Nothing, "of no version");
 }
 
 #[test]
@@ -85,24 +85,24 @@ fn what_a_change_of_this_node_made_is_known_after_it_and_nothing_meanwhile() {
     let script = renamed("a", "c");
     let change = listings.begin_change(D, &script);
     for changing in ["a", "c"] {
-        assert_eq!(listings.find(&at(changing), now), Known::Nothing);
+        assert_eq!(listings.find(&at(changing), now), CachedName::Nothing);
     }
-    assert_eq!(listings.find(&at("b"), now), Known::Now(there(1)));
+    assert_eq!(listings.find(&at("b"), now), CachedName::Now(there(1)));
     assert_eq!(listings.attributes(D, now), None);
     // The lease was refused to this change; the earlier one is still valid.
     listings.end_change(&change, &End::Made(&script, followed(5, 6, false), until), now);
-    assert_eq!(listings.find(&at("a"), now), Known::Now(There::Nothing));
-    assert_eq!(listings.find(&at("c"), now), Known::Now(there(0)));
+    assert_eq!(listings.find(&at("a"), now), CachedName::Now(There::Nothing));
+    assert_eq!(listings.find(&at("c"), now), CachedName::Now(there(0)));
     // If another version than the cached one was changed, only the change itself is known, given a lease.
     let script = renamed("c", "d");
     let change = listings.begin_change(D, &script);
     listings.end_change(&change, &End::Made(&script, followed(8, 9, true), until), now);
-    assert_eq!(listings.find(&at("c"), now), Known::Now(There::Nothing));
-    assert_eq!(listings.find(&at("d"), now), Known::Now(there(0)));
-    assert_eq!(listings.find(&at("b"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("c"), now), CachedName::Now(There::Nothing));
+    assert_eq!(listings.find(&at("d"), now), CachedName::Now(there(0)));
+    assert_eq!(listings.find(&at("b"), now), CachedName::Nothing);
     let change = listings.begin_change(D, &script);
     listings.end_change(&change, &End::Made(&script, followed(11, 12, false), until), now);
-    assert_eq!(listings.find(&at("d"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("d"), now), CachedName::Nothing);
 }
 
 #[test]
@@ -119,21 +119,21 @@ fn answers_that_come_in_another_order_than_their_changes_were_made_in_wait_for_e
         listings.end_change(&changes[at], &end, now);
     };
     end(2);
-    assert_eq!(listings.find(&at("e"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("e"), now), CachedName::Nothing);
     end(1);
-    assert_eq!(listings.find(&at("b"), now), Known::Now(there(1)));
-    assert_eq!(listings.find(&at("d"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("b"), now), CachedName::Now(there(1)));
+    assert_eq!(listings.find(&at("d"), now), CachedName::Nothing);
     end(0);
-    assert_eq!(listings.find(&at("e"), now), Known::Now(there(0)));
-    assert_eq!(listings.find(&at("d"), now), Known::Now(There::Nothing));
+    assert_eq!(listings.find(&at("e"), now), CachedName::Now(there(0)));
+    assert_eq!(listings.find(&at("d"), now), CachedName::Now(There::Nothing));
     // A change that follows one that this node never made does not wait for ever.
     let [script, other] = [renamed("e", "f"), renamed("b", "g")];
     let [change, of_other] = [&script, &other].map(|script| listings.begin_change(D, script));
     listings.end_change(&change, &End::Made(&script, followed(10, 11, true), until), now);
-    assert_eq!(listings.find(&at("e"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("e"), now), CachedName::Nothing);
     listings.end_change(&of_other, &End::Made(&other, followed(8, 9, true), until), now);
     list(&listings, 11, &["f"], now);
-    assert_eq!(listings.find(&at("e"), now), Known::Then(11, There::Nothing));
+    assert_eq!(listings.find(&at("e"), now), CachedName::Then(11, There::Nothing));
 }
 
 /// Regression: a late page brought an old version back into the cache, and an even later lease of that version made it
@@ -152,12 +152,12 @@ fn i15_a_late_page_and_a_late_lease_do_not_bring_back_what_a_change_of_this_node
         listings.add((D, 5), (0, &page(&["a", "b"]), true), asked, now);
         // The store granted it before that change, which did not wait for it.
         assert!(!leased(&listings, 5, until, now));
-        assert_ne!(listings.find(&at("a"), now), Known::Now(there(0)));
+        assert_ne!(listings.find(&at("a"), now), CachedName::Now(there(0)));
     }
     // Everything of the cached version counts.
     listings.add((D, 6), (0, &page(&["c", "b"]), true), before, now);
     listings.lease((D, 6), Leased::Yes, until);
-    assert_eq!(listings.find(&at("c"), now), Known::Now(there(0)));
+    assert_eq!(listings.find(&at("c"), now), CachedName::Now(there(0)));
 }
 
 #[test]
@@ -168,12 +168,12 @@ fn a_directory_that_this_node_made_is_known_as_a_whole() {
     let script = Script::Make(Body::directory(InodeNumber(1), attributes.clone()));
     let change = listings.begin_change(D, &script);
     listings.end_change(&change, &End::Made(&script, followed(0, 5, true), until), now);
-    assert_eq!(listings.find(&at("a"), now), Known::Now(There::Nothing));
+    assert_eq!(listings.find(&at("a"), now), CachedName::Now(There::Nothing));
     assert_eq!(listings.attributes(D, now), Some((attributes, 5)));
     let script = renamed("x", "a");
     let change = listings.begin_change(D, &script);
     listings.end_change(&change, &End::Made(&script, followed(5, 6, true), until), now);
-    assert_eq!(listings.find(&at("a"), now), Known::Now(there(0)));
+    assert_eq!(listings.find(&at("a"), now), CachedName::Now(there(0)));
     assert_eq!(listings.attributes(D, now).unwrap().1, 6);
 }
 
@@ -192,10 +192,10 @@ fn nothing_is_believed_after_a_change_of_several_shards_or_one_that_was_lost() {
     listed();
     assert!(leased(&listings, 5, until, now));
     let change = listings.begin_change(D, &script);
-    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("a"), now), CachedName::Nothing);
     listings.end_change(&change, &End::Unknown, now);
     // Requests sent before the change began, or while it was in progress, and late pages.
-    let read = |asked: Changes| {
+    let read = |asked: ChangeCounts| {
         let answer = Answer::Name(Some(Entry::Directory(InodeNumber(0))), 0);
         let lease = Some((5, until));
         listings.is_read_often(D, now);
@@ -206,12 +206,12 @@ fn nothing_is_believed_after_a_change_of_several_shards_or_one_that_was_lost() {
     let change = listings.begin_change(D, &script);
     let during = listings.changes(D);
     listed();
-    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("a"), now), CachedName::Nothing);
     listings.end_change(&change, &End::Unknown, now);
     for asked in [before, during] {
-        assert_eq!(read(asked), Known::Nothing);
+        assert_eq!(read(asked), CachedName::Nothing);
     }
-    assert_eq!(read(listings.changes(D)), Known::Now(there(0)));
+    assert_eq!(read(listings.changes(D)), CachedName::Now(there(0)));
     listed();
     assert!(leased(&listings, 5, until, now));
     // A change whose answer was lost may be made at any time.
@@ -237,7 +237,7 @@ fn what_is_kept_is_bounded() {
     let later = now + IDLE_MAX * 2;
     list(&listings, 2, &["a"], later);
     assert_eq!(listings.known.lock().counted().0, 1);
-    assert!(matches!(listings.find(&at("a"), later), Known::Then(2, _)));
+    assert!(matches!(listings.find(&at("a"), later), CachedName::Then(2, _)));
     // In a large directory, a name that is not cached need not be free.
     let missing = |known: &Listings, name: &str| known.find(&at(name), later);
     for page in 0..10 {
@@ -246,7 +246,7 @@ fn what_is_kept_is_bounded() {
         listings.add((D, 2), (from, &names(from, from + 10_000), is_last), before, later);
         assert!(listings.known.lock().is_bounded());
     }
-    assert!(matches!(missing(&listings, "99999"), Known::Then(..)));
-    assert_eq!(missing(&listings, "0"), Known::Nothing);
-    assert_eq!(missing(&listings, "x"), Known::Nothing);
+    assert!(matches!(missing(&listings, "99999"), CachedName::Then(..)));
+    assert_eq!(missing(&listings, "0"), CachedName::Nothing);
+    assert_eq!(missing(&listings, "x"), CachedName::Nothing);
 }
