@@ -77,7 +77,7 @@ impl ServerFile {
     }
 
     /// The file itself, for the device of its directory; `EBADF` if the file is on a server of another kind.
-    fn local(&self) -> io::Result<&File> {
+    pub(crate) fn local(&self) -> io::Result<&File> {
         match &self.content {
             Content::File(file) => Ok(file),
             Content::Opaque(_) => Err(Errno::BADF.into()),

@@ -137,7 +137,15 @@ impl Tokens {
         self.leave_queue(session, direction, required);
         let granted = self.widened(session, mode, required, desired);
         let least = if mode == Mode::Shared { Direction::Read } else { Direction::Write };
-        self.set(session, mode, granted, |mode| enough(mode) && mode.allows(least));
+        let parts = self.missing(session, |mode| enough(mode) && mode.allows(least), granted);
+        // Where the session has a token that is enough, others may have one of that mode, too: it stays. A reader of what
+        // became contended beside such bytes may not write to them past the others' caches.
+        let taken: Vec<Held> = self.conflicting(session, mode).collect();
+        let parts = taken.iter().fold(parts, |parts, held| {
+            parts.into_iter().flat_map(|part| part.without(held.range)).collect()
+        });
+        self.set(session, mode, &parts);
+        assert!(self.missing(session, enough, required).is_empty(), "all that was asked for");
         Answer::Granted(self.of(session))
     }
 
@@ -443,15 +451,9 @@ impl Tokens {
         })
     }
 
-    /// Gives `session` `mode` over the parts of `range` where it has no sufficient mode (`enough`).
-    fn set(
-        &mut self,
-        session: Session,
-        mode: Mode,
-        range: ByteRange,
-        enough: impl Fn(Mode) -> bool,
-    ) {
-        for gap in self.missing(session, enough, range) {
+    /// Gives `session` `mode` over these parts, in place of what it had there.
+    fn set(&mut self, session: Session, mode: Mode, parts: &[ByteRange]) {
+        for &gap in parts {
             // Of the dead, too, if they may have dirty bytes there.
             let is_taken = self.conflicting(session, mode).any(|held| held.range.overlaps(gap));
             assert!(!is_taken, "I11, I13: a token for bytes that another session has");

@@ -271,13 +271,39 @@ fn who_reads_what_became_contended_gets_there() {
     assert!(matches!(file.read(A, (0, 4096)), Answer::Granted(_)), "beside it");
 }
 
+/// A reader of what became contended, beside bytes that it and another one cache, does not get the right to write to these
+/// past the other one's cache.
+#[test]
+fn i11_what_others_cache_too_is_not_written_to_directly_beside_what_became_contended() {
+    let mut file = File::new();
+    for round in 0..60 {
+        let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
+        file.write(one, (0, 4096));
+        file.give_up(other, (0, u64::MAX), None);
+        file.write(one, (0, 4096));
+    }
+    file.give_up(A, (0, u64::MAX), None);
+    file.give_up(B, (0, u64::MAX), None);
+    for session in [A, B] {
+        file.tokens.assert(session, &[held(session, Mode::Shared, 0, 4096)], EPOCH);
+    }
+    let Answer::Granted(got) = file.read(A, (0, 8192)) else { panic!("nobody is in the way") };
+    let cached = held(A, Mode::Shared, 0, 4096);
+    assert!(got.contains(&cached), "{got:?}");
+    assert!(
+        got.iter().any(|held| held.mode == Mode::Direct && held.range.start == 4096),
+        "{got:?}"
+    );
+    assert!(matches!(file.write(A, (0, 4096)), Answer::Waits(on) if on.len() == 1));
+}
+
 #[test]
 #[should_panic(expected = "I11, I13: a token for bytes that another session has")]
 fn i11_i13_bytes_that_another_session_may_have_dirty_are_never_given_away() {
     let mut file = File::new();
     file.write(A, (0, 10));
     file.members.lease_is_over(A);
-    file.tokens.set(B, Mode::Exclusive, ByteRange::new(5, 20), |mode| mode == Mode::Exclusive);
+    file.tokens.set(B, Mode::Exclusive, &[ByteRange::new(5, 20)]);
 }
 
 /// What its holder cannot read is an error at once, without any other byte being one, until the holder is asked again.
