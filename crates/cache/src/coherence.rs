@@ -11,6 +11,9 @@
 //!   holds no lock that giving one up needs.
 //! - A [`LocalCache`] takes no permit for the range that it gives up.
 
+#[cfg(test)]
+pub(crate) mod granting;
+
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

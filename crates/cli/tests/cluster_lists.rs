@@ -9,16 +9,11 @@ use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
-use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 /// Waits for the mount point of a process that was killed.
 fn kill(scratch: &Scratch, mountpoint: &str) {
-    kill_process(scratch.pid(mountpoint), Signal::KILL).unwrap();
-    eventually("its mount is gone", || {
-        scratch.halocline(&["umount", "--force", mountpoint]);
-        fs::read_dir(scratch.path(mountpoint)).is_ok_and(|entries| entries.count() == 0)
-    });
+    scratch.kill(mountpoint);
 }
 
 /// Regression: with `--cluster` the marks of caches were not looked at, and the origin's old bytes were served.

@@ -202,14 +202,20 @@ fn what_cannot_be_planned_is_refused_and_nothing_written() {
     }
 }
 
+/// Plans `t.hct` for `servers.toml` into `p.toml`.
+#[track_caller]
+fn planned(dir: &Path) {
+    let planned = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "-o", "p.toml"]);
+    assert!(planned.status.success(), "{}", said(&planned));
+}
+
 #[test]
 fn a_plan_is_simulated_beside_the_default_layout() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
     trace(dir);
     servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1G")]);
-    let planned = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "-o", "p.toml"]);
-    assert!(planned.status.success(), "{}", said(&planned));
+    planned(dir);
     let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
     let json = |more: &[&str]| -> serde_json::Value {
         let output = halocline(dir, &[&simulate[..], &["--json"], more].concat());
@@ -249,8 +255,7 @@ fn a_run_below_another_mount_is_simulated_under_the_plan() {
     let dir = scratch.path();
     trace(dir);
     servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1G")]);
-    let planned = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "-o", "p.toml"]);
-    assert!(planned.status.success(), "{}", said(&planned));
+    planned(dir);
     let source = Source { name: "/elsewhere".into(), ..Source::new(Kind::MountDirect) };
     let mut run = Writer::new(Vec::new(), &source).unwrap();
     for name in ["/elsewhere/a", "/elsewhere/b"] {

@@ -11,7 +11,6 @@ use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::waiting::eventually;
-use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 /// The nodes, which are called as their mount points; each has its tiers in `NAME-tiers`.
@@ -53,11 +52,7 @@ impl Nodes {
 
     /// Ends a node's process with `kill -9`; its mount point is free again.
     fn kill(&self, node: &str) {
-        kill_process(self.scratch.pid(node), Signal::KILL).unwrap();
-        eventually("its mount is gone", || {
-            self.scratch.halocline(&["umount", "--force", node]);
-            fs::read_dir(self.scratch.path(node)).is_ok_and(|entries| entries.count() == 0)
-        });
+        self.scratch.kill(node);
     }
 
     fn locate(&self, node: &str, name: &str) -> Value {

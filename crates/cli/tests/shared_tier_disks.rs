@@ -43,9 +43,7 @@ impl Nodes {
     }
 
     fn fsck(&self, more: &[&str]) -> Output {
-        let (url, peers) = (self.store.url(), shared_tiers::peers(&self.scratch));
-        let fsck = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url, "--peers", &peers];
-        self.scratch.halocline(&[&fsck[..], more].concat())
+        shared_tiers::fsck(&self.scratch, &self.store.url(), more)
     }
 
     fn report(&self, more: &[&str]) -> (bool, Value) {

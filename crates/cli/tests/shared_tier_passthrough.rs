@@ -11,7 +11,6 @@ use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 const NODES: [&str; 2] = ["one", "two"];
@@ -157,11 +156,7 @@ fn i15_what_the_kernel_of_a_killed_mount_serves_is_not_moved() {
     let Some(nodes) = Nodes::new() else { return };
     let reader = nodes.open("one", false);
     assert!(nodes.is_served());
-    kill_process(nodes.scratch.pid("one"), Signal::KILL).unwrap();
-    eventually("its mount is gone", || {
-        nodes.scratch.halocline(&["umount", "--force", "one"]);
-        fs::read_dir(nodes.scratch.path("one")).is_ok_and(|entries| entries.count() == 0)
-    });
+    nodes.scratch.kill("one");
     let mounted = nodes.mount("one", &[]);
     assert!(mounted.status.success(), "{}", said(&mounted));
     // The session that opened it is over, and the program reads on.

@@ -80,9 +80,7 @@ impl Nodes {
     }
 
     fn fsck(&self, more: &[&str]) -> (bool, String) {
-        let (url, peers) = (self.store.url(), shared_tiers::peers(&self.scratch));
-        let fsck = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url, "--peers", &peers];
-        let done = self.scratch.halocline(&[&fsck[..], more].concat());
+        let done = shared_tiers::fsck(&self.scratch, &self.store.url(), more);
         (done.status.success(), said(&done))
     }
 

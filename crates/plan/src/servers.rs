@@ -103,6 +103,20 @@ pub const fn direction(op: Op) -> Direction {
     }
 }
 
+/// A disk and an SSD, for tests.
+#[cfg(test)]
+pub(crate) fn disk_and_ssd() -> Servers {
+    let server = |(name, profile): (&str, DeviceProfile)| Server {
+        name: name.into(),
+        directory: None,
+        capacity: None,
+        channels: 1,
+        profile,
+    };
+    let all = [("disk", DeviceProfile::hdd_7200()), ("ssd", DeviceProfile::ssd_generic())];
+    Servers::new(all.map(server).into(), Network::default()).expect("servers")
+}
+
 impl Servers {
     /// Servers of which those with equal service times are a class. Refused: none.
     pub fn new(all: Vec<Server>, network: Network) -> Result<Self, Error> {

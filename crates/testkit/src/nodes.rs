@@ -6,14 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Output;
 
-use rustix::process::{Signal, kill_process};
-
 use crate::hostile::Random;
 use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
 use crate::sandbox::said;
 use crate::scratch::Scratch;
-use crate::waiting::eventually;
 
 /// The names of the nodes, which are those of their mount points.
 pub const NODES: [&str; 2] = ["one", "other"];
@@ -113,20 +110,6 @@ impl<S: TokenStore> Nodes<S> {
         let quiet: &[&str] = if is_said { &[] } else { &["--rebuild=false"] };
         let args = [&place[..], &who, quiet, options].concat();
         self.store.beside(node, || self.halocline(&args))
-    }
-
-    /// Ends a node's process with `kill -9`; its mount point is free again.
-    pub fn kill(&self, node: &str) {
-        kill_process(self.pid(node), Signal::KILL).unwrap();
-        self.clear(node);
-    }
-
-    /// Frees the mount point of a node whose process was killed.
-    pub fn clear(&self, node: &str) {
-        eventually("its mount is gone", || {
-            self.halocline(&["umount", "--force", node]);
-            fs::read_dir(self.path(node)).is_ok_and(|entries| entries.count() == 0)
-        });
     }
 
     /// `halocline cluster`.

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::time::Instant;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::sandbox::{Sandbox, said, written};
-use crate::waiting::WAIT_LIMIT;
+use crate::waiting::{WAIT_LIMIT, eventually};
 use crate::{fuse_device, skipping};
 
 /// A [`Sandbox`] with mount points. Dropping it ends the mounts that are left over.
@@ -92,5 +92,21 @@ impl Scratch {
     pub fn pid(&self, mountpoint: &str) -> Pid {
         let pid = self.status(mountpoint)["pid"].as_i64().unwrap();
         Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+    }
+
+    /// Ends the process that serves a mount with `kill -9`; its mount point is free again.
+    #[track_caller]
+    pub fn kill(&self, mountpoint: &str) {
+        kill_process(self.pid(mountpoint), Signal::KILL).unwrap();
+        self.clear(mountpoint);
+    }
+
+    /// Frees the mount point of a process that was killed.
+    #[track_caller]
+    pub fn clear(&self, mountpoint: &str) {
+        eventually("its mount is gone", || {
+            self.halocline(&["umount", "--force", mountpoint]);
+            fs::read_dir(self.path(mountpoint)).is_ok_and(|entries| entries.count() == 0)
+        });
     }
 }

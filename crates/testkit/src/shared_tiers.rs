@@ -4,11 +4,16 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Output;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::redis_server::RedisServer;
 use crate::sandbox::{said, written};
 use crate::scratch::Scratch;
-use crate::waiting::eventually;
+use crate::waiting::{WAIT_LIMIT, eventually};
+
+/// The pause before something is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Makes the directories of so many nodes.
 ///
@@ -35,6 +40,31 @@ pub fn mount_with(scratch: &Scratch, store_url: &str, node: &str, more: &[&str])
     let (root, peers) = (format!("{node}-tiers"), peers(scratch));
     let cluster = ["--cluster", store_url, "--node", node, "--peers", &peers];
     scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster, more].concat())
+}
+
+/// Unmounts a node in order, as soon as no program has a file there.
+///
+/// # Panics
+/// If it stays mounted.
+#[track_caller]
+pub fn unmount(scratch: &Scratch, node: &str) {
+    let begun = Instant::now();
+    loop {
+        let unmounted = scratch.halocline(&["umount", node]);
+        // It says also that it could not leave a store that knows it no more.
+        if unmounted.status.success() || said(&unmounted).contains("not on a halocline mount") {
+            return;
+        }
+        assert!(begun.elapsed() < WAIT_LIMIT, "{node}: {}", said(&unmounted));
+        thread::sleep(PAUSE);
+    }
+}
+
+/// What `halocline cluster fsck` of the tier says, with these options.
+pub fn fsck(scratch: &Scratch, store_url: &str, more: &[&str]) -> Output {
+    let peers = peers(scratch);
+    let tier = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", store_url];
+    scratch.halocline(&[&tier[..], &["--peers", &peers], more].concat())
 }
 
 /// Nodes with a store of their own.

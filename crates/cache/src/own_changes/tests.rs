@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::Decorations;
-use crate::coherence::{FileTokens, Grant, LocalCache, SharedFile, Want};
+use crate::coherence::granting::Granting;
+use crate::coherence::{FileTokens, LocalCache, SharedFile};
 use crate::engine::ExtentEngine;
 use halocline_api::config::Config;
-use halocline_model::request::ByteRange;
 use halocline_os::error::Error;
 use halocline_vfs::{Caller, Engine, Maker};
 
@@ -26,7 +26,7 @@ impl Coherence for Lapsing {
     fn attach(&self, _: Weak<dyn LocalCache>) {}
 
     fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
-        Ok(Arc::new(Self(Arc::clone(&self.0))))
+        Ok(Arc::new(Granting))
     }
 
     fn leave(&self) -> Result<()> {
@@ -39,23 +39,6 @@ impl Coherence for Lapsing {
         let error = || Error::Cluster { what: "the lease is over".into(), remedy: "wait".into() };
         if lapsed.is_ok() { Err(error()) } else { Ok(()) }
     }
-}
-
-impl FileTokens for Lapsing {
-    fn begin(&self, _: Want) -> Result<Grant> {
-        let fresh = ByteRange::new(0, 0);
-        Ok(Grant { caches: true, renewed: false, fresh, ticket: 0 })
-    }
-
-    fn begin_at_once(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
-    }
-
-    fn try_begin(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
-    }
-
-    fn end(&self, _: Grant) {}
 }
 
 /// Regression: a request whose node's lease ended between its permit and its change of the origin failed at once, where

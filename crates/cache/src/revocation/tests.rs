@@ -5,15 +5,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread;
 
 use tempfile::TempDir;
 
 use super::*;
 use crate::Decorations;
-use crate::coherence::{Coherence, FileTokens, Grant, Want};
+use crate::coherence::Coherence;
+use crate::coherence::granting::Granting;
 use crate::engine::ExtentEngine;
 use crate::extent::file::tail;
 use halocline_api::config::Config;
@@ -25,43 +26,6 @@ use halocline_vfs::{Caller, Engine, Maker};
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 const NAME: &str = "file";
-
-/// Grants everything.
-#[derive(Debug)]
-struct Granting;
-
-impl Coherence for Granting {
-    fn attach(&self, _: Weak<dyn LocalCache>) {}
-
-    fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
-        Ok(Arc::new(Self))
-    }
-
-    fn leave(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn check_lease(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl FileTokens for Granting {
-    fn begin(&self, _: Want) -> Result<Grant> {
-        let fresh = ByteRange::new(0, 0);
-        Ok(Grant { caches: true, renewed: false, fresh, ticket: 0 })
-    }
-
-    fn begin_at_once(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
-    }
-
-    fn try_begin(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
-    }
-
-    fn end(&self, _: Grant) {}
-}
 
 /// A node with 4 KiB of dirty bytes of a file in one of two directories, which it must look up by name.
 struct Node {

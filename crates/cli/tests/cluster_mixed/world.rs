@@ -11,7 +11,6 @@ use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::{last_lines, said};
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::waiting::eventually;
 use rustix::process::{Signal, kill_process};
 
 use crate::model::{Content, Model, NAMES};
@@ -251,10 +250,7 @@ impl World {
         self.note(&format!("kill {}", NODES[node]));
         self.open.retain(|open| open.node != node);
         self.expect(kill_process(self.scratch.pid(NODES[node]), Signal::KILL));
-        eventually("its mount is gone", || {
-            self.scratch.halocline(&["umount", "--force", NODES[node]]);
-            fs::read_dir(self.path(node, "")).is_ok_and(|entries| entries.count() == 0)
-        });
+        self.scratch.clear(NODES[node]);
         self.mount(node);
     }
 

@@ -252,24 +252,12 @@ impl Faults<'_> {
         assert!(mounted.status.success(), "{}", said(&mounted));
     }
 
-    /// Unmounts in order, as soon as no program has a file there.
     fn unmount(&self, node: &str) {
-        let begun = Instant::now();
-        loop {
-            let unmounted = self.scratch.halocline(&["umount", node]);
-            // It says also that it could not leave a store that knows it no more.
-            if unmounted.status.success() || said(&unmounted).contains("not on a halocline mount") {
-                return;
-            }
-            assert!(begun.elapsed() < WAIT_LIMIT, "{node}: {}", said(&unmounted));
-            thread::sleep(PAUSE);
-        }
+        shared_tiers::unmount(self.scratch, node);
     }
 
     fn fsck(&self, more: &[&str]) -> Output {
-        let peers = shared_tiers::peers(self.scratch);
-        let tier = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &self.url];
-        self.scratch.halocline(&[&tier[..], &["--peers", &peers], more].concat())
+        shared_tiers::fsck(self.scratch, &self.url, more)
     }
 
     /// Has the names checked and put in order, when the leases of the dead are over.
@@ -296,10 +284,7 @@ impl Faults<'_> {
         self.ends[node].is_down.store(true, Ordering::SeqCst);
         self.ends[node].kills.fetch_add(1, Ordering::SeqCst);
         kill_process(pid, Signal::KILL).unwrap();
-        eventually("its mount is gone", || {
-            self.scratch.halocline(&["umount", "--force", NODES[node]]);
-            fs::read_dir(self.scratch.path(NODES[node])).is_ok_and(|entries| entries.count() == 0)
-        });
+        self.scratch.clear(NODES[node]);
     }
 
     /// Mounts again what was killed.

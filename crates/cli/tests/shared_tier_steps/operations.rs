@@ -67,140 +67,125 @@ fn rename(dir: &Path, from: &str, to: &str, flags: RenameFlags) -> io::Result<()
 
 const REPLACE: RenameFlags = RenameFlags::empty();
 
+/// An operation that nothing is prepared for, and that changes nothing.
+const NOTHING: Operation = Operation {
+    name: "nothing",
+    prepare: |_| Ok(()),
+    act: Act::Command(&[]),
+    between: &[],
+    after: &[],
+    half_made: &[],
+};
+
 /// The operations.
 pub(crate) const ALL: [Operation; 16] = [
     Operation {
         name: "create and write",
-        prepare: |_| Ok(()),
         act: Act::Calls(|dir| fs::File::create_new(dir.join("a/f"))?.write_all(b"first")),
         between: &[&[("a/f", Some(""))]],
         after: &[("a/f", Some("first"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "mkdir",
-        prepare: |_| Ok(()),
         act: Act::Calls(|dir| fs::create_dir(dir.join("a/d"))),
-        between: &[],
         after: &[("a/d", Some("directory"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "rename",
         prepare: file,
         act: Act::Calls(|dir| rename(dir, "a/f", "a/g", REPLACE)),
-        between: &[],
         after: &[("a/f", None), ("a/g", Some("first"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "rename to another directory",
         prepare: file,
         act: Act::Calls(|dir| rename(dir, "a/f", "b/g", REPLACE)),
-        between: &[],
         after: &[("a/f", None), ("b/g", Some("first"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "rename over a file",
         prepare: two_files,
         act: Act::Calls(|dir| rename(dir, "a/f", "b/g", REPLACE)),
-        between: &[],
         after: &[("a/f", None), ("b/g", Some("first"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "exchange",
         prepare: two_files,
         act: Act::Calls(|dir| rename(dir, "a/f", "b/g", RenameFlags::EXCHANGE)),
-        between: &[],
         after: &[("a/f", Some("second")), ("b/g", Some("first"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "rename a directory",
         prepare: directory,
         act: Act::Calls(|dir| rename(dir, "a/d", "b/e", REPLACE)),
-        between: &[],
         after: &[
             ("a/d", None),
             ("a/d/f", None),
             ("b/e", Some("directory")),
             ("b/e/f", Some("first")),
         ],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "rename a link over a link",
         prepare: two_links,
         act: Act::Calls(|dir| rename(dir, "a/l", "b/m", REPLACE)),
-        between: &[],
         after: &[("a/l", None), ("b/m", Some("-> first"))],
         half_made: &[&[("b/m", None)]],
+        ..NOTHING
     },
     Operation {
         name: "link",
         prepare: file,
         act: Act::Calls(|dir| fs::hard_link(dir.join("a/f"), dir.join("b/g"))),
-        between: &[],
         after: &[("a/f", Some("first, 2 names")), ("b/g", Some("first, 2 names"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "unlink",
         prepare: file,
         act: Act::Calls(|dir| fs::remove_file(dir.join("a/f"))),
-        between: &[],
         after: &[("a/f", None)],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "unlink one of two names",
         prepare: two_names,
         act: Act::Calls(|dir| fs::remove_file(dir.join("a/f"))),
-        between: &[],
         after: &[("a/f", None), ("b/g", Some("first"))],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "rmdir",
         prepare: |dir| fs::create_dir(dir.join("a/d")),
         act: Act::Calls(|dir| fs::remove_dir(dir.join("a/d"))),
-        between: &[],
         after: &[("a/d", None)],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "promote from the other node",
         prepare: two_files,
         act: Act::Command(&["warm"]),
-        between: &[],
-        after: &[],
-        half_made: &[],
+        ..NOTHING
     },
-    Operation {
-        name: "demote",
-        prepare: two_files,
-        act: Act::Command(&["demote"]),
-        between: &[],
-        after: &[],
-        half_made: &[],
-    },
+    Operation { name: "demote", prepare: two_files, act: Act::Command(&["demote"]), ..NOTHING },
     Operation {
         name: "promote from the shared disk",
         prepare: two_files,
         act: Act::Command(&["warm"]),
-        between: &[],
-        after: &[],
-        half_made: &[],
+        ..NOTHING
     },
     Operation {
         name: "drain",
         prepare: two_files,
         act: Act::Command(&["cluster", "drain", "two"]),
-        between: &[],
-        after: &[],
-        half_made: &[],
+        ..NOTHING
     },
 ];
 

@@ -13,7 +13,7 @@ use halocline_testkit::scratch::Scratch;
 use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use halocline_testkit::{program, shared_tiers};
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::held::Held;
 use crate::operations::{Act, Operation, Tree, changed, seen};
@@ -102,22 +102,11 @@ impl Nodes {
     }
 
     fn unmount(&self, node: &str) {
-        let begun = Instant::now();
-        loop {
-            let unmounted = self.scratch.halocline(&["umount", node]);
-            // It says also that it could not leave a store that knows it no more.
-            if unmounted.status.success() || said(&unmounted).contains("not on a halocline mount") {
-                return;
-            }
-            assert!(begun.elapsed() < WAIT_LIMIT, "{node}: {}", said(&unmounted));
-            thread::sleep(PAUSE);
-        }
+        shared_tiers::unmount(&self.scratch, node);
     }
 
     fn fsck(&self, more: &[&str]) -> Output {
-        let (peers, url) = (shared_tiers::peers(&self.scratch), self.store.url());
-        let tier = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url, "--peers", &peers];
-        self.scratch.halocline(&[&tier[..], more].concat())
+        shared_tiers::fsck(&self.scratch, &self.store.url(), more)
     }
 
     /// Has the names checked, when the leases of the dead are over.
@@ -139,11 +128,7 @@ impl Nodes {
     }
 
     fn kill(&self, node: &str) {
-        kill_process(self.scratch.pid(node), Signal::KILL).unwrap();
-        eventually("its mount is gone", || {
-            self.scratch.halocline(&["umount", "--force", node]);
-            fs::read_dir(self.scratch.path(node)).is_ok_and(|entries| entries.count() == 0)
-        });
+        self.scratch.kill(node);
     }
 
     /// The nodes end, the names are checked or built again, and the nodes are mounted.

@@ -13,6 +13,7 @@ pub(crate) mod partitions;
 mod routes;
 mod scripts;
 mod server;
+pub(crate) mod server_identity;
 mod silence;
 mod slots;
 

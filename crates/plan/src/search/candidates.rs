@@ -192,7 +192,7 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::servers::{Network, Server};
+    use crate::servers::{Network, Server, disk_and_ssd};
     use halocline_model::profile::DeviceProfile;
 
     /// Servers of which each is a class of its own, the slowest first.
@@ -231,15 +231,7 @@ mod tests {
 
     #[test]
     fn no_stripe_is_narrower_than_a_page_unless_requests_are() {
-        let server = |(name, profile): (&str, DeviceProfile)| Server {
-            name: name.into(),
-            directory: None,
-            capacity: None,
-            channels: 1,
-            profile,
-        };
-        let all = [("disk", DeviceProfile::hdd_7200()), ("ssd", DeviceProfile::ssd_generic())];
-        let servers = Servers::new(all.map(server).into(), Network::default()).expect("servers");
+        let servers = disk_and_ssd();
         let narrow = |widths: &[u64]| widths.iter().any(|width| (1..WIDTH_MIN).contains(width));
         for size in [4096, 64 << 10, 1 << 20] {
             let some = widths(&servers, size);

@@ -62,26 +62,12 @@ impl Finalists {
 
 #[cfg(test)]
 mod tests {
-    use halocline_model::profile::DeviceProfile;
-
     use super::*;
-    use crate::servers::{Network, Server};
-
-    fn servers() -> Servers {
-        let server = |(name, profile): (&str, DeviceProfile)| Server {
-            name: name.into(),
-            directory: None,
-            capacity: None,
-            channels: 1,
-            profile,
-        };
-        let all = [("disk", DeviceProfile::hdd_7200()), ("ssd", DeviceProfile::ssd_generic())];
-        Servers::new(all.map(server).into(), Network::default()).expect("servers")
-    }
+    use crate::servers::disk_and_ssd;
 
     fn noted(finalists: &mut Finalists, widths: [u64; 2], seconds: f64) {
         let choice = Choice { first: vec![widths.to_vec()], rest: vec![vec![4096, 0]] };
-        finalists.note(&servers(), 0, &choice, seconds);
+        finalists.note(&disk_and_ssd(), 0, &choice, seconds);
     }
 
     fn widths(finalists: Finalists) -> Vec<Vec<u64>> {

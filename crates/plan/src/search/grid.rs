@@ -58,34 +58,21 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::servers::{Network, Server};
-    use halocline_model::profile::DeviceProfile;
+    use crate::servers::disk_and_ssd;
 
     const K: u64 = 1024;
-
-    fn servers() -> Servers {
-        let server = |(name, profile): (&str, DeviceProfile)| Server {
-            name: name.into(),
-            directory: None,
-            capacity: None,
-            channels: 1,
-            profile,
-        };
-        let all = [("disk", DeviceProfile::hdd_7200()), ("ssd", DeviceProfile::ssd_generic())];
-        Servers::new(all.map(server).into(), Network::default()).expect("servers")
-    }
 
     #[test]
     fn the_grid_is_as_fine_as_there_are_replays() {
         // 16 widths of each class and none, but not none of both; 16 of the rest.
-        let fine = Grid::new(&servers(), 8 * K, 5000).expect("replays");
+        let fine = Grid::new(&disk_and_ssd(), 8 * K, 5000).expect("replays");
         assert_eq!((fine.first.len(), fine.rest.len(), fine.all_pairs), (17 * 17 - 1, 16, true));
         assert!(fine.first.contains(&vec![4 * K, 60 * K]) && fine.rest.contains(&vec![64 * K, 0]));
-        let one_after_the_other = Grid::new(&servers(), 8 * K, 1000).expect("replays");
+        let one_after_the_other = Grid::new(&disk_and_ssd(), 8 * K, 1000).expect("replays");
         assert_eq!((one_after_the_other.first.len(), one_after_the_other.all_pairs), (288, false));
-        let coarse = Grid::new(&servers(), 1024 * K, 1000).expect("replays");
+        let coarse = Grid::new(&disk_and_ssd(), 1024 * K, 1000).expect("replays");
         assert!(coarse.first.contains(&vec![0, 1024 * K]), "{:?}", coarse.rest);
         assert!(2 * (coarse.first.len() + coarse.rest.len()) <= 1000);
-        assert_eq!(Grid::new(&servers(), 8 * K, 100), None);
+        assert_eq!(Grid::new(&disk_and_ssd(), 8 * K, 100), None);
     }
 }

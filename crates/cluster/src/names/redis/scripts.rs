@@ -17,15 +17,11 @@
 
 use redis::Script;
 
+use crate::store::redis::server_identity::SERVER_IDENTITY as ID;
+
 /// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's
 /// `run_id` changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
 const EPOCH: &str = r"
-local info = redis.call('INFO', 'server', 'replication')
-local function id_after(label)
-  local _, last = string.find(info, label, 1, true)
-  return string.match(info, '^%w+', last + 1)
-end
-local id = id_after('run_id:') .. id_after('master_replid:')
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
 local epoch, lessee, for_us, quiet_us = string.match(ARGV[1], '^(%d+) ?(%d*) ?(%d*) ?(%d*)$')
 if marker[1] ~= id or not epoch or marker[2] ~= epoch then return {'stale'} end
@@ -390,12 +386,6 @@ return {'done'}
 /// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a
 /// marker; and whether a check holds the names.
 const PROBE: &str = r"
-local info = redis.call('INFO', 'server', 'replication')
-local function id_after(label)
-  local _, last = string.find(info, label, 1, true)
-  return string.match(info, '^%w+', last + 1)
-end
-local id = id_after('run_id:') .. id_after('master_replid:')
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'held')
 if not marker[1] then return {'', '0', '0'} end
 return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
@@ -405,12 +395,6 @@ return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
 /// server that forgot which numbers it gave continues from its clock, with one number for each microsecond: no two
 /// epochs begin at the same number, and no epoch gives numbers faster than time passes.
 const BEGIN: &str = r"
-local info = redis.call('INFO', 'server', 'replication')
-local function id_after(label)
-  local _, last = string.find(info, label, 1, true)
-  return string.match(info, '^%w+', last + 1)
-end
-local id = id_after('run_id:') .. id_after('master_replid:')
 local numbers = tonumber(redis.call('HGET', KEYS[1], 'numbers') or '0') or 0
 local clock = redis.call('TIME')
 numbers = math.max(numbers, tonumber(clock[1]) * 1048576 + tonumber(clock[2]))
@@ -443,9 +427,9 @@ pub(super) struct Scripts {
 impl Scripts {
     pub(super) fn new() -> Self {
         let of = |bodies: &[&str]| Script::new(&bodies.concat());
-        let there = |bodies: &[&str]| of(&[&[EPOCH, SHARD, THERE], bodies].concat());
+        let there = |bodies: &[&str]| of(&[&[ID, EPOCH, SHARD, THERE], bodies].concat());
         Self {
-            new: of(&[EPOCH, SHARD, "local ends = false", GRANT, FOLLOWED, NEW]),
+            new: of(&[ID, EPOCH, SHARD, "local ends = false", GRANT, FOLLOWED, NEW]),
             read: there(&[IN_THE_WAY, GRANT, READ]),
             list: there(&[LIST]),
             lease: there(&[GRANT, LEASE]),
@@ -456,11 +440,11 @@ impl Scripts {
             finish: there(&[MAKE, FINISH]),
             finished: there(&[FINISHED]),
             forget: there(&[FORGET]),
-            reserve: of(&[EPOCH, RESERVE]),
+            reserve: of(&[ID, EPOCH, RESERVE]),
             inspect: there(&[INSPECT]),
-            remove: of(&[EPOCH, REMOVE]),
-            probe: of(&[PROBE]),
-            begin: of(&[BEGIN]),
+            remove: of(&[ID, EPOCH, REMOVE]),
+            probe: of(&[ID, PROBE]),
+            begin: of(&[ID, BEGIN]),
             erase: of(&[ERASE]),
         }
     }

@@ -8,10 +8,10 @@
 
 use redis::Script;
 
+use super::server_identity::SERVER_IDENTITY;
+
 /// `KEYS[1]` is the marker, `ARGV[1]` the number of the epoch that would begin now.
 const EPOCH: &str = r"
-local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
-local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local marker = redis.pcall('HMGET', KEYS[1], 'id', 'epoch', 'since')
@@ -217,7 +217,7 @@ pub(super) struct PartitionScripts {
 }
 
 fn script(bodies: &[&str]) -> Script {
-    let all: Vec<_> = [EPOCH, BOUNDED].iter().chain(bodies).copied().collect();
+    let all: Vec<_> = [SERVER_IDENTITY, EPOCH, BOUNDED].iter().chain(bodies).copied().collect();
     Script::new(&all.concat())
 }
 

@@ -22,6 +22,20 @@ impl File {
         Self { tokens: Tokens::new(EPOCH), members }
     }
 
+    /// One whose first 4096 bytes changed hands so often that they are contended; nobody has a token.
+    fn contended() -> Self {
+        let mut file = Self::new();
+        for round in 0..60 {
+            let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
+            file.write(one, (0, 4096));
+            file.give_up(other, (0, u64::MAX), None);
+            file.write(one, (0, 4096));
+        }
+        file.give_up(A, (0, u64::MAX), None);
+        file.give_up(B, (0, u64::MAX), None);
+        file
+    }
+
     fn ask(&mut self, session: Session, direction: Direction, range: (u64, u64)) -> Answer {
         let required = ByteRange::new(range.0, range.1);
         let demand = Demand { direction, required, desired: ALL, alone: false };
@@ -198,19 +212,8 @@ fn a_crowd_takes_bounded_room() {
 
 #[test]
 fn what_is_wanted_alone_is_exclusive_also_where_it_is_contended() {
-    let mut file = File::new();
+    let mut file = File::contended();
     let block = ByteRange::new(0, 4096);
-    let heated = |file: &mut File| {
-        for round in 0..60 {
-            let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
-            file.write(one, (0, 4096));
-            file.give_up(other, (0, u64::MAX), None);
-            file.write(one, (0, 4096));
-        }
-        file.give_up(A, (0, u64::MAX), None);
-        file.give_up(B, (0, u64::MAX), None);
-    };
-    heated(&mut file);
     assert!(
         matches!(file.write(A, (0, 4096)), Answer::Granted(held) if held[0].mode == Mode::Direct)
     );
@@ -253,15 +256,7 @@ fn what_no_function_here_makes_is_no_table() {
 
 #[test]
 fn who_reads_what_became_contended_gets_there() {
-    let mut file = File::new();
-    for round in 0..60 {
-        let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
-        file.write(one, (0, 4096));
-        file.give_up(other, (0, u64::MAX), None);
-        file.write(one, (0, 4096));
-    }
-    file.give_up(A, (0, u64::MAX), None);
-    file.give_up(B, (0, u64::MAX), None);
+    let mut file = File::contended();
     // Somebody had cached it before.
     file.tokens.assert(A, &[held(A, Mode::Shared, 0, 4096)], EPOCH);
     assert!(matches!(file.read(B, (0, 4096)), Answer::Waits(on) if on.len() == 1));
@@ -275,15 +270,7 @@ fn who_reads_what_became_contended_gets_there() {
 /// past the other one's cache.
 #[test]
 fn i11_what_others_cache_too_is_not_written_to_directly_beside_what_became_contended() {
-    let mut file = File::new();
-    for round in 0..60 {
-        let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
-        file.write(one, (0, 4096));
-        file.give_up(other, (0, u64::MAX), None);
-        file.write(one, (0, 4096));
-    }
-    file.give_up(A, (0, u64::MAX), None);
-    file.give_up(B, (0, u64::MAX), None);
+    let mut file = File::contended();
     for session in [A, B] {
         file.tokens.assert(session, &[held(session, Mode::Shared, 0, 4096)], EPOCH);
     }
