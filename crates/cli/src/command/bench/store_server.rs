@@ -84,7 +84,7 @@ impl Server {
         let args = ["--port", "0", "--save", "", "--appendonly", "no", "--unixsocketperm", "700"];
         let paths = [("--dir", place.path()), ("--unixsocket", &socket), ("--logfile", &log)];
         let paths = paths.into_iter().flat_map(|(name, path)| [OsStr::new(name), path.as_os_str()]);
-        let process = spawn(args.into_iter().map(OsStr::new).chain(paths))?;
+        let process = spawn(&args.into_iter().map(OsStr::new).chain(paths).collect::<Vec<_>>())?;
         let url = format!("redis+unix://{}", encoded(&socket));
         let own = Own { processes: vec![process], place, socket: Some(socket) };
         let mut server = Self { url, password: None, own: Some(own) };
@@ -170,10 +170,10 @@ fn place() -> Result<ScratchDir, Failure> {
 }
 
 /// Starts a server.
-fn spawn<'a>(args: impl Iterator<Item = &'a OsStr> + Clone) -> Result<MountProcess, Failure> {
+fn spawn(args: &[&OsStr]) -> Result<MountProcess, Failure> {
     for program in PROGRAMS {
         let mut command = Command::new(program);
-        command.args(args.clone());
+        command.args(args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match MountProcess::start(&mut command) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}

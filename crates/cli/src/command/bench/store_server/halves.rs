@@ -60,6 +60,8 @@ impl Drop for Bound<'_> {
 
 fn set(processors: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
-    processors.iter().for_each(|processor| set.set(*processor));
+    for processor in processors {
+        set.set(*processor);
+    }
     set
 }

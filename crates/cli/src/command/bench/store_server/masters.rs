@@ -2,7 +2,6 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::iter;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -52,7 +51,7 @@ pub(super) fn start(count: u32, place: &ScratchDir) -> Result<Masters, Failure> 
         let masters = configured(count, place.path(), &password)?;
         let mut processes = Vec::new();
         for master in &masters {
-            processes.push(spawn(iter::once(master.settings().as_os_str()))?);
+            processes.push(spawn(&[master.settings().as_os_str()])?);
         }
         let begun = Instant::now();
         match join(&masters, &password, &mut processes, begun) {
