@@ -1,7 +1,8 @@
 //! Reads a trace with progress: one of gigabytes takes minutes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::Progress;
@@ -9,6 +10,7 @@ use halocline_os::bounded;
 
 use crate::failure::Failure;
 use crate::progress::Meter;
+use crate::text;
 
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;
@@ -32,6 +34,18 @@ pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>
     let meter = found.is_file().then(|| Meter::new(verb, false));
     let reading = Reading { file, path: path.to_owned(), done: 0, total: found.len(), meter };
     Ok(BufReader::with_capacity(PIECE, reading))
+}
+
+/// Refuses what can be read only once, for commands that read a trace several times: a pipe is empty the second time, and
+/// the standard input of a process that a command starts is another one.
+pub(crate) fn check_repeatable(path: &Path) -> Result<(), Failure> {
+    match fs::metadata(path) {
+        Ok(found) if found.file_type().is_fifo() => Err(Failure::refused(format!(
+            "{}: it is a pipe, and the trace is read several times; write it to a file first",
+            text::path(path)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 impl Read for Reading {

@@ -466,3 +466,29 @@ fn what_is_no_plan_is_refused_by_each_command() {
     fs::write(dir.join("other.toml"), slower.replace("\"hdd\"\ncap", "\"slow\"\ncap")).unwrap();
     refused(dir, &simulate, 2, &["disk has other service times", "plan again"]);
 }
+
+/// A trace in a pipe was called empty when it was read again, and `trace play` waited for the end of its processes' own
+/// standard input.
+#[test]
+fn a_trace_in_a_pipe_is_refused_where_it_is_read_again() {
+    let scratch = ground();
+    let dir = scratch.path();
+    fs::create_dir(dir.join("played")).unwrap();
+    let servers = ["--servers", "servers.toml"];
+    let cached = [&servers[..], &["--cache-size", "1M"]].concat();
+    let each: [(&[&str], &[&str]); 4] = [
+        (&["plan"], &servers),
+        (&["advise"], &servers),
+        (&["simulate"], &cached),
+        (&["trace", "play"], &["played"]),
+    ];
+    for (command, rest) in each {
+        let args = [command, &["/dev/stdin"], rest].concat();
+        let script = "trace=$1; shift; cat \"$trace\" | timeout 60 \"$@\"";
+        let mut piped = Command::new("sh");
+        piped.args(["-c", script, "sh", "t.hct"]).arg(program!()).args(&args).current_dir(dir);
+        let output = piped.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains("it is a pipe"), "{args:?}: {}", said(&output));
+    }
+}

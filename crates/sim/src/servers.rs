@@ -181,7 +181,7 @@ struct Table {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "bytes such as \"500G\" or \"1T\"")]
+#[serde(untagged, expecting = "capacity is not bytes above 0 such as \"500G\" or \"1T\"")]
 enum Size {
     Bytes(u64),
     Text(String),
@@ -452,6 +452,7 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
             ("[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = 0\n", 4, "above 0"),
             ("[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = -1\n", 4, "1T"),
             ("[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = \"x\"\n", 4, "500G"),
+            ("[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = nan\n", 4, "capacity is"),
             ("[[server]]\nname = \"\"\nprofile = \"hdd\"\ncapacity = 1\n", 2, "empty"),
             ("[[server]]\nname = \"a\"\nprofile = \"hdd\"\n", 1, "capacity"),
             ("[[server]]\nname = \"a\"\nprofil = \"hdd\"\n", 3, "profil"),

@@ -7,7 +7,9 @@ mod pattern;
 mod phases;
 mod regions;
 
-use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use crate::request::{Op, Request};
@@ -22,7 +24,7 @@ use pattern::Stream;
 use phases::Phases;
 use regions::Regions;
 
-/// How many files are analysed individually, the first of the trace: about 100 MiB.
+/// How many files are analysed individually, unless told otherwise the first of the trace: about 100 MiB.
 const FILES_MAX: usize = 1 << 14;
 /// How many pairs of process and file are analysed individually.
 const STREAMS_MAX: usize = 1 << 18;
@@ -124,6 +126,10 @@ pub struct Analysis {
     files: FxHashMap<u32, FileState>,
     streams: FxHashMap<(u32, u32), Stream>,
     other_files: u64,
+    /// Bytes of each of the other files.
+    bytes_of_others: FxHashMap<u32, u64>,
+    /// The only files that are analysed individually, if they are known beforehand.
+    only: Option<FxHashSet<u32>>,
     other_streams: u64,
 }
 
@@ -134,6 +140,27 @@ impl std::fmt::Debug for Analysis {
 }
 
 impl Analysis {
+    /// Analyses these files individually, and not the first ones of the trace.
+    pub fn of_files(files: FxHashSet<u32>) -> Self {
+        Self { only: Some(files), ..Self::default() }
+    }
+
+    /// The files with the most bytes, as many as can be analysed individually, where these were other ones:
+    /// [`Analysis::of_files`] analyses them.
+    pub fn larger_files(&self) -> Option<FxHashSet<u32>> {
+        if self.bytes_of_others.is_empty() {
+            return None;
+        }
+        let known = self.files.iter().map(|(number, file)| (file.mix.bytes(), *number));
+        let others = self.bytes_of_others.iter().map(|(number, bytes)| (*bytes, *number));
+        let mut all: Vec<_> = known.chain(others).collect();
+        all.sort_unstable_by_key(|(bytes, number)| (Reverse(*bytes), *number));
+        all.truncate(FILES_MAX);
+        let largest: FxHashSet<u32> = all.into_iter().map(|(_, number)| number).collect();
+        let are_known = largest.iter().all(|number| self.files.contains_key(number));
+        (!are_known).then_some(largest)
+    }
+
     /// Adds a request.
     pub fn push(&mut self, request: &Request) {
         self.mix.add(request);
@@ -143,14 +170,19 @@ impl Analysis {
         let end_ns = request.start_ns.saturating_add(request.duration_ns.unwrap_or(0));
         self.end_ns = self.end_ns.max(end_ns);
         self.in_flight.push(request);
-        let full = self.files.len() >= FILES_MAX;
-        let file = if full {
-            self.files.get_mut(&request.file)
-        } else {
+        let has_place = match &self.only {
+            Some(only) => only.contains(&request.file),
+            None => self.files.len() < FILES_MAX,
+        };
+        let file = if has_place {
             Some(self.files.entry(request.file).or_insert_with(FileState::new))
+        } else {
+            self.files.get_mut(&request.file)
         };
         let Some(file) = file else {
             self.other_files += 1;
+            let bytes = self.bytes_of_others.entry(request.file).or_default();
+            *bytes = bytes.saturating_add(request.length);
             return;
         };
         file.mix.add(request);
@@ -185,7 +217,7 @@ impl Analysis {
         }
         let mut files: Vec<_> =
             self.files.into_iter().map(|(number, state)| state.finish(number)).collect();
-        files.sort_by_key(|file| (std::cmp::Reverse(file.mix.bytes()), file.file));
+        files.sort_by_key(|file| (Reverse(file.mix.bytes()), file.file));
         let [read_sizes, write_sizes] = self.read_sizes.map_or([[0; 64]; 2], |sizes| *sizes);
         Summary {
             mix: self.mix,
@@ -226,5 +258,42 @@ impl FileState {
             phases: self.phases.finish(),
             regions: self.regions.finish(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that a trace names after 16384 others was none of those with the most bytes, whatever was read of it.
+    #[test]
+    fn the_files_with_the_most_bytes_are_found_wherever_the_trace_names_them() {
+        let request = |file, length| Request {
+            start_ns: 0,
+            duration_ns: None,
+            process: 0,
+            file,
+            op: Op::Read,
+            offset: 0,
+            length,
+        };
+        let few = u32::try_from(FILES_MAX).unwrap();
+        let all = |mut analysis: Analysis| {
+            (0..few).for_each(|file| analysis.push(&request(file, 4096 + u64::from(file))));
+            assert_eq!(analysis.larger_files(), None);
+            analysis.push(&request(few, 1 << 20));
+            analysis
+        };
+        let first = all(Analysis::default());
+        let larger = first.larger_files().expect("another file is larger");
+        assert!(larger.contains(&few) && !larger.contains(&0) && larger.contains(&1));
+        assert_eq!(first.finish().requests_of_other_files, 1);
+        let mut again = Analysis::of_files(larger);
+        (0..few).for_each(|file| again.push(&request(file, 4096 + u64::from(file))));
+        again.push(&request(few, 1 << 20));
+        assert_eq!(again.larger_files(), None);
+        let summary = again.finish();
+        assert_eq!((summary.files.len(), summary.files[0].file), (FILES_MAX, few));
+        assert_eq!((summary.requests_of_other_files, summary.mix.reads), (1, u64::from(few) + 1));
     }
 }

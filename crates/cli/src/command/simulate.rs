@@ -23,6 +23,7 @@ use crate::command::placement::BELOW;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
+use crate::reading;
 use crate::text;
 
 use planned::{Comparison, PlannedLayouts};
@@ -139,6 +140,10 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     };
     let options = Options { seed: args.seed, pace };
     check_sides(args, &servers, pace)?;
+    let is_repeated = [args.cache_size, args.tier_size].iter().any(Option::is_some);
+    if is_repeated || args.plan.is_some() {
+        reading::check_repeatable(&args.trace)?;
+    }
     if let Some(cache_size) = args.cache_size {
         return cached::execute(args, cache_size, &servers, &options);
     }

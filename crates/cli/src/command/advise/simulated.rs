@@ -18,6 +18,7 @@ use crate::command::plan::{job, no_plan, source};
 use crate::command::simulate::tiered::traced_files;
 use crate::command::simulate::traced::{Traced, refused};
 use crate::failure::Failure;
+use crate::reading;
 
 /// Stripe of files without a plan, in bytes.
 const STRIPE: u64 = 64 << 10;
@@ -90,6 +91,7 @@ impl<'a> Case<'a> {
                 "--size {size}: choose from 1 to {room} bytes, which the faster servers hold"
             )));
         }
+        reading::check_repeatable(trace)?;
         let (files, trace_weight) = traced_files(trace)?;
         let seen = source::summarize(trace)?;
         if seen.workload.requests == 0 {

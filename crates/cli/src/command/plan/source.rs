@@ -1,4 +1,5 @@
-//! The trace that is planned for, read twice: once to sum it up, once to sort its requests into classes.
+//! The trace that is planned for, read twice: once to sum it up, once to sort its requests into classes. Where it has so many
+//! files that the first pass could not look at each, another pass looks at the largest.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read};
@@ -57,8 +58,20 @@ pub(crate) fn summarize_for_report(path: &Path) -> Result<TraceSummary, Failure>
 }
 
 fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
+    reading::check_repeatable(path)?;
     let mut analysis = Analysis::default();
     let (first, digest) = pass(path, |request| analysis.push(request))?;
+    let changed = || {
+        let name = text::path(path);
+        Failure::failed(format!("{name}: it changed while it was read; plan again"))
+    };
+    if let Some(files) = analysis.larger_files() {
+        analysis = Analysis::of_files(files);
+        let (_, again) = pass(path, |request| analysis.push(request))?;
+        if again != digest {
+            return Err(changed());
+        }
+    }
     let summary = analysis.finish();
     let mut aggregator = Aggregator::new(&summary);
     let mut io_time = IoTime::default();
@@ -71,8 +84,7 @@ fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
         }
     })?;
     if again != digest {
-        let name = text::path(path);
-        return Err(Failure::failed(format!("{name}: it changed while it was read; plan again")));
+        return Err(changed());
     }
     let files = u32::try_from(first.files()).unwrap_or(u32::MAX);
     let names = (0..files).map(|number| first.file(number).unwrap_or_default().to_vec());
@@ -101,6 +113,7 @@ fn processes_per_node<R: Read>(reader: &Reader<R>) -> u64 {
 
 /// Names of the files of the trace at `path`, by their numbers, and where it comes from.
 pub(crate) fn names(path: &Path) -> Result<(Vec<Vec<u8>>, Source), Failure> {
+    reading::check_repeatable(path)?;
     let (reader, _) = pass(path, |_| {})?;
     let files = u32::try_from(reader.files()).unwrap_or(u32::MAX);
     let names = (0..files).map(|number| reader.file(number).unwrap_or_default().to_vec());

@@ -139,7 +139,15 @@ fn print(report: &Report) {
     let hidden = report.file_count.saturating_sub(FILES_SHOWN as u64);
     if hidden > 0 {
         say!("");
-        say!("{hidden} more with fewer bytes; --json has {} files", report.files.len());
+        say!("{}; --json has {} files", more_files(report, hidden), report.files.len());
+    }
+}
+
+/// What is said of files that are not shown; of those that a trace names late nothing is known but their requests.
+fn more_files(report: &Report, hidden: u64) -> String {
+    match report.requests_of_other_files {
+        0 => format!("{hidden} more with fewer bytes"),
+        late => format!("{hidden} more, with {late} requests of those that the trace names last"),
     }
 }
 

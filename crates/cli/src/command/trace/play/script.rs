@@ -50,6 +50,7 @@ impl Script {
     /// asks for more than can be played, and names that are not below the directory.
     pub(super) fn read(path: &Path, below: Option<&Path>) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
+        reading::check_repeatable(path)?;
         let mut reader = Reader::new(reading::open(path, "reading")?)
             .map_err(|error| refused(error.to_string()))?;
         let mut uses: Vec<(u64, bool)> = Vec::new();
