@@ -3,7 +3,6 @@
 //! What must hold: once others may have moved a file, nothing is read through the old handle and no change is
 //! acknowledged.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::{contents, stat_descriptor, xattr};
+use halocline_vfs::namespace::{contents, has_privileges};
 use halocline_vfs::{Allocate, Seek};
 use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
@@ -83,14 +82,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Whether a program that is run from the file gets rights by that: a change of its contents must take them away.
+    /// Whether a change of its contents must take rights away.
     pub(crate) fn has_privileges(&self) -> bool {
-        let Ok(stat) = stat_descriptor(&*self.file) else { return true };
-        let is_group =
-            stat.raw.st_mode & libc::S_ISGID != 0 && stat.raw.st_mode & libc::S_IXGRP != 0;
-        is_group
-            || stat.raw.st_mode & libc::S_ISUID != 0
-            || xattr::get_on(&*self.file, OsStr::new("security.capability")).is_ok()
+        has_privileges(&*self.file)
     }
 
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
