@@ -24,7 +24,7 @@ use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 use halocline_vfs::engine::DropPages;
 use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Node, has_privileges};
 use halocline_vfs::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 
 /// An origin with a cache in front of it.
@@ -165,6 +165,10 @@ impl Engine for ExtentEngine {
         if self.components.permits.are_needed() {
             self.components.kernel_pages.are_dropped_by(front);
         }
+    }
+
+    fn was_given_privileges(&self, handle: &Handle) -> bool {
+        self.components.permits.are_needed() && has_privileges(handle.origin.node())
     }
 
     fn shares_locks(&self) -> bool {

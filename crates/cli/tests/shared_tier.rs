@@ -277,6 +277,26 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     assert_eq!(nodes.read("one", "file"), "ours");
 }
 
+/// Regression: a mount that was refused had taken the name, and its node could never mount.
+#[test]
+fn a_mount_that_is_refused_takes_no_name_from_another_node() {
+    let Some(nodes) = Nodes::prepared() else { return };
+    let (url, other) = (nodes.store.url(), RedisServer::start(&[]).unwrap());
+    let mounts = |root: &str, url: &str, node: &str| {
+        let tier = ["mount", "--tier", root, "three", "--cluster", url, "--node", node];
+        nodes.scratch.halocline(&tier)
+    };
+    assert!(nodes.mount("one", &[]).status.success());
+    nodes.scratch.succeed(&["umount", "one"]);
+    // One node's SSD under the name of another, and another store.
+    let refused = mounts("one-tiers", &url, "two");
+    assert!(said(&refused).contains("is that of node one, not of two"), "{}", said(&refused));
+    let refused = mounts("three-tiers", &other.url(), "two");
+    assert!(said(&refused).contains("this tier had names"), "{}", said(&refused));
+    let mounted = nodes.mount("two", &[]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+}
+
 #[test]
 fn commands_take_a_glob_and_name_the_path_at_which_there_is_nothing() {
     let Some(nodes) = Nodes::new(1) else { return };

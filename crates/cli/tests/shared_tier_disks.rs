@@ -277,3 +277,59 @@ fn i15_a_store_that_lost_everything_is_built_again_from_the_disks() {
     assert_eq!(fs::read_to_string(nodes.at("one", "b/f")).unwrap(), "still written");
     nodes.unmount();
 }
+
+/// Regression: the check made a link there, through a link that a user had made on the mount.
+#[test]
+fn i15_a_name_in_the_store_that_leads_through_a_link_is_refused() {
+    let Some(nodes) = Nodes::new() else { return };
+    let outside = nodes.scratch.path("outside");
+    fs::create_dir(&outside).unwrap();
+    symlink(&outside, nodes.at("one", "link")).unwrap();
+    nodes.unmount();
+    // Whoever reaches the store can write this.
+    let forged = "local all = redis.call('KEYS', '*:names:1:entries')[1]
+        local order = string.gsub(all, 'entries$', 'order')
+        redis.call('HSET', all, 'link/forged', redis.call('HGET', all, 'link'))
+        return redis.call('ZADD', order, 1000, 'link/forged')";
+    assert_eq!(nodes.store.command(&["EVAL", forged, "0"]), ":1\r\n");
+    let refused = nodes.fsck(&["--repair"]);
+    assert!(outside.join("forged").symlink_metadata().is_err(), "{}", said(&refused));
+    assert!(
+        !refused.status.success() && said(&refused).contains("a name that"),
+        "{}",
+        said(&refused)
+    );
+}
+
+/// Regression: the state of a mount on which each operation failed was good.
+#[test]
+fn a_mount_whose_names_are_lost_says_so() {
+    let Some(nodes) = Nodes::new() else { return };
+    let health = |node: &str| -> Value {
+        let told = nodes.scratch.succeed(&["status", node, "--json"]);
+        serde_json::from_str::<Value>(&told).unwrap()["health"].clone()
+    };
+    let sound = health("one");
+    nodes.store.command(&["FLUSHALL"]);
+    assert!(fs::read_dir(nodes.scratch.path("one")).is_err());
+    let lost = health("one");
+    assert!(sound != lost && lost.to_string().contains("cluster fsck --repair"), "{sound} {lost}");
+    nodes.unmount();
+    assert!(nodes.fsck(&["--repair"]).status.success(), "{}", said(&nodes.fsck(&[])));
+    nodes.mount_again("one");
+    assert_eq!(health("one"), sound);
+}
+
+/// Regression: a repair was promised for files that are only not reached.
+#[test]
+fn a_check_promises_no_repair_of_what_it_does_not_reach() {
+    let Some(nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("two", "f"), "of two").unwrap();
+    nodes.unmount();
+    let url = nodes.store.url();
+    let tier = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url];
+    let checked = nodes.scratch.halocline(&tier);
+    let told = String::from_utf8_lossy(&checked.stdout);
+    assert!(!checked.status.success() && told.contains("give --peers"), "{told}");
+    assert!(told.contains("1 file there keep") && !told.contains("--repair"), "{told}");
+}

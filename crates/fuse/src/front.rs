@@ -4,7 +4,8 @@
 //! [`xattrs`], [`directories`], [`files`], [`locking`]); these share what the kernel knows ([`inodes`]) and has open
 //! ([`open_files`]). The kernel checks permissions (`default_permissions`); what it leaves to a file system is done here
 //! for every engine:
-//! - a write removes set-id bits and capabilities ([`privileges`]);
+//! - a write removes set-id bits and capabilities, and who changes attributes is compared with the present owner
+//!   ([`privileges`]);
 //! - pages of a shared mapping are written where they belong, even through an `O_APPEND` handle ([`handles`]);
 //! - the kernel is handed files that it can serve by itself ([`open_files`]), and is told to drop pages that direct writes
 //!   made stale ([`stale_pages`]);

@@ -15,6 +15,7 @@ use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 
 use crate::SharedTier;
+use crate::errors::of_store;
 use crate::explain::Explainer;
 use crate::inodes::Inode;
 use crate::job_places;
@@ -80,7 +81,9 @@ impl Controlled for SharedTier {
         if let Some(trouble) = &*executor.trouble.lock() {
             notes.push(format!("not demoted: {trouble}"));
         }
-        let health = match base.sessions.check() {
+        // A store that has lost its names may know this node's session all the same.
+        let lost = || base.names.refusal().map_or(Ok(()), |error| Err(of_store(&error)));
+        let health = match base.sessions.check().and_then(|()| lost()) {
             Ok(()) => Health::Ok,
             Err(error) => {
                 notes.push(error.to_string());

@@ -144,6 +144,11 @@ impl Engine for SharedTier {
         false
     }
 
+    /// Other nodes give them to the file with the bytes first.
+    fn was_given_privileges(&self, handle: &Handle) -> bool {
+        handle.has_privileges()
+    }
+
     /// Locks are taken on the files with the bytes, so other nodes respect them as far as the file systems below do.
     fn shares_locks(&self) -> bool {
         true

@@ -100,9 +100,11 @@ impl Joining<'_> {
         // Checked before files refer to that name.
         peers::check_node(&node)?;
         let id = ssd_id(&own)?;
-        check_node_is_ours(&common, &node, &id)?;
+        peers::is_claimed((&own, &ssd), &node, &peers::tier_id(&common)?)?;
         self.format_if_new(&common, (&ssd, &shared), clock)?;
         settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
+        // Not earlier: a mount that is refused must not take a name from another node.
+        check_node_is_ours(&common, &node, &id)?;
         let (store_of_names, watcher) = held(self.names);
         let agent = Agent::begin(
             Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },

@@ -180,6 +180,11 @@ pub trait Engine: Sized + Send + Sync + 'static {
     fn flush(&self, _handle: &Self::Handle) -> Result<()> {
         Ok(())
     }
+    /// Whether an open file has set-id bits or capabilities that others gave it without telling us. An engine whose files
+    /// nobody else changes need not look.
+    fn was_given_privileges(&self, _handle: &Self::Handle) -> bool {
+        false
+    }
     /// Takes what the engine is to drop the kernel's pages by, if others change its files.
     fn drops_pages_by(&self, _front: Box<dyn DropPages>) {}
     /// Whether locks that programs take are to be held on the files of the tree below, so that other mounts of it

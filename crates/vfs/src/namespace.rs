@@ -18,6 +18,7 @@ pub mod contents;
 mod directory;
 mod names;
 mod node;
+mod privileges;
 pub mod statx;
 pub mod xattr;
 
@@ -38,6 +39,7 @@ use halocline_os::open_files::OpenFiles;
 pub use directory::{DirEntry, Directory};
 pub use names::Removed;
 pub use node::{Node, Pin};
+pub use privileges::has_privileges;
 use statx::Freshness;
 pub use statx::stat_descriptor;
 pub use statx::stat_of;

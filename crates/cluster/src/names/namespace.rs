@@ -165,6 +165,12 @@ impl Namespace {
         self.driver.counts()
     }
 
+    /// Why the names cannot be used, if the last request found that the store has lost them.
+    #[must_use]
+    pub fn refusal(&self) -> Option<NamesError> {
+        self.driver.refusal()
+    }
+
     fn entry(&self, at: &EntryName) -> Result<Entry> {
         let read = Script::Read(Slot::Name(at.name.clone()));
         match self.driver.read(at.directory, &read)? {

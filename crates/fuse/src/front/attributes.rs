@@ -45,6 +45,7 @@ impl<E: Engine> Attributes<E> {
         let inode = self.inodes.get(number)?;
         let file = handle.and_then(|handle| self.open.find(handle));
         let handle = file.as_ref().map(|file| &file.handle);
+        self.privileges.check_owner_for(&inode, handle, change, caller)?;
         if change.size.is_some() && caller.uid != 0 {
             self.privileges.drop_all(&inode, handle, caller)?;
         }

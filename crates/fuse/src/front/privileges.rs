@@ -1,17 +1,21 @@
-//! Removes set-id bits and file capabilities when a caller without the right to keep them changes a file's contents.
+//! Removes set-id bits and file capabilities when a caller without the right to keep them changes a file's contents, and
+//! refuses changes of attributes by whoever is no longer the owner.
 //!
 //! The kernel leaves this to us (`HANDLE_KILLPRIV_V2`), which saves it a check of the extended attributes before each
 //! write; we check once per inode until something may have set them again.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use fuser::Errno;
 use halocline_os::error::Result;
 use halocline_os::process_status::ProcessStatus;
 use halocline_vfs::Allocate;
-use halocline_vfs::{Caller, Engine, SetAttr, Stat};
+use halocline_vfs::{Caller, Engine, SetAttr, SetTime, Stat};
 
 use super::inode_table::Inode;
+use super::{Answer, Refused};
 
 const CAPABILITY: &str = "security.capability";
 
@@ -52,6 +56,9 @@ impl<E: Engine> Privileges<E> {
         handle: Option<&E::Handle>,
         caller: Caller,
     ) -> Result<()> {
+        if handle.is_some_and(|handle| self.engine.was_given_privileges(handle)) {
+            forget(inode);
+        }
         let Some(look) = inode.set_id_check.begin() else { return Ok(()) };
         self.look_and_drop(inode, handle, caller)?;
         inode.set_id_check.end(look);
@@ -89,6 +96,43 @@ impl<E: Engine> Privileges<E> {
         }
     }
 
+    /// Refuses a change of attributes by a caller who no longer owns the file. The kernel compares with the owner that
+    /// it saw last, and does not ask for the present one of an open file; another node, or somebody behind the mount,
+    /// may have given the file to someone else since.
+    pub(super) fn check_owner_for(
+        &self,
+        inode: &Inode<E::Node>,
+        handle: Option<&E::Handle>,
+        change: &SetAttr,
+        caller: Caller,
+    ) -> Answer<()> {
+        let sets_time = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        let is_owners = change.mode.is_some()
+            || change.uid.is_some()
+            || change.gid.is_some()
+            || sets_time(change.atime)
+            || sets_time(change.mtime);
+        if !is_owners || is_exempt(caller) {
+            return Ok(());
+        }
+        let raw = self.engine.stat(&inode.node, handle)?.raw;
+        // A kernel without `HANDLE_KILLPRIV_V2` removes the bits by itself before somebody's write.
+        let is_stripped = change.mode.is_some() && change.mode == stripped(raw.st_mode);
+        if is_stripped || may_act_as(raw.st_uid, caller) {
+            return Ok(());
+        }
+        Err(Refused(Errno::EPERM))
+    }
+
+    /// The same for a change of an ACL.
+    pub(super) fn check_owner(&self, inode: &Inode<E::Node>, caller: Caller) -> Answer<()> {
+        if is_exempt(caller) {
+            return Ok(());
+        }
+        let owner = self.engine.stat(&inode.node, None)?.raw.st_uid;
+        if may_act_as(owner, caller) { Ok(()) } else { Err(Refused(Errno::EPERM)) }
+    }
+
     /// Removes the set-group-id bit when a caller outside the file's group sets its ACL: the ACL's mask replaces the
     /// group permission on which the bit relied.
     pub(super) fn after_acl_change(&self, inode: &Inode<E::Node>, caller: Caller) -> Result<()> {
@@ -101,6 +145,27 @@ impl<E: Engine> Privileges<E> {
         }
         Ok(())
     }
+}
+
+/// Whether the owner does not matter: for root, and for the user whose mount it is, whom the file system below checks.
+fn is_exempt(caller: Caller) -> bool {
+    caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
+}
+
+/// Whether the caller owns what has this owner, or has a capability to act as if.
+fn may_act_as(owner: u32, caller: Caller) -> bool {
+    caller.uid == owner || acts_for_owners(caller.pid).unwrap_or(false)
+}
+
+/// Whether a thread has `CAP_FOWNER` or `CAP_CHOWN` here: in a user namespace of its own anybody has all.
+fn acts_for_owners(thread: u32) -> std::io::Result<bool> {
+    const CHOWN_OR_FOWNER: u64 = 1 | 1 << 3;
+    let namespace = |of: &str| {
+        let found = std::fs::metadata(format!("/proc/{of}/ns/user"))?;
+        Ok::<_, std::io::Error>((found.dev(), found.ino()))
+    };
+    let is_here = namespace(&thread.to_string())? == namespace("self")?;
+    Ok(is_here && ProcessStatus::of(thread)?.signals("CapEff") & CHOWN_OR_FOWNER != 0)
 }
 
 /// Whether the caller's process has the group, including its supplementary groups.

@@ -72,17 +72,16 @@ impl<E: Engine> Xattrs<E> {
         removed.map_err(self.inodes.failed(&inode, "removexattr"))
     }
 
-    /// Refuses a caller who does not own the file to change ACLs of kinds other than POSIX (`system.nfs4_acl` and the
-    /// like): the kernel does not check these, and the file system below sees this process instead of the caller. An
-    /// ordinary user's mount has only that user's rights there.
+    /// Refuses a caller who does not own the file to change its ACL. The kernel does not check those of kinds other than
+    /// POSIX (`system.nfs4_acl` and the like), and for POSIX compares with the owner that it saw last; the file system
+    /// below sees this process instead of the caller. An ordinary user's mount has only that user's rights there.
     fn may_change(&self, inode: &Inode<E::Node>, name: &OsStr, caller: Caller) -> Answer<()> {
         let name = name.as_encoded_bytes();
-        let unchecked = name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
-        if !unchecked || caller.uid == rustix::process::geteuid().as_raw() || caller.uid == 0 {
-            return Ok(());
+        if name.starts_with(b"system.") {
+            self.privileges.check_owner(inode, caller)
+        } else {
+            Ok(())
         }
-        let owner = self.engine.stat(&inode.node, None)?.raw.st_uid;
-        if owner == caller.uid { Ok(()) } else { Err(Refused(Errno::EPERM)) }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::contents;
+use halocline_vfs::namespace::{contents, has_privileges};
 use halocline_vfs::{Allocate, Seek};
 use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
@@ -80,6 +80,11 @@ impl Handle {
             }
         }
         Ok(())
+    }
+
+    /// Whether a change of its contents must take rights away.
+    pub(crate) fn has_privileges(&self) -> bool {
+        has_privileges(&*self.file)
     }
 
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {

@@ -115,15 +115,24 @@ fn node_in(found: &str, tier: &str) -> Option<String> {
 /// # Errors
 /// [`Error::Invalid`] if it belongs to another node or tier.
 pub(crate) fn claim(ssd: &Tree, node: &str, tier: &str) -> Result<()> {
-    let ours = format!("{node}\n{tier}");
-    let Some(found) = ssd.private.read(NODE, BYTES_MAX)? else {
-        return ssd.private.replace(NODE, format!("{ours}\n").as_bytes());
-    };
-    let found = text(&found, ssd.private.path(), NODE)?;
-    if found == ours {
+    if is_claimed((&ssd.private, &ssd.path), node, tier)? {
         return Ok(());
     }
-    Err(other(&ssd.path, &found, node))
+    ssd.private.replace(NODE, format!("{node}\n{tier}\n").as_bytes())
+}
+
+/// Whether an SSD, at a path, is that of a node of a tier already; `false` if it is nobody's.
+///
+/// # Errors
+/// As [`claim`].
+pub(crate) fn is_claimed(
+    (own, path): (&PrivateDir, &Path),
+    node: &str,
+    tier: &str,
+) -> Result<bool> {
+    let Some(found) = own.read(NODE, BYTES_MAX)? else { return Ok(false) };
+    let found = text(&found, own.path(), NODE)?;
+    if found == format!("{node}\n{tier}") { Ok(true) } else { Err(other(path, &found, node)) }
 }
 
 fn other(path: &Path, found: &str, node: &str) -> Error {
@@ -159,8 +168,8 @@ impl Peers {
         check_node(node)?;
         let Some(pattern) = &self.pattern else {
             return Err(Error::Unreached {
-                what: format!("the file lies on the SSD of node {node}, which is not reached here"),
-                remedy: "mount with --peers '/cluster/{node}/ssd'".to_owned(),
+                what: format!("nothing says where the SSD of node {node} is reached here"),
+                remedy: "give --peers '/cluster/{node}/ssd'".to_owned(),
             });
         };
         let path = PathBuf::from(pattern.replace(PATTERN, node));

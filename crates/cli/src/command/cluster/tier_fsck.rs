@@ -176,9 +176,18 @@ fn print(report: &Report, repaired: bool) {
     }
     if report.is_clean() {
         say!("the names and the disks agree");
-    } else if !repaired {
+    } else if !repaired && is_repairable(report) {
         say!("nothing was changed; --repair does it");
     }
+}
+
+/// Whether a repair would change anything: bytes that are missing, or not reached, it does not bring back.
+fn is_repairable(report: &Report) -> bool {
+    let lists = [&report.remade, &report.left_copies, &report.left_directories, &report.relisted];
+    report.is_rebuilt
+        || report.named.iter().any(|named| *named > 0)
+        || lists.iter().any(|list| !list.is_empty())
+        || !report.set_aside.is_empty()
 }
 
 /// What was put right, or would be.

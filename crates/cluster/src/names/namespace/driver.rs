@@ -94,6 +94,8 @@ pub(super) struct Driver {
     /// How often a new epoch of the store was found. Locked while a script is in progress, so that nothing that began
     /// in one epoch ends in the next.
     epochs: RwLock<u64>,
+    /// Why the names could not be used when they were looked for last.
+    refusal: Mutex<Option<NamesError>>,
     sent: AtomicU64,
     completed: AtomicU64,
     waits: AtomicU64,
@@ -105,8 +107,25 @@ impl Driver {
     pub(super) fn new(store: Arc<dyn NameStore>, session: Session, wait: WaitLimit) -> Self {
         let [intents, sent, completed, waits] = [const { AtomicU64::new(0) }; 4];
         let (numbers, epochs) = (Mutex::new((0, 0)), RwLock::new(0));
-        let listings = Listings::default();
-        Self { store, session, wait, intents, numbers, epochs, sent, completed, waits, listings }
+        let (listings, refusal) = (Listings::default(), Mutex::default());
+        Self {
+            store,
+            session,
+            wait,
+            intents,
+            numbers,
+            epochs,
+            refusal,
+            sent,
+            completed,
+            waits,
+            listings,
+        }
+    }
+
+    /// Why the names cannot be used, if the store has lost them.
+    pub(super) fn refusal(&self) -> Option<NamesError> {
+        self.refusal.lock().clone()
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -160,9 +179,13 @@ impl Driver {
             match self.store.refresh()? {
                 State::Confirmed => break,
                 State::Held if clock.elapsed(begun) < HELD_MAX => clock.sleep(HELD_PAUSE),
-                state => return Err(state.refusal()),
+                state => {
+                    *self.refusal.lock() = Some(state.refusal());
+                    return Err(state.refusal());
+                }
             }
         }
+        *self.refusal.lock() = None;
         *epochs += 1;
         Ok(())
     }

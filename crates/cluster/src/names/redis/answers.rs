@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use halocline_model::namespace::{Answer, InodeNumber, Intent, Name, Outcome};
 
+use super::super::attributes::RelativePath;
 use super::super::coding::{decode_entry, decode_intent, decode_links, opaque};
-use super::super::{Followed, Inspected, NAME_BYTES_MAX, NamesError, PAGE_ENTRIES_MAX, Result};
+use super::super::{Followed, Inspected, NamesError, PAGE_ENTRIES_MAX, Result};
 use super::PAGE_BYTES_MAX;
 
 /// The longest time that a change waits for a lease.
@@ -97,6 +98,11 @@ pub(super) fn answer(elements: Elements) -> Result<Answer> {
     })
 }
 
+/// Whether it is one step of a path: names are used on the disks, where others may have put links.
+fn is_name(name: &[u8]) -> bool {
+    RelativePath::new(name).is_some_and(|path| path.last() == name)
+}
+
 fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
     let (triples, rest) = elements.as_chunks::<3>();
     let (is_last, version) = match head {
@@ -118,9 +124,11 @@ fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
     let mut entries: Vec<(u64, Name, _)> = Vec::with_capacity(triples.len());
     for [place, name, entry] in triples {
         let place = number(place)?;
-        let is_behind = entries.last().is_none_or(|(last, ..)| *last < place);
-        if !is_behind || name.is_empty() || name.len() > NAME_BYTES_MAX {
+        if entries.last().is_some_and(|(last, ..)| *last >= place) {
             return Err(unsound("a page of entries that is not in order"));
+        }
+        if !is_name(name) {
+            return Err(unsound("a name that no file can have"));
         }
         entries.push((place, Name::from(name.as_slice()), decode_entry(entry)?));
     }
@@ -149,6 +157,19 @@ mod tests {
     use super::*;
     use crate::names::coding::ATTRIBUTES_BYTES_MAX;
     use crate::names::coding::encode_entry;
+
+    /// Regression: a check made a link at such a name, through a link that a user had made.
+    #[test]
+    fn a_name_that_leads_elsewhere_is_refused() {
+        let entry = encode_entry(&Entry::Directory(InodeNumber(5)));
+        let page_of = |name: &[u8]| page(b"1", &[b"1".to_vec(), name.to_vec(), entry.clone()]);
+        for name in [&b"a"[..], b"...", b"a\nb", b"\xff", &[b'a'; 255]] {
+            assert!(page_of(name).is_ok(), "{}", name.escape_ascii());
+        }
+        for name in [&b""[..], b".", b"..", b"/", b"a/b", b"/a", b"a/", b"a\0b", &[b'a'; 256]] {
+            assert!(page_of(name).is_err(), "{}", name.escape_ascii());
+        }
+    }
 
     #[test]
     fn a_page_of_more_bytes_than_were_asked_for_is_refused() {
