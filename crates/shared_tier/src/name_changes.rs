@@ -345,11 +345,7 @@ impl NameChanges {
             note(&other, (&to, &from), is_exchange),
         ];
         if let (Some(replaced), Some(was)) = (&renamed.replaced, &left) {
-            if renames::is_of_others(old.as_ref(), moved.as_ref(), replaced) {
-                follow("rename", &to, self.disk().lost_beside(&to, replaced.inode))?;
-            } else {
-                self.lost_a_name(&to, was, replaced)?;
-            }
+            self.was_replaced((&to, was), replaced, (old.as_ref(), moved.as_ref()))?;
         }
         let replaced = match (&left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
@@ -371,6 +367,19 @@ impl NameChanges {
         // Notes of what was replaced, and of what had the names before another node renamed it.
         renames::forget(&self.base.places, &begun);
         Ok(())
+    }
+
+    /// Something has lost a name to what was renamed over it.
+    fn was_replaced(
+        &self,
+        (name, was): (&EntryName, &Entry),
+        left: &namespace::Node,
+        (old, moved): (Option<&namespace::Node>, Option<&Entry>),
+    ) -> Result<()> {
+        if renames::is_of_others(old, moved, left) {
+            return follow("rename", name, self.disk().lost_beside(name, left.inode));
+        }
+        self.lost_a_name(name, was, left)
     }
 
     /// Remembers the new name of something.
