@@ -2,8 +2,10 @@
 //! another node filled; and that what is seen of it is never old.
 
 use std::fs::{self, File};
+use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -181,4 +183,59 @@ fn i15_what_is_listed_elsewhere_is_never_older_than_what_was_done() {
         }
         is_done.store(true, Ordering::SeqCst);
     });
+}
+
+/// What the directory says of itself, to a program that has it open.
+fn changed_at(directory: &File) -> (i64, i64) {
+    let stat = directory.metadata().unwrap();
+    (
+        stat.mtime() * 1_000_000_000 + stat.mtime_nsec(),
+        stat.ctime() * 1_000_000_000 + stat.ctime_nsec(),
+    )
+}
+
+/// The kernel keeps a directory's attributes for a moment: never beyond a change by the only program that looks.
+#[test]
+fn a_program_sees_each_of_its_changes_in_the_times_of_a_directory_at_once() {
+    const ROUNDS: usize = 60;
+    let Some(nodes) = Nodes::new() else { return };
+    let (dir, other) = (nodes.at("one", "d"), nodes.at("one", "e"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    let open = [File::open(&dir).unwrap(), File::open(&other).unwrap()];
+    let wrong = (0..ROUNDS).flat_map(|round| times_after_changes((&dir, &other), &open, round));
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What is wrong with a directory's times after changes of it, as its open handle and its path tell.
+fn times_after_changes(
+    (dir, other): (&Path, &Path),
+    [open, other_open]: &[File; 2],
+    round: usize,
+) -> Vec<String> {
+    let (file, link) = (dir.join(format!("f{round}")), dir.join(format!("l{round}")));
+    let (moved, sub) = (other.join(format!("f{round}")), dir.join(format!("d{round}")));
+    let acts: [(&str, &dyn Fn() -> io::Result<()>); 7] = [
+        ("create", &|| File::create_new(&file).map(drop)),
+        ("link", &|| fs::hard_link(&file, &link)),
+        ("unlink", &|| fs::remove_file(&link)),
+        ("rename", &|| fs::rename(&file, &moved)),
+        ("symlink", &|| symlink("nowhere", &link)),
+        ("mkdir", &|| fs::create_dir(&sub)),
+        ("rmdir", &|| fs::remove_dir(&sub)),
+    ];
+    let mut wrong = Vec::new();
+    for (act, make) in acts {
+        let (before, other_before) = (changed_at(open), changed_at(other_open));
+        make().unwrap();
+        let (after, by_path) = (changed_at(open), changed_at(&File::open(dir).unwrap()));
+        if after.0 <= before.0 || after.1 <= before.1 || by_path < after {
+            wrong.push(format!("{act} {round}: {before:?}, then {after:?} and {by_path:?}"));
+        }
+        if act == "rename" && changed_at(other_open).0 <= other_before.0 {
+            wrong.push(format!("{act} {round}: the other directory's time stays"));
+        }
+    }
+    wrong
 }

@@ -11,6 +11,7 @@ use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::errors::of_names;
+use crate::places::tree::candidates;
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
 /// How often a change is repeated while others change the same name.
@@ -44,8 +45,15 @@ impl DiskNames<'_> {
         self.settle(name, None)
     }
 
+    /// A link or special file is about to lose its name to another one, which takes its place on the disk: removes it
+    /// from the place beside that.
+    pub(crate) fn lost_beside(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
+        let [_, beside] = candidates(&name.name, number.0);
+        self.remove(&EntryName { directory: name.directory, name: beside }, number)
+    }
+
     /// Something that is neither a file nor a directory was renamed: renames it on the disk, in one step where
-    /// nothing is in the way, so that it has one of the two names at each moment.
+    /// only another such thing is in the way, so that it has one of the two names at each moment.
     pub(crate) fn renamed_other(
         &self,
         (from, to): (&EntryName, &EntryName),
@@ -59,7 +67,8 @@ impl DiskNames<'_> {
             self.make(to, number, of)?;
         }
         self.settle(to, Some(number))?;
-        self.lost(from, number)
+        // In an exchange the old name is right by now.
+        self.settle(from, Some(number))
     }
 
     /// The disk has `done` under a name. If the store has something else by now, the disk is changed to match.

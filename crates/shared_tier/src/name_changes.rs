@@ -7,20 +7,20 @@ use std::sync::Arc;
 use halocline_cluster::names::attributes::{Attributes, Kind, Location, Open};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_vfs::{Make, Maker, Stat};
 use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
 use crate::disk_names::DiskNames;
-use crate::entry_names::{entry_name_of_program, os};
+use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
 use crate::lookup::{FoundNode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
-use crate::renames::{self, Renaming};
+use crate::renames::{self, Renaming, follow};
 
 /// How often to retry recording a file's names with its bytes while others change them.
 const TRIES: usize = 16;
@@ -33,18 +33,6 @@ pub(crate) struct NameChanges {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
     files: Arc<Files>,
-}
-
-/// Logs that a disk refused a change: the name there is stale, but its target is still found. Where the store failed,
-/// the program gets no success: a store that forgot the change is rebuilt from the disks.
-///
-/// # Errors
-/// That of the store.
-fn follow(what: &'static str, name: &EntryName, done: Result<()>) -> Result<()> {
-    let Err(error) = done else { return Ok(()) };
-    let name = os(&name.name);
-    tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
-    if matches!(error, Error::Cluster { .. }) { Err(error) } else { Ok(()) }
 }
 
 impl NameChanges {
@@ -357,7 +345,7 @@ impl NameChanges {
             note(&other, (&to, &from), is_exchange),
         ];
         if let (Some(replaced), Some(was)) = (&renamed.replaced, &left) {
-            self.lost_a_name(&to, was, replaced)?;
+            self.was_replaced((&to, was), replaced, (old.as_ref(), moved.as_ref()))?;
         }
         let replaced = match (&left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
@@ -379,6 +367,19 @@ impl NameChanges {
         // Notes of what was replaced, and of what had the names before another node renamed it.
         renames::forget(&self.base.places, &begun);
         Ok(())
+    }
+
+    /// Something has lost a name to what was renamed over it.
+    fn was_replaced(
+        &self,
+        (name, was): (&EntryName, &Entry),
+        left: &namespace::Node,
+        (old, moved): (Option<&namespace::Node>, Option<&Entry>),
+    ) -> Result<()> {
+        if renames::is_of_others(old, moved, left) {
+            return follow("rename", name, self.disk().lost_beside(name, left.inode));
+        }
+        self.lost_a_name(name, was, left)
     }
 
     /// Remembers the new name of something.

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
-use halocline_model::namespace::{EntryName, InodeNumber};
-use halocline_os::error::Result;
+use halocline_model::namespace::{Entry, EntryName, InodeNumber};
+use halocline_os::error::{Error, Result};
 
+use crate::entry_names::os;
 use crate::inodes::Node;
 use crate::places::own_xattrs::{self, TwoNames};
 use crate::places::{DirectoryStep, Places, RenameNotes};
@@ -31,6 +32,31 @@ impl Drop for Renaming {
             node.0.renames.fetch_sub(1, Ordering::SeqCst);
         }
     }
+}
+
+/// Logs that a disk refused a change: the name there is stale, but its target is still found. Where the store failed,
+/// the program gets no success: a store that forgot the change is rebuilt from the disks.
+///
+/// # Errors
+/// That of the store.
+pub(crate) fn follow(what: &'static str, name: &EntryName, done: Result<()>) -> Result<()> {
+    let Err(error) = done else { return Ok(()) };
+    let name = os(&name.name);
+    tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
+    if matches!(error, Error::Cluster { .. }) { Err(error) } else { Ok(()) }
+}
+
+/// Whether the store has renamed a symbolic link, pipe, socket or device over another one, which had no other name: then
+/// the rename on the shared disk takes away what is replaced, so that the name leads to one of the two at each moment.
+pub(crate) fn is_of_others(
+    old: Option<&namespace::Node>,
+    moved: Option<&Entry>,
+    replaced: &namespace::Node,
+) -> bool {
+    let is_other =
+        |of: &namespace::Node| !matches!(of.attributes.kind, Kind::File | Kind::Directory);
+    let is_moved = |old: &&namespace::Node| moved.is_some_and(|it| it.inode() == old.inode);
+    old.filter(is_moved).is_some_and(is_other) && is_other(replaced) && replaced.links == 0
 }
 
 /// Notes on a file, whose attributes from before are given, that the store has renamed it over another one or

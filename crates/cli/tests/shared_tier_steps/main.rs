@@ -4,7 +4,9 @@
 //!
 //! A step is known by its number. Each combination of an operation and a failure goes through the steps in turn, and begins
 //! again after the last one. `HALOCLINE_STEP_ROUNDS` is the number of rounds of each combination; without it each operation
-//! has one round, and one of them meets a server that is killed. `HALOCLINE_STEP_ONLY` has the beginnings of failures or operations that take part, with commas between.
+//! has one round, and one of them meets a server that is killed. `HALOCLINE_STEP_ONLY` names what takes part, with commas between: beginnings of
+//! failures and operations, or single combinations (`rename: master killed`). `HALOCLINE_STEP_FIRST` is the step with which
+//! each combination begins.
 
 mod held;
 mod operations;
@@ -25,20 +27,54 @@ struct Tried {
     next: usize,
 }
 
-fn takes_part(name: &str) -> bool {
-    let only = std::env::var("HALOCLINE_STEP_ONLY").unwrap_or_default();
-    only.is_empty() || only.split(',').any(|only| name.starts_with(only))
+/// The combinations, as positions in [`ALL`] and [`FAILURES`], that a value of `HALOCLINE_STEP_ONLY` names.
+fn chosen(only: &str) -> Vec<(usize, usize)> {
+    let named = only.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let (whole, beginnings): (Vec<&str>, Vec<&str>) = named.partition(|part| part.contains(':'));
+    let begun = |names: &[&'static str], begins: &dyn Fn(&str) -> bool| {
+        let some: Vec<usize> = (0..names.len()).filter(|at| begins(names[*at])).collect();
+        if some.is_empty() { (0..names.len()).collect() } else { some }
+    };
+    let (operations, failures) = (ALL.map(|it| it.name), FAILURES.map(Failure::name));
+    for part in &beginnings {
+        let mut names = operations.iter().chain(&failures);
+        assert!(
+            names.any(|name| name.starts_with(part)),
+            "HALOCLINE_STEP_ONLY: nothing is called {part:?}"
+        );
+    }
+    let is_begun = |name: &str| beginnings.iter().any(|part| name.starts_with(part));
+    let mut all = Vec::new();
+    if whole.is_empty() || !beginnings.is_empty() {
+        for operation in begun(&operations, &is_begun) {
+            all.extend(begun(&failures, &is_begun).into_iter().map(|failure| (operation, failure)));
+        }
+    }
+    for part in whole {
+        let (operation, failure) = part.split_once(':').expect("it has a colon");
+        let at = |names: &[&str], name: &str| names.iter().position(|it| *it == name.trim());
+        match (at(&operations, operation), at(&failures, failure)) {
+            (Some(operation), Some(failure)) => all.push((operation, failure)),
+            _ => panic!("HALOCLINE_STEP_ONLY: {part:?} is no operation and failure"),
+        }
+    }
+    all
 }
 
-fn chosen() -> (Vec<usize>, Vec<Failure>) {
-    let only: Vec<usize> = (0..ALL.len()).filter(|at| takes_part(ALL[*at].name)).collect();
-    let failures: Vec<Failure> = FAILURES.into_iter().filter(|it| takes_part(it.name())).collect();
-    let all = || (0..ALL.len()).collect();
-    match (only.is_empty(), failures.is_empty()) {
-        (true, false) => (all(), failures),
-        (false, true) => (only, FAILURES.to_vec()),
-        _ => (only, failures),
-    }
+#[test]
+fn combinations_are_chosen_by_their_names() {
+    let of = |only: &str| {
+        let name = |(operation, failure): (usize, usize)| {
+            format!("{}: {}", ALL[operation].name, FAILURES[failure].name())
+        };
+        chosen(only).into_iter().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(of("").len(), ALL.len() * FAILURES.len());
+    assert_eq!(of("rename: master killed"), ["rename: master killed"]);
+    assert_eq!(of("rename,lost").len(), 5);
+    assert_eq!(of("unlink, link: lost master").len(), 2 * FAILURES.len() + 1);
+    assert!(std::panic::catch_unwind(|| chosen("renam: master killed")).is_err());
+    assert!(std::panic::catch_unwind(|| chosen("master kiled")).is_err());
 }
 
 /// What an operation meets without a number of rounds. A server that is killed costs half a minute, until the leases are
@@ -55,40 +91,37 @@ fn i15_whatever_fails_at_a_step_the_names_and_bytes_are_of_before_or_after() {
     let rounds = std::env::var("HALOCLINE_STEP_ROUNDS").ok();
     let rounds: Option<usize> = rounds.map(|rounds| rounds.parse().unwrap());
     let Some(mut nodes) = Nodes::new() else { return };
-    let (operations, failures) = chosen();
-    let mut tried = vec![vec![Tried::default(); failures.len()]; operations.len()];
+    let chosen = chosen(&std::env::var("HALOCLINE_STEP_ONLY").unwrap_or_default());
+    let first = std::env::var("HALOCLINE_STEP_FIRST").ok();
+    let first: usize = first.map_or(0, |first| first.parse().unwrap());
+    let mut tried = vec![Tried { next: first, ..Tried::default() }; chosen.len()];
     for round in 0..rounds.unwrap_or(1) {
-        for (of_operation, &operation) in tried.iter_mut().zip(&operations) {
-            for (at, of_failure) in of_operation.iter_mut().enumerate() {
-                if rounds.is_none() && failures[at] != usual(operation) {
-                    continue;
-                }
-                if rounds.is_none() {
-                    of_failure.next = 1 + operation % 5;
-                }
-                let held = nodes.round(&ALL[operation], failures[at], of_failure.next, round);
-                of_failure.rounds += 1;
-                if let Some(step) = held {
-                    of_failure.steps.insert(format!("{} {step}", of_failure.next));
-                    of_failure.next += 1;
-                } else {
-                    (of_failure.next, of_failure.over) = (0, of_failure.over + 1);
-                }
+        for (tried, &(operation, failure)) in tried.iter_mut().zip(&chosen) {
+            let (operation, failure) = (operation, FAILURES[failure]);
+            if rounds.is_none() && failure != usual(operation) {
+                continue;
+            }
+            if rounds.is_none() {
+                tried.next = 1 + operation % 5;
+            }
+            let held = nodes.round(&ALL[operation], failure, tried.next, round);
+            tried.rounds += 1;
+            if let Some(step) = held {
+                tried.steps.insert(format!("{} {step}", tried.next));
+                tried.next += 1;
+            } else {
+                (tried.next, tried.over) = (0, tried.over + 1);
             }
         }
     }
     nodes.end();
-    for (of_operation, operation) in tried.iter().zip(&operations) {
-        for (of_failure, failure) in of_operation.iter().zip(&failures) {
-            if of_failure.rounds > 0 {
-                let Tried { rounds, over, steps, .. } = of_failure;
-                let name = ALL[*operation].name;
-                let failure = failure.name();
-                println!(
-                    "{name} | {failure} | {rounds} rounds, {over} over before | {} steps",
-                    steps.len()
-                );
-            }
+    for (Tried { rounds, over, steps, .. }, (operation, failure)) in tried.iter().zip(&chosen) {
+        if *rounds > 0 {
+            let (name, failure) = (ALL[*operation].name, FAILURES[*failure].name());
+            println!(
+                "{name} | {failure} | {rounds} rounds, {over} over before | {} steps",
+                steps.len()
+            );
         }
     }
 }

@@ -137,7 +137,7 @@ pub(crate) const ALL: [Operation; 16] = [
         prepare: two_links,
         act: Act::Calls(|dir| rename(dir, "a/l", "b/m", REPLACE)),
         after: &[("a/l", None), ("b/m", Some("-> first"))],
-        half_made: &[&[("b/m", None)]],
+        half_made: &[&[("a/l", Some("-> second")), ("b/m", Some("-> first"))]],
         ..NOTHING
     },
     Operation {

@@ -5,22 +5,22 @@ use std::os::fd::AsFd;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::{Name, ROOT};
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, Uid, chmodat, chownat, mknodat, readlinkat, statat, symlinkat,
-    unlinkat,
+    AtFlags, FileType, Gid, Mode, RenameFlags, Uid, chmodat, chownat, mknodat, readlinkat,
+    renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
-use super::SharedDisk;
+use super::{SharedDisk, is_no_exchange};
 use crate::entry_names::os;
 use crate::places::DirectoryStep;
 use crate::places::tree::{FoundDirectory, Tree, below, candidates, fresh, kind};
 use crate::stat_conversion::file_type;
 
 impl SharedDisk {
-    /// Makes a symbolic link, pipe, socket or device with these attributes.
+    /// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there.
     pub(crate) fn make_other(
         &self,
         near: &[DirectoryStep],
@@ -28,11 +28,16 @@ impl SharedDisk {
         of: &Attributes,
     ) -> Result<()> {
         let number = near.last().map_or(ROOT.0, |step| step.number);
-        make_other_in(&self.tree, &self.find(number, Some(near))?, name, of)
+        let above = self.find(number, Some(near))?;
+        if is_as_in_store(&above, name.0, of)? {
+            return Ok(());
+        }
+        make_other_in(&self.tree, &above, name, of)
     }
 
-    /// Renames a symbolic link, pipe, socket or device in one step, to a free name. Returns whether the new name is
-    /// now as it should be; if not, it must be made there.
+    /// Renames a symbolic link, pipe, socket or device in one step, to a free name, or to that of another one, which then
+    /// has the old name and must be removed there: so neither is without a name at any moment. Returns whether the new
+    /// name is now as it should be; if not, it must be made there.
     pub(crate) fn rename_other(
         &self,
         (from_near, from): (&[DirectoryStep], &Name),
@@ -52,11 +57,42 @@ impl SharedDisk {
             return match self.tree.rename(&path, &to_above, to) {
                 // Another one may have taken the old name, and may now have the new name.
                 Ok(_) => is_as_in_store(&to_above, to, of),
-                Err(error) if matches!(error.errno(), libc::EEXIST | libc::ENOENT) => Ok(false),
+                Err(error) if error.errno() == libc::EEXIST => Ok(self
+                    .exchange_others((&from_above, &name), (&to_above, to))?
+                    && is_as_in_store(&to_above, to, of)?),
+                Err(error) if error.errno() == libc::ENOENT => Ok(false),
                 Err(error) => Err(error),
             };
         }
         Ok(false)
+    }
+
+    /// Exchanges two things without numbers. Returns whether it did.
+    fn exchange_others(
+        &self,
+        (one_above, one): (&FoundDirectory, &Name),
+        (other_above, other): (&FoundDirectory, &Name),
+    ) -> Result<bool> {
+        let is_numbered = |above, name| {
+            Ok::<_, Error>(matches!(kind(above, name)?, Some(libc::S_IFREG | libc::S_IFDIR)))
+        };
+        if is_numbered(other_above, other)? {
+            return Ok(false);
+        }
+        let exchange = || {
+            let (one, other) = (os(one), os(other));
+            renameat_with(&one_above.0, one, &other_above.0, other, RenameFlags::EXCHANGE)
+        };
+        match self.tree.step("exchanging two links or devices", exchange) {
+            Err(error) if is_no_exchange(&error) => return Ok(false),
+            done => done?,
+        }
+        if is_numbered(one_above, one)? {
+            // A file or directory had the name by then: back to its place.
+            self.tree.step("exchanging two links or devices", exchange)?;
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     /// Removes a symbolic link, pipe, socket or device, but nothing else; a missing one is no error.
