@@ -137,44 +137,40 @@ macro_rules! stories {
                                 Ok(true)
                             }
 
+                            fn swap(
+                                &self,
+                                (name, inode): (&EntryName, InodeNumber),
+                                before: Attributes,
+                                change: impl Fn(&mut Attributes) -> Result<()>,
+                            ) -> Result<Option<Attributes>> {
+                                let mut after = before.clone();
+                                change(&mut after)?;
+                                let (name, new) = (name.name.clone(), after.clone());
+                                let one = KnownFile { name, inode, before, after };
+                                let is_done = self.update_all_known(inode, &[one])?;
+                                Ok(is_done.then_some(new))
+                            }
+
                             pub(crate) fn update_known(
                                 &self,
-                                name: (&EntryName, InodeNumber),
+                                at: (&EntryName, InodeNumber),
                                 known: &Attributes,
                                 change: impl Fn(&mut Attributes) -> Result<()>,
                             ) -> Result<Attributes> {
-                                let mut after = known.clone();
-                                change(&mut after)?;
-                                let (before, inode) = (known.clone(), name.1);
-                                let name_in = name.0.name.clone();
-                                let known = KnownFile {
-                                    name: name_in,
-                                    inode,
-                                    before,
-                                    after: after.clone(),
-                                };
-                                match self.update_all_known(InodeNumber(1), &[known])? {
-                                    true => Ok(after),
-                                    false => self.update_of(name, change),
+                                match self.swap(at, known.clone(), &change)? {
+                                    Some(after) => Ok(after),
+                                    None => self.update_of(at, change),
                                 }
                             }
 
                             pub(crate) fn update_of(
                                 &self,
-                                (name, inode): (&EntryName, InodeNumber),
+                                name: (&EntryName, InodeNumber),
                                 change: impl Fn(&mut Attributes) -> Result<()>,
                             ) -> Result<Attributes> {
                                 loop {
-                                    let before = self.files.lock()[at(inode)].clone();
-                                    let mut after = before.clone();
-                                    change(&mut after)?;
-                                    let known = KnownFile {
-                                        name: name.name.clone(),
-                                        inode,
-                                        before,
-                                        after: after.clone(),
-                                    };
-                                    if self.update_all_known(InodeNumber(1), &[known])? {
+                                    let before = self.files.lock()[at(name.1)].clone();
+                                    if let Some(after) = self.swap(name, before, &change)? {
                                         return Ok(after);
                                     }
                                 }
@@ -416,9 +412,7 @@ macro_rules! stories {
                         assert!(!tier.is_open(0), "it is closed, and cannot be moved");
                     }
                 });
-                for thread in [other, mover] {
-                    thread.join().expect("it ends");
-                }
+                other.join().and(mover.join()).expect("both end");
             }
 
             /// Closes that nobody asks for are noted by the thread, which ends where nothing is closed for a while.
@@ -459,9 +453,7 @@ macro_rules! stories {
                 let unmounts = spawn(&tier, |tier| {
                     note_all(&tier.base);
                 });
-                for thread in [other, unmounts] {
-                    thread.join().expect("it ends");
-                }
+                other.join().and(unmounts.join()).expect("both end");
                 note_all(&tier.base);
                 assert_eq!(tier.stored(0).size, THEIRS, "another node has written it since");
             }
