@@ -9,27 +9,35 @@ struct Source {
     name: &'static str,
     /// Below `crates`.
     path: &'static str,
-    /// Constants with smaller values, so that few threads reach all states.
+    /// Constants with smaller values, so that few threads reach all states, and what stands in for more of the product
+    /// beside the stories.
     smaller: &'static [(&'static str, &'static str)],
     /// For each canary its name, a text that occurs once in the source, and the wrong text in its place.
     canaries: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// The primitives that are replaced, wherever a source names them.
-const PRIMITIVES: [(&str, &str); 9] = [
+const PRIMITIVES: [(&str, &str); 15] = [
+    // What is beside it in its crate is beside the stories.
+    ("use crate::", "use super::"),
     ("use parking_lot::", "use crate::sync::"),
     ("use std::sync::atomic::", "use shuttle::sync::atomic::"),
     ("use std::thread::", "use shuttle::thread::"),
+    ("use std::thread;", "use shuttle::thread;"),
     ("std::thread::Builder", "shuttle::thread::Builder"),
     ("use halocline_os::clock::Clock;", "use crate::sync::Clock;"),
-    ("use crate::clock::Clock;", "use crate::sync::Clock;"),
+    ("use super::clock::Clock;", "use crate::sync::Clock;"),
     ("use halocline_meta::lease::Lease;", "use crate::sync::Lease;"),
     // What these do elsewhere stands in for it beside the stories.
     ("use halocline_api::", "use super::halocline_api::"),
+    ("use halocline_cluster::", "use super::halocline_cluster::"),
     ("use halocline_vfs::", "use super::halocline_vfs::"),
+    ("tracing::debug!", "crate::sync::told!"),
+    ("tracing::warn!", "crate::sync::told!"),
+    ("tracing::error!", "crate::sync::told!"),
 ];
 
-const SOURCES: [Source; 8] = [
+const SOURCES: [Source; 12] = [
     Source {
         name: "range_lock",
         path: "cache/src/range_lock.rs",
@@ -148,6 +156,88 @@ const SOURCES: [Source; 8] = [
             "        if files.get(&number).is_some_and(|now| now.move_number == move_number) {",
             "        if files.get(&number).is_some() {",
         )],
+    },
+    Source {
+        name: "waiting_closes",
+        path: "shared_tier/src/waiting_closes.rs",
+        smaller: &[],
+        canaries: &[],
+    },
+    Source {
+        name: "closes",
+        path: "shared_tier/src/closes.rs",
+        smaller: &[
+            ("use std::fs::File;", "use super::fs::File;"),
+            (
+                "const PAUSE: Duration = Duration::from_millis(5);",
+                "const PAUSE: Duration = Duration::MAX;",
+            ),
+            ("const IDLE_PAUSES_MAX: u32 = 20;", "const IDLE_PAUSES_MAX: u32 = 2;"),
+        ],
+        canaries: &[
+            (
+                "what_was_opened_again_is_noted",
+                "            Some(noting) if noting.closes_later => files.push((node, noting)),\n            Some(_) => {}\n",
+                "            Some(noting) => files.push((node, noting)),\n",
+            ),
+            (
+                "who_wants_them_noted_does_not_wait",
+                "    let _one_after_another = base.closes.noting.lock();\n",
+                "",
+            ),
+            (
+                "what_is_in_the_way_is_forgotten",
+                "            None => base.closes.waiting.lock().files.push(node.clone()),\n",
+                "            None => {}\n",
+            ),
+            (
+                "the_thread_ends_with_closes_that_wait",
+                "        if waiting.files.is_empty() {\n            waiting.has_thread = false;",
+                "        if true {\n            waiting.has_thread = false;",
+            ),
+            (
+                "the_thread_is_thought_to_run",
+                "            waiting.has_thread = false;\n            return;",
+                "            return;",
+            ),
+            // As it was until this found it.
+            (
+                "a_file_of_others_is_taken_over",
+                "        let written = written.filter(|_| attributes.may_have_open(own));\n",
+                "",
+            ),
+        ],
+    },
+    Source {
+        name: "lease",
+        path: "cluster/src/agent/lease.rs",
+        smaller: &[("use crate::sync::Clock;", "use super::clock::Clock;")],
+        canaries: &[],
+    },
+    Source {
+        name: "own_session",
+        path: "cluster/src/agent/own_session.rs",
+        smaller: &[
+            ("use crate::sync::Clock;", "use super::clock::Clock;"),
+            ("store: &dyn crate::store::Store,", "store: &dyn Store,"),
+        ],
+        canaries: &[
+            (
+                "a_lease_is_renewed_while_it_is_regained",
+                "        let _regaining = self.regaining.lock();\n        self.drop_what_is_unsure()?;\n",
+                "        self.drop_what_is_unsure()?;\n",
+            ),
+            (
+                "a_refused_renewal_counts",
+                "        if renewed {\n            self.holds_since(sent);\n        }\n",
+                "        self.holds_since(sent);\n",
+            ),
+            (
+                "one_thread_is_woken",
+                "        *self.woken.lock() = true;\n        self.changed.notify_all();\n",
+                "        *self.woken.lock() = true;\n        self.changed.notify_one();\n",
+            ),
+        ],
     },
     Source {
         name: "background",

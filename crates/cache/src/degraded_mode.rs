@@ -100,14 +100,25 @@ impl DegradedMode {
         let mut copied = Copied::new();
         let bytes = self.copy_to_origin(file, id, &mut copied)?;
         if bytes > 0 {
-            self.mappings.unmap(id, WHOLE)?;
-            assert_eq!(
-                self.store.dmt.index().dirty_bytes(id),
-                0,
-                "I7: the origin alone has all of the file"
-            );
+            self.let_go(id, bytes)?;
         }
         Ok(bytes)
+    }
+
+    /// Abandons a file's mappings, of whose dirty bytes the origin has `brought`, durably. The caller holds `range` and
+    /// `writeback` of the whole file.
+    fn let_go(&self, id: FileId, brought: u64) -> Result<()> {
+        self.check_brought(id, brought);
+        self.mappings.unmap(id, WHOLE)?;
+        self.check_brought(id, 0);
+        Ok(())
+    }
+
+    /// # Panics
+    /// If more of a file is dirty than `brought`.
+    fn check_brought(&self, id: FileId, brought: u64) {
+        let dirty = self.store.dmt.index().dirty_bytes(id);
+        assert!(dirty <= brought, "I7: the origin lacks {} dirty bytes", dirty - brought);
     }
 
     /// Copies dirty bytes of a file to the origin, except extents that `copied` has in their current generation, and
@@ -264,4 +275,25 @@ fn missing_dirty(record: &FileRecord) -> Error {
         format!("{} is not there any more and has dirty bytes", record.path.display()),
         "mount again: it is searched for then",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::test_engine::one_dirty_file;
+
+    #[test]
+    #[should_panic(expected = "I7: the origin lacks 4096 dirty bytes")]
+    fn i7_bytes_that_the_origin_lacks_are_not_let_go_of() {
+        let (engine, id, _dirs) = one_dirty_file();
+        drop(engine.components.degraded_mode.let_go(id, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "I7: the origin lacks 4096 dirty bytes")]
+    fn i7_a_byte_that_is_dirty_after_all_were_brought_is_seen() {
+        let (engine, id, _dirs) = one_dirty_file();
+        let brought = engine.base.store.dmt.index().dirty_bytes(id);
+        engine.components.degraded_mode.check_brought(id, brought);
+        engine.components.degraded_mode.check_brought(id, 0);
+    }
 }

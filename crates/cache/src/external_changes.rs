@@ -192,8 +192,6 @@ impl ExternalChanges {
                 self.drop_clean(id)?;
             } else {
                 self.keep_origins_version(file, id)?;
-                let left = self.store.dmt.index().dirty_bytes(id);
-                assert_eq!(left, 0, "I9: no dirty byte can go over what others wrote");
                 // The held time belongs to a write that is no longer in the file.
                 file.let_mtime_go(None);
             }
@@ -225,7 +223,22 @@ impl ExternalChanges {
                 path.display()
             );
         }
-        self.mappings.unmap(id, WHOLE)
+        self.let_go(id, dirty.iter().map(|extent| extent.range.len()).sum())
+    }
+
+    /// Drops what is cached of a file that others changed, of whose dirty bytes these are `saved`.
+    fn let_go(&self, id: FileId, saved: u64) -> Result<()> {
+        self.check_saved(id, saved);
+        self.mappings.unmap(id, WHOLE)?;
+        self.check_saved(id, 0);
+        Ok(())
+    }
+
+    /// # Panics
+    /// If more of a file is dirty than `saved`: the rest would be lost, or go over what others wrote.
+    fn check_saved(&self, id: FileId, saved: u64) {
+        let dirty = self.store.dmt.index().dirty_bytes(id);
+        assert!(dirty <= saved, "I9: {} dirty bytes are not saved", dirty - saved);
     }
 
     /// Others removed the file's last name. Programs that have it open can use it until they close it, as usual; its
@@ -243,7 +256,7 @@ impl ExternalChanges {
                 self.save(id, &path, &dirty, "the origin's file was removed or replaced")?;
             }
             if !file.is_open() {
-                self.mappings.unmap(id, WHOLE)?;
+                self.let_go(id, dirty.iter().map(|extent| extent.range.len()).sum())?;
             }
         }
         file.unlinked.store(true, Ordering::SeqCst);
@@ -372,5 +385,26 @@ fn create(dir: &PrivateDir, id: FileId, now_ms: u64) -> Result<(String, File)> {
             Err(error) if error.errno() == libc::EEXIST => at += 1,
             made => return Ok((name, made?)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::test_engine::one_dirty_file;
+
+    #[test]
+    #[should_panic(expected = "I9: 4096 dirty bytes are not saved")]
+    fn i9_bytes_that_are_not_saved_are_not_dropped() {
+        let (engine, id, _dirs) = one_dirty_file();
+        drop(engine.components.external.let_go(id, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "I9: 4096 dirty bytes are not saved")]
+    fn i9_a_byte_that_is_dirty_after_all_were_saved_is_seen() {
+        let (engine, id, _dirs) = one_dirty_file();
+        let saved = engine.base.store.dmt.index().dirty_bytes(id);
+        engine.components.external.check_saved(id, saved);
+        engine.components.external.check_saved(id, 0);
     }
 }

@@ -94,6 +94,8 @@ mod session;
 mod settings;
 mod status;
 mod status_notes;
+#[cfg(test)]
+mod test_engine;
 
 pub use engine::ExtentEngine;
 pub use servers::{CacheServers, Decorations};

@@ -386,3 +386,17 @@ fn gaps(whole: ByteRange, sorted: &[ByteRange]) -> Vec<ByteRange> {
     }
     gaps
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::memory::Disk;
+
+    #[test]
+    #[should_panic(expected = "I5: more bytes given back than were in use")]
+    fn i5_no_more_is_given_back_than_was_in_use() {
+        let space = Space::new(1 << 20, Arc::new(Disk::default().open()), 1 << 20);
+        assert!(space.take(BLOCK));
+        space.give_back(BLOCK + 1);
+    }
+}

@@ -137,7 +137,7 @@ impl RangeMap {
         assert!(start < entry.end, "an extent holds a byte");
         debug_assert!(
             self.overlapping(ByteRange::new(start, entry.end)).next().is_none(),
-            "extents do not overlap (I2)"
+            "I2: no byte has two extents"
         );
         if entry.dirty() {
             self.dirty.insert(start);
@@ -145,7 +145,7 @@ impl RangeMap {
             *self.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
         }
         let before = self.extents.insert(start, entry);
-        assert!(before.is_none(), "two extents begin at one byte (I2)");
+        assert!(before.is_none(), "I2: no byte has two extents");
     }
 
     /// Removes the extent that starts at `start`.

@@ -12,6 +12,8 @@ mod archive_queue;
 mod backpressure;
 mod bell;
 mod changes;
+mod closes;
+mod own_session;
 mod pending_syncs;
 mod queue;
 mod range_lock;

@@ -1,7 +1,7 @@
 //! The primitives that sources of the product name, as they use them, over those that shuttle explores.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,6 +25,15 @@ impl<T> Mutex<T> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         MutexGuard { mutex: self, held: Some(held) }
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = match self.0.try_lock() {
+            Err(TryLockError::WouldBlock) => return None,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Ok(held) => held,
+        };
+        Some(MutexGuard { mutex: self, held: Some(held) })
     }
 }
 
@@ -85,6 +94,12 @@ impl Clock {
         since.elapsed()
     }
 
+    /// Others may run meanwhile.
+    #[expect(clippy::unused_self, reason = "as the clock that it stands for")]
+    pub(crate) fn sleep(self, _time: Duration) {
+        shuttle::thread::yield_now();
+    }
+
     pub(crate) fn wait_while<T>(
         self,
         changed: &Condvar,
@@ -107,6 +122,14 @@ impl Clock {
         false
     }
 }
+
+/// What is logged: evaluated, and told nobody.
+macro_rules! told {
+    ($($what:tt)*) => {
+        drop(format!($($what)*))
+    };
+}
+pub(crate) use told;
 
 /// What a change of the origin tells the lease.
 #[derive(Debug, Default)]

@@ -192,12 +192,14 @@ pub(crate) fn note_close(base: &Base, inode: &Inode, noting: &mut Noting, file: 
 }
 
 /// Notes a close in a file's attributes. Size and times of a written file are read at each try: another node may have
-/// written, and noted more, since the one before.
+/// written, and noted more, since the one before. Others remove the note of this session's open once its lease is over:
+/// then size and times are theirs.
 pub(crate) fn closing(
     own: Session,
     written: Option<&File>,
 ) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
     move |attributes| {
+        let written = written.filter(|_| attributes.may_have_open(own));
         if let Some(data) = written.and_then(|file| stat_descriptor(file).ok()) {
             take_over(attributes, &data);
         }

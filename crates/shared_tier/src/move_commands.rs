@@ -48,8 +48,13 @@ const IS_OPEN: &str = "a program on some node has it open, or changed it meanwhi
      killed meanwhile, mount that again, and move it there";
 const NO_ROOM: &str = "there is no room: free some, or raise the limit";
 
+/// The sizes that the store has of files, which may be any numbers, and those of sparse files, are together at most this.
+fn sum_of<'a>(files: impl IntoIterator<Item = &'a SelectedFile>) -> u64 {
+    files.into_iter().fold(0, |sum, file| sum.saturating_add(file.size))
+}
+
 fn skip(file: SelectedFile, reason: String, report: &mut MoveReport) {
-    report.left_bytes += file.size;
+    report.left_bytes = report.left_bytes.saturating_add(file.size);
     report.skipped.push(Skipped { path: file.path, reason });
 }
 
@@ -76,7 +81,7 @@ impl Turn<'_, '_> {
     /// Reports that so many more bytes were copied; says whether to go on.
     fn tell(&self, path: &Path, copied: u64) -> ControlFlow<()> {
         let mut told = self.told.lock();
-        told.done_bytes += copied;
+        told.done_bytes = told.done_bytes.saturating_add(copied);
         let (done_bytes, total_bytes) = (told.done_bytes, told.total_bytes);
         let path = path.to_owned();
         told.stops |= (told.progress)(Progress { done_bytes, total_bytes, path }).is_break();
@@ -147,9 +152,11 @@ impl MoveCommands<'_> {
             SSD => {
                 self.executor.room_for(0).map_or(0, |room| room.free).saturating_add(may_leave())
             }
-            _ => {
-                self.base.places.totals(SHARED).map_or(u64::MAX, |all| all.f_bavail * all.f_frsize)
-            }
+            _ => self
+                .base
+                .places
+                .totals(SHARED)
+                .map_or(u64::MAX, |all| all.f_bavail.saturating_mul(all.f_frsize)),
         };
         let mut stay = Vec::new();
         for (at, file) in files.iter().enumerate() {
@@ -215,7 +222,7 @@ impl MoveCommands<'_> {
             }
             let more = self.move_all(files, dry_run, &mut *progress);
             report = MoveReport {
-                bytes: report.bytes + more.bytes,
+                bytes: report.bytes.saturating_add(more.bytes),
                 files: report.files + more.files,
                 already_files: report.already_files + more.already_files,
                 seconds: report.seconds + more.seconds,
@@ -255,14 +262,14 @@ impl MoveCommands<'_> {
             }
             report.skipped.reverse();
             report.files = files.len() as u64;
-            report.bytes = files.iter().map(|file| file.size).sum();
+            report.bytes = sum_of(&files);
             return report;
         }
         let told = Mutex::new(CommandProgress {
             report,
             progress,
             done_bytes: 0,
-            total_bytes: files.iter().map(|file| file.size).sum(),
+            total_bytes: sum_of(&files),
             stops: false,
         });
         let mut left = VecDeque::from(files);
@@ -276,7 +283,7 @@ impl MoveCommands<'_> {
             clock.sleep(PAUSE);
         }
         let mut report = told.into_inner().report;
-        report.left_bytes += left.iter().map(|file| file.size).sum::<u64>();
+        report.left_bytes = report.left_bytes.saturating_add(sum_of(&left));
         report.seconds = clock.elapsed(begun).as_secs_f64();
         report
     }
@@ -333,7 +340,8 @@ impl MoveCommands<'_> {
         let reason = match moved {
             Ok(Moved::Done(_)) => {
                 let report = &mut turn.told.lock().report;
-                (report.files, report.bytes) = (report.files + 1, report.bytes + file.size);
+                report.files += 1;
+                report.bytes = report.bytes.saturating_add(file.size);
                 return None;
             }
             Ok(Moved::Already) => {
@@ -395,5 +403,38 @@ impl MoveCommands<'_> {
         let is_open = node.attributes.many_opens || !node.attributes.opens.iter().all(is_over);
         files.push(SelectedFile { path, name, inode: node.inode, size, place, is_there, is_open });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_cluster::names::attributes::RelativePath;
+    use halocline_model::namespace::{Name, ROOT};
+
+    use super::*;
+
+    /// Regression: the sizes of a few sparse files, or forged ones, ended a command with a panic.
+    #[test]
+    fn sizes_that_no_disk_has_are_added_up() {
+        let file = || SelectedFile {
+            path: "f".into(),
+            name: EntryName { directory: ROOT, name: Name::from("f") },
+            inode: InodeNumber(7),
+            size: u64::MAX / 2,
+            place: Location {
+                node: None,
+                tier: SHARED,
+                base: ROOT.0,
+                path: RelativePath::new(b"f").unwrap(),
+            },
+            is_there: false,
+            is_open: false,
+        };
+        assert_eq!(sum_of(&[file(), file(), file()]), u64::MAX);
+        let mut report = MoveReport::default();
+        for _ in 0..3 {
+            skip(file(), NO_ROOM.to_owned(), &mut report);
+        }
+        assert_eq!((report.left_bytes, report.skipped.len()), (u64::MAX, 3));
     }
 }

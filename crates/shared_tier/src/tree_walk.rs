@@ -9,6 +9,7 @@ use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Failure, Namespace, Node};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
+use rustc_hash::FxHashSet;
 
 use crate::base::Base;
 use crate::entry_names::os;
@@ -70,6 +71,8 @@ fn walk(
     if let Some(name) = found.name.filter(|_| found.node.attributes.kind != Kind::Directory) {
         return each(path.to_owned(), name, found.node);
     }
+    // A store whose names somebody forged may have directories in a circle.
+    let mut seen = FxHashSet::from_iter([found.node.inode]);
     let mut todo = vec![(path.to_owned(), found.node.inode)];
     while let Some((path, directory)) = todo.pop() {
         let mut after = 0;
@@ -78,7 +81,9 @@ fn walk(
                 after = one.cursor;
                 let path = path.join(os(&one.name));
                 if one.is_directory {
-                    todo.push((path, one.inode));
+                    if seen.insert(one.inode) {
+                        todo.push((path, one.inode));
+                    }
                     continue;
                 }
                 let name = EntryName { directory, name: one.name };
@@ -104,5 +109,45 @@ fn unless_gone<T>(answer: std::result::Result<T, Failure>) -> Result<Option<T>> 
         Ok(found) => Ok(Some(found)),
         Err(Failure::Refused(_)) => Ok(None),
         Err(failure) => Err(of_names(failure)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use halocline_cluster::names::NameStore;
+    use halocline_cluster::names::attributes::Attributes;
+    use halocline_cluster::names::memory::MemoryNames;
+    use halocline_cluster::names::namespace::WaitLimit;
+    use halocline_model::namespace::{Change, Entry, Name, ROOT, Script};
+    use halocline_model::token::Session;
+
+    use super::*;
+
+    /// Regression: a command walked in a circle until it had used up the memory.
+    #[test]
+    fn forged_directories_in_a_circle_are_walked_once() {
+        let store = Arc::new(MemoryNames::default());
+        let new = |kind| Attributes::new(kind, 0o755, 0);
+        Namespace::format(&*store, &new(Kind::Directory)).unwrap();
+        let names = Namespace::open(Arc::clone(&store) as _, Session(1), WaitLimit::default());
+        let names = names.unwrap();
+        let at = |directory, name: &str| EntryName { directory, name: Name::from(name) };
+        let below = names.make_directory(&at(ROOT, "d"), &new(Kind::Directory)).unwrap().inode;
+        names.create(&at(below, "f"), &new(Kind::File)).unwrap();
+        for circle in [ROOT, below] {
+            let name = Name::from(circle.0.to_string().as_str());
+            let forged = Change::Name(name, None, Some(Entry::Directory(circle)));
+            store.run(below, &Script::Alone(vec![forged])).unwrap();
+        }
+        let found = FoundNode { name: None, node: names.directory(ROOT).unwrap() };
+        let mut files = Vec::new();
+        let mut each = |path: PathBuf, _, _| {
+            files.push(path);
+            if files.len() > 9 { Err(Error::invalid("a circle", "end")) } else { Ok(()) }
+        };
+        walk(&names, Path::new(""), found, &mut each).unwrap();
+        assert_eq!(files, [PathBuf::from("d/f")]);
     }
 }

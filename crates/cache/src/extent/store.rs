@@ -242,3 +242,20 @@ impl ExtentStore {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_engine::one_dirty_file;
+
+    #[test]
+    #[should_panic(
+        expected = "I2: what is punched are whole blocks, which nobody else has bytes in"
+    )]
+    fn i2_no_part_of_a_block_is_punched() {
+        let (engine, file, _dirs) = one_dirty_file();
+        let placement = engine.base.store.dmt.index().extents(file)[0].placement;
+        let range = ByteRange::new(0, 1);
+        drop(engine.base.store.free(&[Discard { file, range, placement }]));
+    }
+}

@@ -355,7 +355,9 @@ impl OwnSession {
         // No permit begins meanwhile, and answers to earlier requests are ignored.
         self.lease.lapse();
         add(&self.counters.lapses);
-        self.files.drop_what_is_unsure()
+        self.files.drop_what_is_unsure()?;
+        assert!(!self.lease.runs(), "I12: a lease began before all that is unsure was dropped");
+        Ok(())
     }
 
     /// Asserts file by file what the node holds, because the store may have forgotten it.

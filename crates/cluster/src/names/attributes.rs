@@ -145,6 +145,12 @@ impl Attributes {
         self.opens.retain(|open| open.session != session);
     }
 
+    /// Whether a session may have it open: there may be more opens than are noted one by one.
+    #[must_use]
+    pub fn may_have_open(&self, session: Session) -> bool {
+        self.many_opens || self.opens.iter().any(|open| open.session == session)
+    }
+
     /// Whether size and times may be stale here, and current only in the file with the bytes.
     #[must_use]
     pub fn is_written(&self) -> bool {

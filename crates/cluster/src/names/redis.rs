@@ -328,7 +328,7 @@ impl NameStore for RedisNames {
     fn reserve(&self, count: u64) -> Result<u64> {
         let mut script = self.about_partition(&self.scripts.reserve, 0);
         script.arg(self.epoch(0)).arg(count);
-        first_reserved(&self.ask(0, &script)?)
+        first_reserved(&self.ask(0, &script)?, count)
     }
 
     fn shards(&self) -> Result<Vec<InodeNumber>> {

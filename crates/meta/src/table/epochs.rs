@@ -58,3 +58,16 @@ impl Epochs {
         self.completed.fetch_max(epoch, AcqRel);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "I4: a barrier over an epoch that is open")]
+    fn i4_a_barrier_covers_no_epoch_that_is_open() {
+        let epochs = Epochs::after(6, 5);
+        epochs.cut.store(7, Release);
+        epochs.closed();
+    }
+}

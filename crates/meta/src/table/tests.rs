@@ -130,3 +130,55 @@ fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
     assert_eq!((recovery.last_shutdown, recovery.dropped.len()), (Shutdown::PowerLost, 1));
     assert_eq!(recovery.dropped[0].dirty_bytes, BLOCK);
 }
+
+/// Tables with a file that has two dirty blocks.
+fn dirty() -> (ExtentTable, crate::FileId, tempfile::TempDir) {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let (table, _) = open(dir.path(), &disk).unwrap();
+    let file = table.files().register(OriginKey { inode: 1, born_ns: 1 }, Path::new("a")).unwrap();
+    assert!(table.blocks().reserve(file, blocks(0, 2), HERE));
+    table.changes().map(file, blocks(0, 2), HERE, true).unwrap();
+    (table, file, dir)
+}
+
+#[test]
+#[should_panic(expected = "I3: dirty data is never evicted")]
+fn i3_what_is_dirty_is_not_evicted_whoever_asks() {
+    let (table, file, _dir) = dirty();
+    let state = table.index().files().state(file).unwrap();
+    table.index().edit(&state).evict(0, &mut Vec::new());
+}
+
+#[test]
+#[should_panic(expected = "I3: dirty extents do not become clean by merging")]
+fn i3_what_is_dirty_does_not_become_clean_by_merging() {
+    let (table, file, _dir) = dirty();
+    let state = table.index().files().state(file).unwrap();
+    let intent = crate::write_intent::WriteIntent { range: blocks(0, 2), epoch: 1 };
+    let index = table.index();
+    let mut edit = index.edit(&state);
+    edit.add_intent(intent);
+    edit.merge(intent, 1);
+}
+
+#[test]
+#[should_panic(expected = "I2: no byte has two extents")]
+fn i2_a_byte_has_one_extent() {
+    let (table, file, _dir) = dirty();
+    let state = table.index().files().state(file).unwrap();
+    let found = table.index().recorded(file);
+    assert_eq!(found.len(), 1);
+    let record = state.mapped().extents.entries().next().unwrap().1.record(blocks(0, 2));
+    table.index().edit(&state).map(record);
+}
+
+#[test]
+#[should_panic(expected = "I5: whole blocks only")]
+fn i5_only_whole_blocks_are_free_again() {
+    let (table, file, _dir) = dirty();
+    table.blocks().discarded(&crate::Discard {
+        file,
+        range: ByteRange::new(1, BLOCK),
+        placement: HERE,
+    });
+}

@@ -333,3 +333,14 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     assert_eq!(fs::read_to_string(disks.at("shared/users")).unwrap(), "kept");
     assert_eq!(fs::read_dir(disks.at("shared")).unwrap().count(), 2, "that, and our directory");
 }
+
+#[test]
+#[should_panic(expected = "I15: the copy that is removed is not the one that the store names")]
+fn i15_the_copy_that_the_store_names_is_not_removed() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    let place = make(&one, &[], "f", 7);
+    let source = one.begin_move(&place, 7, 8).unwrap();
+    let arrived = one.copy(&source, SHARED, (&[], &name("f")), 7, &mut |_| true).unwrap();
+    drop(one.end_move(&arrived.place, &arrived, 7));
+}

@@ -36,7 +36,8 @@ pub(crate) const COPY_SLACK: u64 = 16 << 10;
 
 /// How many files to move at once, given the sizes of the first ones; at most [`PARALLEL_MAX`].
 pub(crate) fn at_once(first: &[u64]) -> usize {
-    let mean = first.iter().sum::<u64>() / (first.len() as u64).max(1);
+    let sum = first.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
+    let mean = sum / (first.len() as u64).max(1);
     let at_once = usize::try_from(BYTES_AT_ONCE / mean.max(1)).unwrap_or(PARALLEL_MAX);
     at_once.clamp(1, PARALLEL_MAX)
 }
@@ -337,5 +338,17 @@ impl Executor {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_any_sizes_move_at_once() {
+        assert_eq!(at_once(&[u64::MAX; 3]), 1);
+        assert_eq!(at_once(&[]), PARALLEL_MAX);
+        assert_eq!(at_once(&[4096; 3]), PARALLEL_MAX);
     }
 }

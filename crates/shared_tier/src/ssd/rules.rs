@@ -12,6 +12,8 @@ use halocline_os::private::{PrivateDir, Use};
 use parking_lot::RwLock;
 use rustix::fs::{FlockOperation, flock};
 
+use crate::stat_conversion::joined;
+
 /// The file beside the rules that is locked while they are changed.
 const LOCK: &str = "rules.lock";
 /// The file with the rules, as [`Globs`] name it.
@@ -45,7 +47,7 @@ impl Rules {
 
     fn stamp(&self) -> Option<Stamp> {
         let found = std::fs::symlink_metadata(self.common.join(RULES)).ok()?;
-        Some((found.ino(), found.mtime() * 1_000_000_000 + found.mtime_nsec(), found.len()))
+        Some((found.ino(), joined(found.mtime(), found.mtime_nsec()), found.len()))
     }
 
     fn read(&self) -> Result<State> {
@@ -111,7 +113,23 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
+
+    /// Regression: whoever may write to the disk ended the mount with a time after 2262.
+    #[test]
+    fn a_time_far_away_is_a_stamp_like_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let common = PrivateDir::make(&dir.path().join("common")).unwrap().path().to_owned();
+        let rules = Rules::load(&common, Vec::new(), Vec::new()).unwrap();
+        rules.change(&RuleChange::Pin("a/**".into())).unwrap();
+        let file = File::options().write(true).open(common.join(RULES)).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(10_000_000_000)).unwrap();
+        assert!(rules.refresh().unwrap());
+        assert!(rules.pins("a/b".as_ref()));
+    }
 
     #[test]
     fn what_one_node_changes_the_others_heed_and_nothing_of_two_is_lost() {

@@ -48,13 +48,13 @@ pub(super) fn current(answer: Elements) -> Result<Elements> {
     Ok(answer)
 }
 
-/// The first of the numbers that were reserved.
-pub(super) fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
-    match elements {
-        // 1 is the root.
-        [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
-        _ => Err(unsound("no number")),
-    }
+/// The first of `count` numbers that were reserved.
+pub(super) fn first_reserved(elements: &[Vec<u8>], count: u64) -> Result<u64> {
+    let [_, last] = elements else { return Err(unsound("no number")) };
+    // 1 is the root.
+    let first = number(last)?.checked_add(2);
+    let first = first.filter(|first| first.checked_add(count).is_some());
+    first.ok_or_else(|| unsound("no number is left"))
 }
 
 /// Parses the answer of a script of a shard, and what a change says about its directory.
@@ -169,6 +169,15 @@ mod tests {
         for name in [&b""[..], b".", b"..", b"/", b"a/b", b"/a", b"a/", b"a\0b", &[b'a'; 256]] {
             assert!(page_of(name).is_err(), "{}", name.escape_ascii());
         }
+    }
+
+    /// Regression: a repair added up, and panicked, where a store said that nearly all numbers were used.
+    #[test]
+    fn numbers_of_which_not_all_are_left_are_refused() {
+        let last = |left: u64| [b"done".to_vec(), (u64::MAX - left).to_string().into()];
+        assert_eq!(first_reserved(&last(4098), 4096).unwrap(), u64::MAX - 4096);
+        assert!(first_reserved(&last(4097), 4096).is_err());
+        assert!(first_reserved(&last(0), 0).is_err());
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl NameStore for Hostile {
         Ok(())
     }
 
-    fn reserve(&self, _: u64) -> Result<u64> {
-        first_reserved(&self.next()?)
+    fn reserve(&self, count: u64) -> Result<u64> {
+        first_reserved(&self.next()?, count)
     }
 
     fn shards(&self) -> Result<Vec<InodeNumber>> {
