@@ -12,6 +12,7 @@ use halocline_testkit::nodes::{self, Nodes};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::SharedTiers;
+use halocline_testkit::skipping::skip;
 use rustix::fs::{Uid, XattrFlags, fsetxattr};
 use rustix::thread::set_thread_res_uid;
 
@@ -22,7 +23,7 @@ const NOBODY: u32 = 65534;
 /// on caches of one origin.
 fn on_two_nodes(test: impl Fn([PathBuf; 2])) {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP: mounting for all users needs root");
+        skip("mounting for all users needs root");
         return;
     }
     let Some(scratch) = Scratch::with_mountpoints(program!(), &TIERS) else { return };

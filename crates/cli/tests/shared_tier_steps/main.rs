@@ -37,9 +37,9 @@ fn chosen(only: &str) -> Vec<(usize, usize)> {
     };
     let (operations, failures) = (ALL.map(|it| it.name), FAILURES.map(Failure::name));
     for part in &beginnings {
-        let mut names = operations.iter().chain(&failures);
+        let mut all = operations.iter().chain(&failures);
         assert!(
-            names.any(|name| name.starts_with(part)),
+            all.any(|name| name.starts_with(part)),
             "HALOCLINE_STEP_ONLY: nothing is called {part:?}"
         );
     }

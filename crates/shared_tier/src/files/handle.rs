@@ -84,7 +84,7 @@ impl Handle {
 
     /// Whether a change of its contents must take rights away.
     pub(crate) fn has_privileges(&self) -> bool {
-        has_privileges(&*self.file)
+        has_privileges(&self.file)
     }
 
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
