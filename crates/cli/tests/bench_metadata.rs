@@ -99,6 +99,37 @@ fn a_store_that_runs_has_none_of_it_afterwards() {
 }
 
 #[test]
+fn clusters_of_so_many_masters_are_measured_in_turn_and_leave_nothing() {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        skip("there is no redis-server");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--store", "--masters", "1,3", "--clients", "1,2", "--plot", "p.svg"];
+    let found = results(&bench(dir.path(), &[&args[..], &["--json"]].concat()));
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 9);
+    for (masters, clients) in [(1, 1), (1, 2), (3, 1), (3, 2)] {
+        let of = rows.iter().filter(|row| row["masters"] == masters && row["clients"] == clients);
+        let operations: Vec<_> = of.map(|row| row["operations"].as_u64().unwrap()).collect();
+        assert_eq!(operations, [clients * 20; 9], "{masters} masters");
+    }
+    let worked = |row: &Value| row["server_us_per_operation"].as_f64().is_some_and(|us| us > 0.0);
+    assert!(rows.iter().all(worked), "{rows:?}");
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the plot is left: {left:?}");
+    let told = bench(dir.path(), &args);
+    let told = format!("{told:?}");
+    assert!(told.contains("by 2 clients:") && told.contains("with 3 masters"), "{told}");
+    for refused in [&["--masters", "2"][..], &["--masters", "2", "--store", "redis://127.0.0.1:1"]]
+    {
+        let done = bench(dir.path(), refused);
+        assert_eq!(done.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&done.stderr).contains("give --store"), "{done:?}");
+    }
+}
+
+#[test]
 fn a_simulation_needs_a_server_of_its_own_and_a_single_client() {
     let dir = tempfile::tempdir().unwrap();
     for args in [&["--store", "redis://127.0.0.1:1"][..], &["--store", "--clients", "2,4"]] {

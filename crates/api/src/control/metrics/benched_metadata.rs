@@ -39,6 +39,11 @@ pub(super) const BENCH_METADATA: &[Metric] = &[
     metric("mounts[].seconds", "seconds", "From the first to the last."),
     metric("mounts[].per_second", "1/second", "Operations in a second."),
     metric("mounts[].of_tier", "number or null", "Over that of the tier of one node."),
+    metric(
+        "rows[].masters",
+        "number or null",
+        "With `--masters`: of the cluster that the benchmark started.",
+    ),
     metric("rows[].clients", "number", "Clients at once, each with a connection."),
     metric(
         "rows[].operation",

@@ -26,7 +26,7 @@ use self::record::{Large, Results, Setup};
 use self::row::Row;
 use super::interrupted;
 use super::report_args::ReportArgs;
-use super::store_server::Server;
+use super::store_server::{Halves, Server};
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say};
@@ -45,7 +45,8 @@ const FILES: u32 = 5000;
 /// all in one, and ask the store of names itself, without a mount: a server of Redis that the
 /// benchmark starts and ends, or the one at the URL. Beside each number of creates stands what the server's own
 /// benchmark (redis-benchmark) reaches with the same script and as many connections. Load and server share this
-/// machine's processors.
+/// machine's processors. With --masters, the same on clusters that the benchmark starts, each with so many masters; masters
+/// are bound to one half of the processors, and the load to the other.
 #[derive(Debug, Args)]
 pub(super) struct MetadataArgs {
     /// The store itself: a server that is started for it, or one of Redis or Valkey that runs already
@@ -66,6 +67,9 @@ pub(super) struct MetadataArgs {
     /// Also one directory of so many entries, made by most clients at once and listed by one, from 1000 to 100000000
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     entries: Option<u64>,
+    /// Numbers of masters of Redis Clusters that the benchmark starts, each from 1 to 16, instead of a single server
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=16), conflicts_with_all = ["simulate", "entries", "nodes"])]
+    masters: Vec<u32>,
     /// Carry the times of creates to 10,000 nodes by a simulation, which first reproduces what was measured: needs the
     /// server that the benchmark starts, and a single client among the numbers of clients
     #[arg(long)]
@@ -80,9 +84,9 @@ pub(super) struct MetadataArgs {
 /// Measures and reports.
 pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let Some(store) = &args.store else {
-        if args.entries.is_some() || args.simulate {
+        if args.entries.is_some() || args.simulate || !args.masters.is_empty() {
             return Err(Failure::refused(
-                "--entries and --simulate ask the store itself: give --store",
+                "--entries, --masters and --simulate ask the store itself: give --store",
             ));
         }
         return mounts::execute(args);
@@ -94,14 +98,20 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
              is alone; give --store without a URL, and 1 among --clients",
         ));
     }
+    if !(store.is_empty() || args.masters.is_empty()) {
+        return Err(Failure::refused(
+            "--masters: the benchmark starts them; give --store without a URL",
+        ));
+    }
     let mut signals = Signals::catch()?;
-    let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
-    let measured = measure(args, &server, &mut signals);
-    let own_store = server.is_own();
-    let ended = server.end();
-    let (rows, large, why_no_native) = measured?;
-    ended?;
     let cpus = cpus();
+    let (rows, large, why_no_native) = if args.masters.is_empty() {
+        let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
+        on(server, |server| measure(args, server, &mut signals))?
+    } else {
+        (on_masters(args, &mut signals)?, None, Some("it measures one server"))
+    };
+    let own_store = store.is_empty();
     let rows = row::medians(rows);
     let simulate = || simulation::simulate(&rows, cpus, args.network_us);
     let simulation = args.simulate.then(simulate).transpose()?;
@@ -150,13 +160,10 @@ fn measure(
     let mut rows = Vec::new();
     for _ in 0..args.report.repeat {
         for &count in &args.clients {
-            let names = formatted(server)?;
-            let done = case(args, (server, count), native.as_ref().ok(), signals, &mut |row| {
+            case(args, (server, count), native.as_ref().ok(), signals, &mut |row| {
                 tell(&text::row(&row));
                 rows.push(row);
-            });
-            names.erase().map_err(load::failed)?;
-            done?;
+            })?;
         }
     }
     let large = match args.entries {
@@ -175,8 +182,57 @@ fn measure(
     Ok((rows, large, native.err()))
 }
 
-/// All phases with one number of clients.
+/// Measures on a server, which then ends if the benchmark started it.
+fn on<T>(
+    server: Server,
+    measure: impl FnOnce(&Server) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let measured = measure(&server);
+    let ended = server.end();
+    let measured = measured?;
+    ended?;
+    Ok(measured)
+}
+
+/// The same on clusters of so many masters each, in turn.
+fn on_masters(args: &MetadataArgs, signals: &mut Signals) -> Result<Vec<Row>, Failure> {
+    let tell = |text: &str| args.report.tell(text);
+    let halves = Halves::find()?;
+    tell(&text::heading_of_masters(halves.as_ref()));
+    let mut rows = Vec::new();
+    for _ in 0..args.report.repeat {
+        for &masters in &args.masters {
+            on(Server::start_masters(masters)?, |server| {
+                let _bound = halves.as_ref().map(|halves| halves.bind(server)).transpose()?;
+                for &count in &args.clients {
+                    case(args, (server, count), None, signals, &mut |row| {
+                        let row = Row { masters: Some(masters), ..row };
+                        tell(&text::row(&row));
+                        rows.push(row);
+                    })?;
+                }
+                Ok(())
+            })?;
+        }
+    }
+    Ok(rows)
+}
+
+/// All phases with one number of clients, on names of their own.
 fn case(
+    args: &MetadataArgs,
+    (server, count): (&Server, u32),
+    native: Option<&OwnBenchmark>,
+    signals: &mut Signals,
+    measured: &mut dyn FnMut(Row),
+) -> Result<(), Failure> {
+    let names = formatted(server)?;
+    let done = phases(args, (server, count), native, signals, measured);
+    names.erase().map_err(load::failed)?;
+    done
+}
+
+fn phases(
     args: &MetadataArgs,
     (server, count): (&Server, u32),
     native: Option<&OwnBenchmark>,

@@ -1,9 +1,15 @@
-//! The store of a benchmark's tokens: a server that the benchmark starts and ends, or one that is running already.
+//! The store of a benchmark: a server that the benchmark starts and ends, or one that is running already.
+//!
+//! - [`masters`]: a Redis Cluster that it starts; [`halves`]: processors for the store, and others for its load.
 
+mod halves;
+mod masters;
+
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +17,8 @@ use std::time::{Duration, Instant};
 use halocline_cluster::store::redis::RedisStore;
 use halocline_os::bounded;
 
+pub(super) use self::halves::Halves;
+use self::masters::Masters;
 use super::mount_processes::MountProcess;
 use super::scratch_dir::{ScratchDir, clear_away_in};
 use crate::cluster::password;
@@ -36,11 +44,13 @@ pub(super) struct Server {
     own: Option<Own>,
 }
 
-/// The server's process, which ends before its directory is removed.
+/// The processes of the server, or of the masters, which end before their directory is removed.
 #[derive(Debug)]
 struct Own {
-    process: MountProcess,
+    processes: Vec<MountProcess>,
     place: ScratchDir,
+    /// Of a single server.
+    socket: Option<PathBuf>,
 }
 
 impl Server {
@@ -52,21 +62,32 @@ impl Server {
         Ok(Self { url: url.to_owned(), password, own: None })
     }
 
+    /// A Redis Cluster of so many masters without replicas, started by the benchmark, on ports of the loopback that take
+    /// a password that nobody else has.
+    pub(super) fn start_masters(count: u32) -> Result<Self, Failure> {
+        let place = place()?;
+        let Masters { processes, urls, password } = masters::start(count, &place)?;
+        let own = Own { processes, place, socket: None };
+        Ok(Self { url: urls, password: Some(password), own: Some(own) })
+    }
+
     fn start() -> Result<Self, Failure> {
-        let temporary = std::env::temp_dir();
-        clear_away_in(&temporary).map_err(Failure::refused)?;
-        let place = ScratchDir::make_in(&temporary).map_err(Failure::refused)?;
+        let place = place()?;
         let socket = place.path().join("socket");
         if socket.as_os_str().len() > SOCKET_BYTES_MAX {
-            let dir = text::path(&temporary);
+            let dir = text::path(&std::env::temp_dir());
             return Err(Failure::refused(format!(
                 "{dir}: too long a name for a socket of the store below it; set TMPDIR to a shorter one"
             )));
         }
         let log = place.path().join("log");
-        let process = spawn(place.path(), &socket, &log)?;
+        let args = ["--port", "0", "--save", "", "--appendonly", "no", "--unixsocketperm", "700"];
+        let paths = [("--dir", place.path()), ("--unixsocket", &socket), ("--logfile", &log)];
+        let paths = paths.into_iter().flat_map(|(name, path)| [OsStr::new(name), path.as_os_str()]);
+        let process = spawn(args.into_iter().map(OsStr::new).chain(paths))?;
         let url = format!("redis+unix://{}", encoded(&socket));
-        let mut server = Self { url, password: None, own: Some(Own { process, place }) };
+        let own = Own { processes: vec![process], place, socket: Some(socket) };
+        let mut server = Self { url, password: None, own: Some(own) };
         server.wait(&log)?;
         Ok(server)
     }
@@ -78,8 +99,7 @@ impl Server {
 
     /// How the server's own benchmark is told where it is; or why it cannot be.
     pub(super) fn for_its_own_benchmark(&self) -> Result<[String; 2], &'static str> {
-        if let Some(own) = &self.own {
-            let socket = own.place.path().join("socket");
+        if let Some(socket) = self.own.as_ref().and_then(|own| own.socket.as_ref()) {
             return Ok(["-s".to_owned(), socket.to_string_lossy().into_owned()]);
         }
         let url = &self.url;
@@ -96,13 +116,21 @@ impl Server {
         }
     }
 
-    /// How long the thread that serves all requests has worked; `None` if the benchmark did not start the server, or the
-    /// system does not say.
+    /// How long the threads that serve requests have worked, one of each server; `None` if the benchmark did not start
+    /// the server, or the system does not say.
     pub(super) fn worked(&self) -> Option<Duration> {
-        let file = format!("/proc/{}/schedstat", self.own.as_ref()?.process.id());
-        let told = bounded::read_to_string(Path::new(&file), LOG_BYTES_MAX).ok()?;
-        let ns = told.split(' ').next()?.parse().ok()?;
-        Some(Duration::from_nanos(ns)).filter(|worked| !worked.is_zero())
+        let of = |process: &MountProcess| {
+            let file = format!("/proc/{}/schedstat", process.id());
+            let told = bounded::read_to_string(Path::new(&file), LOG_BYTES_MAX).ok()?;
+            told.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+        };
+        let worked = self.own.as_ref()?.processes.iter().map(of).sum::<Option<Duration>>();
+        worked.filter(|worked| !worked.is_zero())
+    }
+
+    /// The processes that the benchmark started.
+    fn processes(&self) -> &[MountProcess] {
+        self.own.as_ref().map_or(&[], |own| &own.processes)
     }
 
     /// Whether the benchmark started it.
@@ -112,8 +140,8 @@ impl Server {
 
     /// Ends it if the benchmark started it.
     pub(super) fn end(self) -> Result<(), Failure> {
-        let Some(Own { process, place }) = self.own else { return Ok(()) };
-        drop(process);
+        let Some(Own { processes, place, .. }) = self.own else { return Ok(()) };
+        drop(processes);
         Ok(place.remove()?)
     }
 
@@ -122,7 +150,7 @@ impl Server {
         loop {
             let Err(error) = RedisStore::connect(&self.url, None, "bench") else { return Ok(()) };
             let has_ended = match &mut self.own {
-                Some(own) => own.process.has_ended()?,
+                Some(own) => own.processes[0].has_ended()?,
                 None => false,
             };
             if has_ended || begun.elapsed() > START_WAIT_MAX {
@@ -134,20 +162,18 @@ impl Server {
     }
 }
 
-fn spawn(dir: &Path, socket: &Path, log: &Path) -> Result<MountProcess, Failure> {
+/// A private directory for the servers.
+fn place() -> Result<ScratchDir, Failure> {
+    let temporary = std::env::temp_dir();
+    clear_away_in(&temporary).map_err(Failure::refused)?;
+    ScratchDir::make_in(&temporary).map_err(Failure::refused)
+}
+
+/// Starts a server.
+fn spawn<'a>(args: impl Iterator<Item = &'a OsStr> + Clone) -> Result<MountProcess, Failure> {
     for program in PROGRAMS {
         let mut command = Command::new(program);
-        command.args([
-            "--port",
-            "0",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--unixsocketperm",
-            "700",
-        ]);
-        command.arg("--dir").arg(dir).arg("--unixsocket").arg(socket).arg("--logfile").arg(log);
+        command.args(args.clone());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match MountProcess::start(&mut command) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -195,6 +195,7 @@ impl Clients {
         let by_server = server.worked().zip(begun.1).map(|(now, begun)| now.saturating_sub(begun));
         let us = |time: Duration| time.as_secs_f64() * 1e6 / as_number(operations.max(1));
         Ok(Row {
+            masters: None,
             clients: u32::try_from(self.all.len()).unwrap_or(u32::MAX),
             operation,
             directories,

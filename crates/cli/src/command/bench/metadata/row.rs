@@ -5,6 +5,8 @@ use serde::Serialize;
 /// One phase.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
+    /// Of a cluster that the benchmark started.
+    pub(super) masters: Option<u32>,
     pub(super) clients: u32,
     pub(super) operation: &'static str,
     pub(super) directories: &'static str,
@@ -30,7 +32,7 @@ pub(super) struct Row {
 pub(super) fn medians(mut rows: Vec<Row>) -> Vec<Row> {
     let mut medians = Vec::new();
     while let Some(first) = rows.first().cloned() {
-        let key = |row: &Row| (row.clients, row.operation, row.directories);
+        let key = |row: &Row| (row.masters, row.clients, row.operation, row.directories);
         let (mut same, others): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|row| key(row) == key(&first));
         rows = others;

@@ -224,6 +224,7 @@ mod tests {
 
     fn row(clients: u32, per_second: f64, client_us_per_operation: f64) -> Row {
         Row {
+            masters: None,
             clients,
             operation: "create",
             directories: "own",

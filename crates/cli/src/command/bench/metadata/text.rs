@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
+use super::super::store_server::Halves;
 use super::record::{LARGE_TARGET, MountResults, MountRow, RATIO_TARGET, Results, TIER_TARGET};
 use super::row::Row;
 use super::simulation;
@@ -25,8 +26,33 @@ pub(super) fn heading(is_own: bool) -> String {
     )
 }
 
+/// The heading of the rows of clusters.
+pub(super) fn heading_of_masters(halves: Option<&Halves>) -> String {
+    let bound = halves.map_or_else(
+        || "masters and load share the only processor".to_owned(),
+        |halves| {
+            let [store, load] = halves.numbers();
+            format!("masters are bound to the processors {store:?}, one each in turn, the load to {load:?}")
+        },
+    );
+    format!(
+        "names in Redis Clusters on ports of this machine, without anything on disk; {bound}\n{:>7}  {:>7}  {:<9}{:<12}{:>12}{:>13}",
+        "masters", "clients", "what", "directories", "a second", "round trips"
+    )
+}
+
 /// One row.
 pub(super) fn row(row: &Row) -> String {
+    if let Some(masters) = row.masters {
+        return format!(
+            "{masters:>7}  {:>7}  {:<9}{:<12}{:>12.0}{:>13.2}",
+            row.clients,
+            row.operation,
+            row.directories,
+            row.per_second,
+            row.round_trips_per_operation,
+        );
+    }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     format!(
         "{:>7}  {:<9}{:<12}{:>12.0}{:>13.2}{:>16}{:>8}",
@@ -59,6 +85,21 @@ pub(super) fn summary(results: &Results) -> String {
              connections (target {RATIO_TARGET}: {met})"
         );
     }
+    for one in results.rows.iter().filter(|row| is_own_create(row)) {
+        let alone =
+            |row: &&Row| is_own_create(row) && (row.masters, row.clients) == (Some(1), one.clients);
+        let Some(alone) = results.rows.iter().find(alone).filter(|_| one.masters != Some(1)) else {
+            continue;
+        };
+        let _ = writeln!(
+            out,
+            "creates in own directories by {} client{}: {:.2} with {} masters of what one does",
+            one.clients,
+            if one.clients == 1 { "" } else { "s" },
+            one.per_second / alone.per_second,
+            one.masters.unwrap_or_default(),
+        );
+    }
     if let Some(large) = &results.large {
         let _ = writeln!(
             out,
@@ -82,6 +123,10 @@ pub(super) fn summary(results: &Results) -> String {
         out += &simulation::told(simulation);
     }
     out
+}
+
+fn is_own_create(row: &Row) -> bool {
+    (row.operation, row.directories) == ("create", "own")
 }
 
 /// What was measured through mounts.
@@ -135,7 +180,12 @@ pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     let bar = |row: &Row| {
         let native = row.ratio.map(|ratio| format!(", {ratio:.2} of the own benchmark"));
         Bar {
-            name: format!("{} {}, {}", row.operation, row.directories, row.clients),
+            name: match row.masters {
+                Some(masters) => {
+                    format!("{} {}, {} on {masters}", row.operation, row.directories, row.clients)
+                }
+                None => format!("{} {}, {}", row.operation, row.directories, row.clients),
+            },
             value: row.per_second,
             text: format!("{:.0}{}", row.per_second, native.unwrap_or_default()),
             series: if row.directories == "own" { 1 } else { 2 },
@@ -144,7 +194,9 @@ pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     let cpus = results.setup.cpus;
     let shared =
         format!("{} files a client; load and server share {cpus} processors", results.setup.files);
-    chart(results.rows.iter().map(bar).collect(), ("clients", &shared), out)
+    let has_masters = results.rows.iter().any(|row| row.masters.is_some());
+    let by = if has_masters { "clients on masters" } else { "clients" };
+    chart(results.rows.iter().map(bar).collect(), (by, &shared), out)
 }
 
 fn chart(rows: Vec<Bar>, (by, below): (&str, &str), out: &mut String) -> Drawn {
