@@ -38,6 +38,12 @@ use server::{Server, TIMEOUT, info_of};
 
 pub use cluster::ClusterStore;
 
+/// How long the calling thread has polled for answers of servers so far: a thread that polls is busy, and yet only waits.
+#[must_use]
+pub fn polled_by_this_thread() -> Duration {
+    connection::polled()
+}
+
 /// How long tokens are kept when nobody holds or wants any.
 const KEPT: Duration = Duration::from_hours(1);
 /// How long leases that a server has forgotten may still run.

@@ -15,6 +15,7 @@ use redis::{ConnectionAddr, ConnectionInfo, ConnectionLike, Parser, Value};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+pub(super) use answer_poll::polled;
 use socket::Socket;
 
 enum Channel {

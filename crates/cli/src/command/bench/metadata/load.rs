@@ -10,6 +10,7 @@ use halocline_cluster::names::coding::encode_attributes;
 use halocline_cluster::names::namespace::{Failure as Refused, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, PAGE_ENTRIES_MAX};
+use halocline_cluster::store::redis::polled_by_this_thread;
 use halocline_model::namespace::{EntryName, Flags, InodeNumber, ROOT};
 use halocline_model::token::Session;
 use halocline_os::process_status::ProcessStatus;
@@ -105,6 +106,15 @@ struct Client {
     other: InodeNumber,
 }
 
+/// What one client did.
+struct Work {
+    operations: u64,
+    /// How long it was busy only with waiting.
+    polled: Duration,
+    /// How long each create took.
+    took_ns: Vec<u64>,
+}
+
 pub(super) struct Clients {
     all: Vec<Client>,
     store: Arc<RedisNames>,
@@ -174,7 +184,9 @@ impl Clients {
                 workers.into_iter().map(|worker| worker.join().expect("it panics not")).collect();
             (begun.elapsed().as_secs_f64(), done)
         });
-        let operations: u64 = done.into_iter().sum::<Result<_, _>>().map_err(failed)?;
+        let done: Vec<Work> = done.into_iter().collect::<Result<_, _>>().map_err(failed)?;
+        let operations: u64 = done.iter().map(|work| work.operations).sum();
+        let polled: Duration = done.iter().map(|work| work.polled).sum();
         let (operation, directories) = phase.names();
         let per_second = operations_per_second(operations, seconds);
         let native = native.filter(|_| operation == "create");
@@ -195,6 +207,8 @@ impl Clients {
             ratio: native.map(|native| per_second / native),
             client_us_per_operation: us(worked),
             server_us_per_operation: by_server.map(us),
+            polled_us_per_operation: us(polled),
+            took_ns: done.into_iter().flat_map(|work| work.took_ns).collect(),
         })
     }
 
@@ -203,17 +217,36 @@ impl Clients {
         self.all.iter().map(|client| of(&client.names) + of(&client.reader)).sum()
     }
 
-    /// What one client does; how many operations these were.
-    fn work(&self, client: &Client, phase: Phase) -> Result<u64, Refused> {
+    /// What one client does.
+    fn work(&self, client: &Client, phase: Phase) -> Result<Work, Refused> {
+        let polled = polled_by_this_thread();
+        let mut took_ns = Vec::new();
+        let operations = self.operations(client, phase, &mut took_ns)?;
+        Ok(Work { operations, polled: polled_by_this_thread().saturating_sub(polled), took_ns })
+    }
+
+    /// How many operations these were.
+    fn operations(
+        &self,
+        client: &Client,
+        phase: Phase,
+        took_ns: &mut Vec<u64>,
+    ) -> Result<u64, Refused> {
         let Client { names, reader, number, own, other } = client;
         if phase == Phase::List {
             return list(names, *own, &mut || true).map(|listed| listed.0);
         }
+        let mut begun = Instant::now();
         for file_number in 0..self.files {
             let name = format!("file{number}-{file_number}");
             let renamed = format!("renamed{number}-{file_number}");
             match phase {
-                Phase::Create => drop(names.create(&at(*own, &name), &file())?),
+                Phase::Create => {
+                    names.create(&at(*own, &name), &file())?;
+                    let now = Instant::now();
+                    took_ns.push(u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX));
+                    begun = now;
+                }
                 Phase::Stat => drop(reader.lookup(&at(*own, &name))?),
                 Phase::Rename => {
                     names.rename(&at(*own, &name), &at(*own, &renamed), Flags::Replace)?;

@@ -20,6 +20,12 @@ pub(super) struct Row {
     pub(super) client_us_per_operation: f64,
     /// Of the server's thread, if the benchmark started the server.
     pub(super) server_us_per_operation: Option<f64>,
+    /// The part of the processor time in which this process polled for answers.
+    #[serde(skip)]
+    pub(super) polled_us_per_operation: f64,
+    /// How long each create took.
+    #[serde(skip)]
+    pub(super) took_ns: Vec<u64>,
 }
 
 /// Each case once: the run of the median rate, with the median ratio.

@@ -1,16 +1,17 @@
 //! Measured service times of creates carried to thousands of nodes: first the measured points, then what cannot be
 //! measured here.
 //!
-//! Three figures come from this machine: the processor time of a create in the client and in the server, which were
-//! measured with each number of clients, and how long a thread takes to wake up, from what else the fewest clients'
-//! creates took. With those the simulation of this machine must reproduce all measured points. Nodes that it cannot have
-//! differ in this: each has a processor, each master has one, and a network is between them. Their processor times are
-//! those with the most clients, when the server is never idle.
+//! Three figures come from this machine: the processor time of a create in the client (without its polling for answers)
+//! and in the server, which were measured with each number of clients, and how long a thread takes to wake up, from what
+//! else the fewest clients' creates took. How much creates differ is taken from those of the fewest clients, too. With
+//! those the simulation of this machine must reproduce all measured points. Nodes that it cannot have differ in this:
+//! each has a processor, each master has one, and a network is between them. Their processor times are those with the
+//! most clients, when the server is never idle.
 
 use std::fmt::Write as _;
 
 use halocline_sim::store_load::{
-    PARTS, Processors, ServiceTimes, Spread, StoreLoad, StoreOutcome, store_load,
+    PARTS, Processors, ServiceTimes, Spread, StoreLoad, StoreOutcome, varied_store_load,
 };
 use serde::Serialize;
 
@@ -90,6 +91,7 @@ pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Sim
             network_ns: 0,
         })
     };
+    let factors = factors(&fewest.took_ns);
     let processors = Processors::Shared(u32::try_from(cpus).unwrap_or(u32::MAX));
     let point = |row: &&Row| {
         let (clients, spread, times) = (row.clients, Spread::OwnParts, times_of(row)?);
@@ -97,10 +99,10 @@ pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Sim
         let load = StoreLoad { clients, masters: 1, processors, spread, times, requests };
         Ok::<_, Failure>(Point {
             clients,
-            client_us: row.client_us_per_operation,
+            client_us: worked(row)?.0,
             master_us: worked(row)?.1,
             measured_per_second: row.per_second,
-            simulated_per_second: store_load(load, SEED).per_second,
+            simulated_per_second: varied_store_load(load, &factors, SEED).per_second,
         })
     };
     let points: Vec<Point> = creates.iter().map(point).collect::<Result<_, _>>()?;
@@ -116,22 +118,34 @@ pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Sim
         points,
         deviation,
         is_met: deviation <= DEVIATION_MAX,
-        rows: NODES.iter().flat_map(|nodes| nodes_rows(*nodes, apart)).collect(),
+        rows: NODES.iter().flat_map(|nodes| nodes_rows(*nodes, apart, &factors)).collect(),
     })
 }
 
-/// Microseconds of processor time that a create took its client and the server.
+/// Microseconds of processor time that a create took its client, but for polling, and the server.
 fn worked(row: &Row) -> Result<(f64, f64), Failure> {
     let Some(master_us) = row.server_us_per_operation else {
         return Err(Failure::failed(
             "the system does not tell how long the server worked (/proc/PID/schedstat): nothing can be simulated from it",
         ));
     };
-    Ok((row.client_us_per_operation, master_us))
+    Ok(((row.client_us_per_operation - row.polled_us_per_operation).max(0.0), master_us))
+}
+
+/// How many times as long as the mean each create took.
+fn factors(took_ns: &[u64]) -> Vec<f64> {
+    let mean =
+        took_ns.iter().map(|ns| as_number(*ns)).sum::<f64>() / as_number(took_ns.len() as u64);
+    if mean > 0.0 { took_ns.iter().map(|ns| as_number(*ns) / mean).collect() } else { vec![1.0] }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times of a benchmark")]
+const fn as_number(value: u64) -> f64 {
+    value as f64
 }
 
 /// What so many nodes do, each in its own directory over more and more masters, and all in one.
-fn nodes_rows(nodes: u32, times: ServiceTimes) -> Vec<SimulatedRow> {
+fn nodes_rows(nodes: u32, times: ServiceTimes, factors: &[f64]) -> Vec<SimulatedRow> {
     let cases = [
         (Spread::OwnParts, "own", 1),
         (Spread::OwnParts, "own", 8),
@@ -142,7 +156,7 @@ fn nodes_rows(nodes: u32, times: ServiceTimes) -> Vec<SimulatedRow> {
         let (clients, processors) = (nodes, Processors::Own);
         let requests = (REQUESTS_OF_ALL / nodes).clamp(10, REQUESTS);
         let load = StoreLoad { clients, masters, processors, spread, times, requests };
-        let StoreOutcome { per_second, mean_ns, busiest } = store_load(load, SEED);
+        let StoreOutcome { per_second, mean_ns, busiest } = varied_store_load(load, factors, SEED);
         SimulatedRow {
             nodes,
             masters,
@@ -223,6 +237,8 @@ mod tests {
             ratio: None,
             client_us_per_operation,
             server_us_per_operation: Some(35.0),
+            polled_us_per_operation: 0.0,
+            took_ns: Vec::new(),
         }
     }
 
@@ -245,6 +261,14 @@ mod tests {
         assert!((of(10_000, PARTS, "one") * 35e-6 - 1.0).abs() < 0.02, "wherever it lies");
         let bad = simulate(&[row(1, 8700.0, 70.0), row(8, 40_000.0, 50.0)], 2, 50).unwrap();
         assert!(!bad.is_met && told(&bad).contains("not backed"));
+        // A client that polls for its answers works no longer for that.
+        let mut polling = rows;
+        for row in &mut polling {
+            row.client_us_per_operation += 30.0;
+            row.polled_us_per_operation = 30.0;
+        }
+        let polled = simulate(&polling, 2, 50).unwrap();
+        assert!(polled.is_met && (polled.wake_us - good.wake_us).abs() < 1e-6, "{polled:?}");
         let mut untold = row(1, 8700.0, 70.0);
         untold.server_us_per_operation = None;
         assert!(simulate(&[untold], 2, 50).is_err());

@@ -5,6 +5,7 @@
 //! hold: where polling does not pay, because the server is far away or other threads need the processors, it nearly
 //! stops (`docs/decisions/0063-creates-of-a-shared-tier.md`).
 
+use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,15 @@ const LIMIT: Duration = Duration::from_micros(100);
 const AWAY: Duration = Duration::from_micros(10);
 /// After `n` failed polls in a row, the next `2^n - 1` answers are waited for without polling.
 const VAIN_MAX: u32 = 8;
+
+thread_local! {
+    static POLLED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// How long the calling thread has polled for answers so far. A thread that polls is busy, and yet only waits.
+pub(crate) fn polled() -> Duration {
+    POLLED.get()
+}
 
 /// Whether to poll for the next answer on a socket.
 #[derive(Debug, Default)]
@@ -47,6 +57,8 @@ impl AnswerPoll {
             }
             last = now;
         };
+        // The last look is the answer's, or that of a thread that was away.
+        POLLED.set(POLLED.get() + (last - begun));
         self.vain = if came.is_some() { 0 } else { (self.vain + 1).min(VAIN_MAX) };
         self.rest = (1 << self.vain) - 1;
         came
