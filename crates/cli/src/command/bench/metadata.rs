@@ -44,9 +44,9 @@ const FILES: u32 = 5000;
 /// With --store, clients are threads of one process, each with names and connections of its own. They work in own directories, then
 /// all in one, and ask the store of names itself, without a mount: a server of Redis that the
 /// benchmark starts and ends, or the one at the URL. Beside each number of creates stands what the server's own
-/// benchmark (redis-benchmark) reaches with the same script and as many connections. Load and server share this
-/// machine's processors. With --masters, the same on clusters that the benchmark starts, each with so many masters; masters
-/// are bound to one half of the processors, and the load to the other.
+/// benchmark (redis-benchmark) reaches with the same script and as many connections. A server that the benchmark starts is
+/// bound to one processor, and the load to half of them, where it is not; not with --simulate. With --masters, the same on
+/// clusters that the benchmark starts, each with so many masters.
 #[derive(Debug, Args)]
 pub(super) struct MetadataArgs {
     /// The store itself: a server that is started for it, or one of Redis or Valkey that runs already
@@ -107,7 +107,13 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let cpus = cpus();
     let (rows, large, why_no_native) = if args.masters.is_empty() {
         let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
-        on(server, |server| measure(args, server, &mut signals))?
+        // The simulation is of a machine whose processors all share.
+        let halves = if server.is_own() && !args.simulate { Halves::find()? } else { None };
+        on(server, |server| {
+            let heading = text::heading(server.is_own(), halves.as_ref());
+            let _bound = halves.as_ref().map(|halves| halves.bind(server)).transpose()?;
+            measure(args, server, &heading, &mut signals)
+        })?
     } else {
         (on_masters(args, &mut signals)?, None, Some("it measures one server"))
     };
@@ -149,11 +155,12 @@ type Measured = (Vec<Row>, Option<Large>, Option<&'static str>);
 fn measure(
     args: &MetadataArgs,
     server: &Server,
+    heading: &str,
     signals: &mut Signals,
 ) -> Result<Measured, Failure> {
     let tell = |text: &str| args.report.tell(text);
     let native = own_benchmark::find(server);
-    tell(&text::heading(server.is_own()));
+    tell(heading);
     if let Err(why) = native {
         tell(&format!("without the server's own benchmark: {why}"));
     }

@@ -20,6 +20,9 @@ use crate::failure::Failure;
 
 /// How far a simulated point may be from the measured one.
 const DEVIATION_MAX: f64 = 0.1;
+/// Creates of each simulated client at a point that was measured: few of the measured ones are many times as long as the
+/// others, and all kinds must be drawn in their proportion.
+const POINT_REQUESTS: u32 = 20_000;
 /// Creates of each simulated client, and of all together: many clients come to their pace soon.
 const REQUESTS: u32 = 300;
 /// See [`REQUESTS`].
@@ -95,7 +98,7 @@ pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Sim
     let processors = Processors::Shared(u32::try_from(cpus).unwrap_or(u32::MAX));
     let point = |row: &&Row| {
         let (clients, spread, times) = (row.clients, Spread::OwnParts, times_of(row)?);
-        let requests = REQUESTS;
+        let requests = POINT_REQUESTS;
         let load = StoreLoad { clients, masters: 1, processors, spread, times, requests };
         Ok::<_, Failure>(Point {
             clients,

@@ -12,16 +12,24 @@ use crate::bar_chart::{Bar, Bars, Drawn};
 use crate::text;
 
 /// The heading of the rows.
-pub(super) fn heading(is_own: bool) -> String {
+pub(super) fn heading(is_own: bool, halves: Option<&Halves>) -> String {
     let server = if is_own {
         "a server on a local socket, without anything on disk"
     } else {
         "the server of --store"
     };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let shared = halves.map_or_else(
+        || {
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            format!("load and server share {cpus} processors of this machine if it runs here")
+        },
+        |halves| {
+            let [store, load] = halves.numbers();
+            format!("the server is bound to processor {}, the load to {load:?}", store[0])
+        },
+    );
     format!(
-        "names in {server}; load and server share {cpus} processors of this machine if it runs here\n\
-         {:>7}  {:<9}{:<12}{:>12}{:>13}{:>16}{:>8}",
+        "names in {server}; {shared}\n{:>7}  {:<9}{:<12}{:>12}{:>13}{:>16}{:>8}",
         "clients", "what", "directories", "a second", "round trips", "own benchmark", "ratio"
     )
 }
@@ -193,7 +201,7 @@ pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     };
     let cpus = results.setup.cpus;
     let shared =
-        format!("{} files a client; load and server share {cpus} processors", results.setup.files);
+        format!("{} files a client; load and server on {cpus} processors", results.setup.files);
     let has_masters = results.rows.iter().any(|row| row.masters.is_some());
     let by = if has_masters { "clients on masters" } else { "clients" };
     chart(results.rows.iter().map(bar).collect(), (by, &shared), out)
