@@ -30,7 +30,7 @@ impl Scripts {
     }
 
     fn name(&mut self) -> Name {
-        Name::from([&b"a"[..], b"b", b"\xff\x00n", b"w"][self.random.below(4)])
+        Name::from([&b"a"[..], b"b", b"\xff\nn", b"w"][self.random.below(4)])
     }
 
     fn shard(&mut self) -> InodeNumber {
