@@ -37,7 +37,7 @@ const PRIMITIVES: [(&str, &str); 15] = [
     ("tracing::error!", "crate::sync::told!"),
 ];
 
-const SOURCES: [Source; 12] = [
+const SOURCES: [Source; 13] = [
     Source {
         name: "range_lock",
         path: "cache/src/range_lock.rs",
@@ -223,11 +223,6 @@ const SOURCES: [Source; 12] = [
         ],
         canaries: &[
             (
-                "a_lease_is_renewed_while_it_is_regained",
-                "        let _regaining = self.regaining.lock();\n        self.drop_what_is_unsure()?;\n",
-                "        self.drop_what_is_unsure()?;\n",
-            ),
-            (
                 "a_refused_renewal_counts",
                 "        if renewed {\n            self.holds_since(sent);\n        }\n",
                 "        self.holds_since(sent);\n",
@@ -238,6 +233,16 @@ const SOURCES: [Source; 12] = [
                 "        *self.woken.lock() = true;\n        self.changed.notify_one();\n",
             ),
         ],
+    },
+    Source {
+        name: "upkeep",
+        path: "cluster/src/agent/upkeep.rs",
+        smaller: &[],
+        canaries: &[(
+            "a_lease_is_renewed_while_it_is_regained",
+            "        let _regaining = self.regaining.lock();\n        self.drop_what_is_unsure()?;\n        self.own",
+            "        self.drop_what_is_unsure()?;\n        self.own",
+        )],
     },
     Source {
         name: "background",

@@ -19,6 +19,7 @@ mod peer_queries;
 mod pieces;
 mod roll;
 mod threads;
+mod upkeep;
 mod yielding;
 
 #[cfg(any(test, fuzzing))]
@@ -51,6 +52,7 @@ use known_files::KnownFiles;
 use own_session::OwnSession;
 pub(crate) use own_session::remove;
 use peer_queries::PeerQueries;
+use upkeep::Upkeep;
 use yielding::Queue;
 
 /// How an agent works.
@@ -118,7 +120,8 @@ pub(crate) struct Shared {
     session: Session,
     local_cache: OnceLock<Weak<dyn LocalCache>>,
     files: Arc<KnownFiles>,
-    own_session: OwnSession,
+    own_session: Arc<OwnSession>,
+    upkeep: Upkeep,
     queue: Queue,
     stop: AtomicBool,
     counters: Arc<Counters>,
@@ -166,9 +169,10 @@ impl Agent {
         }
         let (registry, files) = (Arc::new(registry), Arc::<KnownFiles>::default());
         let counters = Arc::<Counters>::default();
-        let own_session =
-            OwnSession::new(&options, session, (&store, &registry), (&files, &counters), roll);
+        let own_session = OwnSession::new(&options, session, (&store, &registry), &counters, roll);
+        let own_session = Arc::new(own_session);
         let shared = Arc::new(Shared {
+            upkeep: Upkeep::new(&own_session, &files, &counters),
             own_session,
             background: Background::new(&options, &store, session),
             options,
@@ -248,7 +252,7 @@ impl Agent {
     /// # Errors
     /// If the store does not answer, or others must act first.
     pub fn keep(&self) -> Result<(), StoreError> {
-        self.shared.own_session.keep()?;
+        self.shared.upkeep.keep()?;
         self.shared.background.tell(self.shared.own_session.roll.nodes());
         Ok(())
     }

@@ -31,11 +31,14 @@ const SEED: u64 = 0x5eed;
 /// Preemptions that a priority schedule places.
 const DEPTH: usize = 3;
 
-/// The source `$variant` as a module, with stories.
+/// The source `$variant` as a module, under its own name or another one, with stories.
 macro_rules! explored {
     ($variant:ident { $($story:item)* }) => {
+        $crate::explored!($variant = $variant { $($story)* });
+    };
+    ($module:ident = $variant:ident { $($story:item)* }) => {
         #[allow(dead_code, unused_imports, clippy::all, clippy::pedantic, missing_docs, unreachable_pub, unused_assignments, unused_mut, unused_variables)]
-        mod $variant {
+        mod $module {
             include!(concat!(env!("OUT_DIR"), "/", stringify!($variant), ".rs"));
             $($story)*
         }

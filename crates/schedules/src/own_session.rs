@@ -4,9 +4,9 @@
 use super::{explore, explored, finds};
 
 macro_rules! stories {
-    ($variant:ident) => {
+    ($story:ident: $own_session:ident, $upkeep:ident) => {
         #[allow(dead_code, reason = "not each canary is told each story")]
-        mod $variant {
+        mod $story {
             use std::sync::Arc;
             use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
             use std::time::Duration;
@@ -233,9 +233,11 @@ macro_rules! stories {
             }
 
             super::explored!(lease {});
-            super::explored!($variant {});
+            super::explored!(own_session = $own_session {});
+            super::explored!(upkeep = $upkeep {});
 
-            use self::$variant::OwnSession;
+            use self::own_session::OwnSession;
+            use self::upkeep::Upkeep;
 
             const OWN: Session = Session(7);
             /// A lease by the store's clock, and by how much it is shorter by the node's, in milliseconds.
@@ -303,7 +305,8 @@ macro_rules! stories {
             struct Node {
                 world: Arc<World>,
                 files: Arc<KnownFiles>,
-                own: OwnSession,
+                own: Arc<OwnSession>,
+                upkeep: Upkeep,
                 stop: shuttle::sync::atomic::AtomicBool,
                 /// How often a thread was about to wait.
                 waiting: AtomicUsize,
@@ -326,11 +329,12 @@ macro_rules! stories {
                 };
                 let registry = Arc::new(Registry { clock, takes_ms });
                 let counters = Arc::default();
-                let around = ((&store, &registry), (&files, &counters));
-                let own = OwnSession::new(&options, OWN, around.0, around.1, roll);
+                let around = (&store, &registry);
+                let own = Arc::new(OwnSession::new(&options, OWN, around, &counters, roll));
                 assert!(own.join().is_ok());
+                let upkeep = Upkeep::new(&own, &files, &counters);
                 let stop = shuttle::sync::atomic::AtomicBool::new(false);
-                Arc::new(Node { world, files, own, stop, waiting: AtomicUsize::new(0) })
+                Arc::new(Node { world, files, own, upkeep, stop, waiting: AtomicUsize::new(0) })
             }
 
             fn spawn(
@@ -348,12 +352,12 @@ macro_rules! stories {
                 let taken = Arc::new(AtomicBool::new(false));
                 let keeper = spawn(&node, |node| {
                     for _ in 0..2 {
-                        let _ = node.own.keep();
+                        let _ = node.upkeep.keep();
                     }
                 });
                 let renewer = spawn(&node, |node| {
                     for _ in 0..3 {
-                        node.own.renew_if_late(Duration::from_millis(LEASE_MS));
+                        node.upkeep.renew_if_late(Duration::from_millis(LEASE_MS));
                     }
                 });
                 let time = {
@@ -391,10 +395,10 @@ macro_rules! stories {
             /// while the other thread would renew it.
             pub(super) fn slow_origin() {
                 let node = node(MARGIN_MS + 1);
-                let keeper = spawn(&node, |node| assert!(node.own.keep().is_ok()));
+                let keeper = spawn(&node, |node| assert!(node.upkeep.keep().is_ok()));
                 let renewer = spawn(&node, |node| {
                     for _ in 0..3 {
-                        node.own.renew_if_late(Duration::from_millis(LEASE_MS));
+                        node.upkeep.renew_if_late(Duration::from_millis(LEASE_MS));
                     }
                 });
                 for thread in [keeper, renewer] {
@@ -408,7 +412,7 @@ macro_rules! stories {
                 // As `threads::keep_session`.
                 let keeper = spawn(&node, |node| {
                     while !node.stop.load(Ordering::SeqCst) {
-                        let _ = node.own.keep();
+                        let _ = node.upkeep.keep();
                         node.waiting.fetch_add(1, Ordering::SeqCst);
                         node.own.wait_woken(&node.world.clock, node.world.clock.boot_instant());
                     }
@@ -416,7 +420,7 @@ macro_rules! stories {
                 // As `threads::renew_in_time`.
                 let renewer = spawn(&node, |node| {
                     while !node.stop.load(Ordering::SeqCst) {
-                        node.own.renew_if_late(Duration::from_millis(LEASE_MS));
+                        node.upkeep.renew_if_late(Duration::from_millis(LEASE_MS));
                         node.waiting.fetch_add(1, Ordering::SeqCst);
                         let (until, is_over) =
                             (node.world.clock.boot_instant(), || node.stop.load(Ordering::SeqCst));
@@ -445,25 +449,25 @@ macro_rules! stories {
     };
 }
 
-stories!(own_session);
-stories!(own_session_where_a_lease_is_renewed_while_it_is_regained);
-stories!(own_session_where_a_refused_renewal_counts);
-stories!(own_session_where_one_thread_is_woken);
+stories!(right: own_session, upkeep);
+stories!(a_lease_is_renewed_while_it_is_regained: own_session, upkeep_where_a_lease_is_renewed_while_it_is_regained);
+stories!(a_refused_renewal_counts: own_session_where_a_refused_renewal_counts, upkeep);
+stories!(one_thread_is_woken: own_session_where_one_thread_is_woken, upkeep);
 
 #[test]
 fn i12_a_lease_begins_anew_only_after_all_that_is_unsure_is_dropped() {
-    explore(own_session::lapse);
-    explore(own_session::slow_origin);
+    explore(right::lapse);
+    explore(right::slow_origin);
 }
 
 #[test]
 fn the_threads_of_a_session_end_with_the_mount() {
-    explore(own_session::unmount);
+    explore(right::unmount);
 }
 
 #[test]
 fn broken_leases_are_found() {
-    assert!(finds(own_session_where_a_lease_is_renewed_while_it_is_regained::slow_origin));
-    assert!(finds(own_session_where_a_refused_renewal_counts::lapse));
-    assert!(finds(own_session_where_one_thread_is_woken::unmount));
+    assert!(finds(a_lease_is_renewed_while_it_is_regained::slow_origin));
+    assert!(finds(a_refused_renewal_counts::lapse));
+    assert!(finds(one_thread_is_woken::unmount));
 }

@@ -1,8 +1,5 @@
-//! The session among the members: how its lease is kept, and what it asserts to a store that may have forgotten it.
-//!
-//! What must hold: a lease that the store would renew is renewed, however long anything else takes. Keeping a session
-//! may wait for the origin, for requests in progress, for flushes and for servers of the store that do not answer.
-//! Meanwhile a separate thread renews the lease, and waits for only one answer of the store at a time.
+//! The session among the members: its lease, whether it is one of them still, and why requests wait. It knows of no
+//! files: what lapses and is asserted with the lease is in [`super::upkeep`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,13 +7,12 @@ use std::time::{Duration, Instant};
 use halocline_model::token::{Epoch, Session};
 use halocline_os::clock::Clock;
 use halocline_os::error::Error;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::Options;
-use super::known_files::KnownFiles;
 use super::lease::{OwnLease, Where};
 use super::roll::LatestRoll;
-use crate::counters::{Counters, add};
+use crate::counters::Counters;
 use crate::registry::{Presence, Registry};
 use crate::store::{Lease, Result, Roll, Store, StoreError};
 
@@ -25,14 +21,13 @@ const RACES: u32 = 64;
 /// The most sessions that a message names.
 const NAMED: usize = 3;
 
-/// This session as one of the members: its lease, and what it asserts to hold.
+/// This session as one of the members.
 pub(super) struct OwnSession {
     session: Session,
     /// The node's name.
     node: String,
     store: Arc<dyn Store>,
     registry: Arc<Registry>,
-    files: Arc<KnownFiles>,
     counters: Arc<Counters>,
     clock: Clock,
     /// The duration of a lease.
@@ -45,9 +40,6 @@ pub(super) struct OwnSession {
     pub(super) roll: LatestRoll,
     /// The last epoch in which this session asserted what it holds.
     asserted: Mutex<Epoch>,
-    /// Held during a renewal of the lease, and for the whole time in which a lost lease is regained: the new one must
-    /// not begin before everything uncertain is dropped.
-    regaining: Mutex<()>,
     /// Why nothing is granted, if nothing is.
     obstacle: Mutex<Option<String>>,
     /// Whether something is to be done at once.
@@ -62,14 +54,13 @@ impl OwnSession {
         options: &Options,
         session: Session,
         (store, registry): (&Arc<dyn Store>, &Arc<Registry>),
-        (files, counters): (&Arc<KnownFiles>, &Arc<Counters>),
+        counters: &Arc<Counters>,
         roll: Roll,
     ) -> Self {
         Self {
             session,
             node: options.node.clone(),
             registry: Arc::clone(registry),
-            files: Arc::clone(files),
             counters: Arc::clone(counters),
             clock: options.clock.clone(),
             duration: options.lease,
@@ -78,11 +69,15 @@ impl OwnSession {
             asserted: Mutex::new(roll.epoch),
             roll: LatestRoll::new(store, &options.clock, roll),
             store: Arc::clone(store),
-            regaining: Mutex::default(),
             obstacle: Mutex::default(),
             woken: Mutex::default(),
             changed: Condvar::new(),
         }
+    }
+
+    /// The node's name.
+    pub(super) fn node(&self) -> &str {
+        &self.node
     }
 
     /// Wakes the thread that keeps the session, because the lease is needed or the store's epoch has changed.
@@ -151,22 +146,8 @@ impl OwnSession {
 
 /// Renewals.
 impl OwnSession {
-    /// Renews the lease if the thread that keeps the session is late with it.
-    pub(super) fn renew_if_late(&self, late: Duration) {
-        let is_late = self.lease.left() < late;
-        if is_late
-            && !self.lease.has_ended()
-            && !self.lease.is_unlisted()
-            && !self.lease.is_missed()
-            && let Some(regaining) = self.regaining.try_lock()
-            && let Err(error) = self.renew(&regaining)
-        {
-            tracing::debug!("node {}: its lease is not renewed: {error}", self.node);
-        }
-    }
-
     /// Renews the lease; `false` if it is over, or if the store may have forgotten it.
-    fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
+    pub(super) fn renew(&self) -> Result<bool> {
         if self.lease.is_unlisted() {
             return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
         }
@@ -174,8 +155,7 @@ impl OwnSession {
             return Err(not_found(place));
         }
         let sent = self.clock.boot_instant();
-        let asserted = *self.asserted.lock();
-        let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
+        let renewed = self.store.renew(self.session, self.asserted(), self.lease_ms())?;
         if renewed {
             // The lease had not expired by the store's clock, so nobody took anything away, whatever this node's clock
             // says.
@@ -205,55 +185,35 @@ impl OwnSession {
         remove(&*self.store, self.session, Lease::Ends(self.session))
     }
 
-    /// Renews the lease, and does whatever else is due.
-    pub(super) fn keep(&self) -> Result<()> {
+    /// The last epoch in which this session asserted what it holds.
+    pub(super) fn asserted(&self) -> Epoch {
+        *self.asserted.lock()
+    }
+
+    /// Whether the members may have changed since they were read last. They may where a server does not answer.
+    pub(super) fn may_have_changed(&self) -> bool {
+        self.store.note_changes().unwrap_or_else(|error| {
+            tracing::debug!("node {}: {error}", self.node);
+            true
+        })
+    }
+
+    /// Whether the session can hold a lease still; `false` if it has ended. The list and the store may have missed it.
+    pub(super) fn is_there_still(&self) -> Result<bool> {
         if self.lease.has_ended() {
-            return Ok(());
+            return Ok(false);
         }
         if self.lease.is_unlisted() || self.lease.is_missed() {
             self.check_list()?;
         }
-        if self.lease.missed_in() == Some(Where::Store)
-            && !self.is_member(&*self.roll.refresh()?)?
-        {
-            return Ok(());
-        }
-        let asserted = *self.asserted.lock();
-        let renewed = self.renew(&self.regaining.lock())?;
-        // After the renewal, because this may wait for the origin.
-        self.check_list()?;
-        if self.lease.has_ended() {
-            return Ok(());
-        }
-        if renewed {
-            let roll = self.roll.known();
-            // After the renewal, because this may wait for a server that does not answer. In that case, too, the known
-            // members may be stale, or wait to be confirmed.
-            let changed = self.store.note_changes().unwrap_or_else(|error| {
-                tracing::debug!("node {}: {error}", self.node);
-                true
-            });
-            if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
-                return Ok(());
-            }
-        }
-        let roll = self.roll.refresh()?;
-        if !self.is_member(&roll)? {
-            return Ok(());
-        }
-        if roll.epoch != asserted {
-            add(&self.counters.epochs);
-            self.assert()?;
-        } else if !self.lease.runs() {
-            self.rejoin()?;
-        }
-        self.confirm()
+        let is_missed = self.lease.missed_in() == Some(Where::Store);
+        Ok(!is_missed || self.is_member(&*self.roll.refresh()?)?)
     }
 
     /// Checks that the list of sessions is where it was, and contains this session. If somebody renames or removes that
     /// directory, the next node begins another list, without this session. And whoever ends a session removes it from
     /// the list before the store forgets it, so an ended session may just have regained its lease.
-    fn check_list(&self) -> Result<()> {
+    pub(super) fn check_list(&self) -> Result<()> {
         match self.registry.presence_of(self.session) {
             Ok(presence) => self.is_listed(presence).map(drop),
             // The origin does not answer, so nobody can begin another list there either.
@@ -285,7 +245,7 @@ impl OwnSession {
     }
 
     /// As [`OwnSession::is_listed`], but the answer must not be put off.
-    fn is_found(&self) -> Result<bool> {
+    pub(super) fn is_found(&self) -> Result<bool> {
         let presence = self.registry.presence_of(self.session).map_err(|error| {
             StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
         })?;
@@ -308,8 +268,8 @@ impl OwnSession {
 
     /// Whether the session is a member, or must first assert what it holds in a new epoch; `false` if the session has
     /// ended. As with the list, one look alone does not decide.
-    fn is_member(&self, roll: &Roll) -> Result<bool> {
-        let is_old = roll.epoch != *self.asserted.lock();
+    pub(super) fn is_member(&self, roll: &Roll) -> Result<bool> {
+        let is_old = roll.epoch != self.asserted();
         if is_old || roll.members.life(self.session).is_some() {
             self.lease.note_found(Where::Store);
             return Ok(true);
@@ -323,14 +283,12 @@ impl OwnSession {
         self.lease.end();
     }
 
-    /// The lease has expired by the store's clock, or may have.
-    fn rejoin(&self) -> Result<()> {
-        let _regaining = self.regaining.lock();
-        self.drop_what_is_unsure()?;
+    /// Gets a new lease after one that has expired by the store's clock, or may have: everything uncertain is dropped.
+    pub(super) fn rejoin(&self) -> Result<()> {
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
-            if roll.epoch != *self.asserted.lock() {
+            if roll.epoch != self.asserted() {
                 self.wake();
                 return Ok(());
             }
@@ -350,32 +308,15 @@ impl OwnSession {
         Err(busy())
     }
 
-    /// The lease lapsed, so others may have changed whatever was not held exclusively.
-    fn drop_what_is_unsure(&self) -> Result<()> {
-        // No permit begins meanwhile, and answers to earlier requests are ignored.
-        self.lease.lapse();
-        add(&self.counters.lapses);
-        self.files.drop_what_is_unsure()?;
-        assert!(!self.lease.runs(), "I12: a lease began before all that is unsure was dropped");
-        Ok(())
-    }
-
-    /// Asserts file by file what the node holds, because the store may have forgotten it.
-    fn assert(&self) -> Result<()> {
-        tracing::warn!("node {}: the store may have forgotten tokens", self.node);
-        // In the new epoch there is no lease until the registry is read, at the end.
-        let _regaining = self.regaining.lock();
-        // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
-        if !self.lease.runs() {
-            self.drop_what_is_unsure()?;
-        }
-        let _no_changes = self.files.stop_changes();
+    /// Asserts what the session holds: `assert` does it file by file, in the epoch of the roll that it is given, and says
+    /// whether that was the epoch still.
+    pub(super) fn assert(&self, assert: impl Fn(&Roll) -> Result<bool>) -> Result<()> {
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             if !self.is_found()? {
                 return Ok(());
             }
-            if !self.files.assert(&roll)? {
+            if !assert(&roll)? {
                 continue;
             }
             let mut members = roll.members.clone();
@@ -423,7 +364,7 @@ impl OwnSession {
             return Ok(roll);
         }
         let roll = self.roll.refresh()?;
-        if roll.epoch != *self.asserted.lock() {
+        if roll.epoch != self.asserted() {
             self.wake();
         } else if !roll.members.grants(roll.epoch) {
             self.confirm()?;

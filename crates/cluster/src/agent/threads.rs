@@ -47,7 +47,7 @@ fn keep_session(shared: &Arc<Shared>) {
     let (own_session, options) = (&shared.own_session, &shared.options);
     let third = own_session.lease.lasts() / 3;
     while !shared.is_stopped() {
-        let kept = own_session.keep();
+        let kept = shared.upkeep.keep();
         if kept.is_ok() {
             shared.background.tell(own_session.roll.nodes());
         }
@@ -66,7 +66,7 @@ fn renew_in_time(shared: &Arc<Shared>) {
     let third = own_session.lease.lasts() / 3;
     let late = own_session.lease.lasts().saturating_sub(third + third / 4);
     while !shared.is_stopped() {
-        own_session.renew_if_late(late);
+        shared.upkeep.renew_if_late(late);
         let until = options.wait_clock.instant() + (third / 4).min(options.poll);
         own_session.wait_until(&options.wait_clock, until, || shared.is_stopped());
     }
