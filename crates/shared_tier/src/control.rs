@@ -127,10 +127,7 @@ impl Controlled for SharedTier {
         let state = |tier, name: &str| TierState {
             path: self.root.join(name),
             name: name.to_owned(),
-            free_bytes: places
-                .totals(tier)
-                .ok()
-                .map(|all| all.f_bavail.saturating_mul(all.f_frsize)),
+            free_bytes: places.free_bytes(tier).ok(),
         };
         let tiers = vec![state(SSD, "ssd"), state(SHARED, "hdd")];
         let base = &self.tree.base;

@@ -152,11 +152,7 @@ impl MoveCommands<'_> {
             SSD => {
                 self.executor.room_for(0).map_or(0, |room| room.free).saturating_add(may_leave())
             }
-            _ => self
-                .base
-                .places
-                .totals(SHARED)
-                .map_or(u64::MAX, |all| all.f_bavail.saturating_mul(all.f_frsize)),
+            _ => self.base.places.free_bytes(SHARED).unwrap_or(u64::MAX),
         };
         let mut stay = Vec::new();
         for (at, file) in files.iter().enumerate() {

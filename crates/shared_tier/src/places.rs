@@ -115,6 +115,14 @@ impl Places {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
     }
 
+    /// Bytes that can still be written there.
+    ///
+    /// # Errors
+    /// As [`totals`](Self::totals).
+    pub(crate) fn free_bytes(&self, tier: u8) -> Result<u64> {
+        self.totals(tier).map(|all| all.f_bavail.saturating_mul(all.f_frsize))
+    }
+
     /// Whether the own SSD's file system shows by leases who else has a file open.
     #[must_use]
     pub(crate) fn grants_leases(&self) -> bool {

@@ -38,24 +38,24 @@ struct Sum {
     available: u64,
 }
 
-/// Adds up.
+/// Adds up. A file system may tell any numbers.
 fn sum(ssd: Ssd, lower: &[Lower]) -> Sum {
     let left = ssd.limit.saturating_sub(ssd.used);
     let shared = lower.iter().any(|lower| lower.shared);
     let own = if shared { (0, 0) } else { (ssd.limit.min(ssd.total), left.min(ssd.free)) };
-    let total = own.0 + lower.iter().map(|lower| lower.total).sum::<u64>();
-    let free = own.1 + lower.iter().map(|lower| lower.free).sum::<u64>();
+    let total = lower.iter().fold(own.0, |sum, lower| sum.saturating_add(lower.total));
+    let free = lower.iter().fold(own.1, |sum, lower| sum.saturating_add(lower.free));
     // A new file grows on the SSD. Once that is full, the file moves down, where all of it must fit; if the SSD is on
     // the same file system, it exists twice while it moves.
     let here = left.min(ssd.available);
     let below = lower.iter().map(|lower| match (lower.available, lower.shared) {
         (available, false) if available >= here => available,
-        (available, true) if available >= 2 * here || available <= here => available,
+        (available, true) if available / 2 >= here || available <= here => available,
         _ => 0,
     });
     // If it fits nowhere, others move down for it.
     let others = lower.iter().filter(|lower| !lower.shared).map(|lower| lower.available);
-    let beside = here + others.sum::<u64>().min(ssd.used);
+    let beside = here.saturating_add(others.fold(0, u64::saturating_add).min(ssd.used));
     let available = below.max().filter(|bytes| *bytes > 0).unwrap_or(beside).min(free);
     Sum { total, free, available }
 }
@@ -69,9 +69,9 @@ pub(super) fn of_all(
     let mut told = tiers.ssd().totals()?;
     let own = tiers.ssd().device;
     let ssd = Ssd {
-        total: told.f_blocks * told.f_frsize,
-        free: told.f_bfree * told.f_frsize,
-        available: told.f_bavail * told.f_frsize,
+        total: told.f_blocks.saturating_mul(told.f_frsize),
+        free: told.f_bfree.saturating_mul(told.f_frsize),
+        available: told.f_bavail.saturating_mul(told.f_frsize),
         limit: residents.account.limit,
         used: residents.used(),
     };
@@ -84,9 +84,9 @@ pub(super) fn of_all(
         let more = tier_dir.totals()?;
         let of_copies = bytes_of_copies(tiers, records, tier_dir.device);
         lower.push(Lower {
-            total: more.f_blocks * more.f_frsize,
-            free: more.f_bfree * more.f_frsize + of_copies,
-            available: more.f_bavail * more.f_frsize + of_copies,
+            total: more.f_blocks.saturating_mul(more.f_frsize),
+            free: more.f_bfree.saturating_mul(more.f_frsize).saturating_add(of_copies),
+            available: more.f_bavail.saturating_mul(more.f_frsize).saturating_add(of_copies),
             shared: tier_dir.device == own,
         });
     }
@@ -139,6 +139,15 @@ mod tests {
         assert_eq!(told, Sum { total: 1000, free: 700, available: 500 });
         let told = sum(ssd(1000, 700, 300, 100), &[lower(1000, 700, true)]);
         assert_eq!(told, Sum { total: 1000, free: 700, available: 700 });
+    }
+
+    /// Regression: a file system that tells such numbers ended the request with a panic.
+    #[test]
+    fn numbers_that_no_disk_has_are_added_up() {
+        let all = sum(ssd(u64::MAX, u64::MAX, u64::MAX, 0), &[lower(u64::MAX, u64::MAX, false); 2]);
+        assert_eq!(all, Sum { total: u64::MAX, free: u64::MAX, available: u64::MAX });
+        let full = sum(ssd(u64::MAX, u64::MAX, u64::MAX, 9), &[lower(u64::MAX, 0, false); 2]);
+        assert_eq!((full.total, full.available), (u64::MAX, u64::MAX - 9));
     }
 
     #[test]

@@ -159,8 +159,7 @@ impl Executor {
         // A sparse file takes fewer bytes on disk.
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
         let need = known.map_or(size, |bytes| bytes.min(size));
-        let all = self.base.places.totals(SHARED);
-        all.map_or(true, |all| need <= all.f_bavail.saturating_mul(all.f_frsize))
+        self.base.places.free_bytes(SHARED).map_or(true, |free| need <= free)
     }
 
     /// Bytes that the SSD's file system has left for files; `None` if moving files to the shared disk frees none
