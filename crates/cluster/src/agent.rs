@@ -40,6 +40,7 @@ use halocline_model::token::Session;
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::random::random_bytes;
 use parking_lot::Mutex;
 
 use crate::counters::{Counters, Counts};
@@ -361,8 +362,5 @@ fn seen(path: &Path) -> Option<FileIdentity> {
 
 /// A number that was never used before.
 fn new_session() -> std::io::Result<Session> {
-    use std::io::Read;
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(Session(u64::from_le_bytes(bytes)))
+    Ok(Session(u64::from_le_bytes(random_bytes()?)))
 }

@@ -17,6 +17,7 @@
 //! - [`open_files`] the process's descriptors, divided among components
 //!
 //! The machine:
+//! - [`random`] bytes that nobody can guess
 //! - [`boot_id`] which boot this is; [`bound_process`] processes that end with the one that started them
 //! - [`process_status`] groups, signals and threads of other processes
 //! - [`one_device`] whether two directories are on one device
@@ -46,6 +47,7 @@ pub mod posix_acl;
 pub mod priority;
 pub mod private;
 pub mod process_status;
+pub mod random;
 pub mod rename_new;
 pub mod root_reserve;
 pub mod served_program;

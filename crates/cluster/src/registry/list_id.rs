@@ -11,6 +11,7 @@ use std::path::Path;
 
 use halocline_meta::cluster_mark;
 use halocline_os::error::{Error, Result};
+use halocline_os::random::random_bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::fs::{fstat, fsync, linkat, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
@@ -39,9 +40,7 @@ struct Said {
 }
 
 fn random_id() -> io::Result<String> {
-    let mut bytes = [0; RANDOM_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
+    Ok(format!("{:032x}", u128::from_le_bytes(random_bytes::<RANDOM_BYTES>()?)))
 }
 
 /// Renames `temporary` to the file of the id, unless that exists.

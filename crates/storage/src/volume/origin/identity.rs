@@ -2,11 +2,11 @@
 //! number. What must hold: nothing that others can write determines alone whose data is accessed.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
+use halocline_os::random::random_bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -44,9 +44,7 @@ impl ObjectNumber {
 
     /// A number that no object has had before.
     pub(super) fn random(has_layout: bool) -> io::Result<Self> {
-        let mut random = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
-        Ok(Self { random: u128::from_be_bytes(random), has_layout })
+        Ok(Self { random: u128::from_be_bytes(random_bytes()?), has_layout })
     }
 
     /// The directory below each server in which the object's local files are.
