@@ -223,12 +223,12 @@ impl ExternalChanges {
                 path.display()
             );
         }
-        self.let_go(id, dirty.iter().map(|extent| extent.range.len()).sum())
+        self.let_go(id, &dirty)
     }
 
     /// Drops what is cached of a file that others changed, of whose dirty bytes these are `saved`.
-    fn let_go(&self, id: FileId, saved: u64) -> Result<()> {
-        self.check_saved(id, saved);
+    fn let_go(&self, id: FileId, saved: &[Extent]) -> Result<()> {
+        self.check_saved(id, bytes_of(saved));
         self.mappings.unmap(id, WHOLE)?;
         self.check_saved(id, 0);
         Ok(())
@@ -256,7 +256,7 @@ impl ExternalChanges {
                 self.save(id, &path, &dirty, "the origin's file was removed or replaced")?;
             }
             if !file.is_open() {
-                self.let_go(id, dirty.iter().map(|extent| extent.range.len()).sum())?;
+                self.let_go(id, &dirty)?;
             }
         }
         file.unlinked.store(true, Ordering::SeqCst);
@@ -298,7 +298,7 @@ impl ExternalChanges {
                 }
             },
         )?;
-        let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
+        let dirty_bytes = bytes_of(dirty);
         let mut reason = format!(
             "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
             dir.join(name).display()
@@ -388,6 +388,10 @@ fn create(dir: &PrivateDir, id: FileId, now_ms: u64) -> Result<(String, File)> {
     }
 }
 
+fn bytes_of(extents: &[Extent]) -> u64 {
+    extents.iter().map(|extent| extent.range.len()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use crate::test_engine::one_dirty_file;
@@ -396,7 +400,7 @@ mod tests {
     #[should_panic(expected = "I9: 4096 dirty bytes are not saved")]
     fn i9_bytes_that_are_not_saved_are_not_dropped() {
         let (engine, id, _dirs) = one_dirty_file();
-        drop(engine.components.external.let_go(id, 0));
+        drop(engine.components.external.let_go(id, &[]));
     }
 
     #[test]

@@ -37,12 +37,7 @@ use scripts::{FileScripts, MemberScripts};
 use server::{Server, TIMEOUT, info_of};
 
 pub use cluster::ClusterStore;
-
-/// How long the calling thread has polled for answers of servers so far: a thread that polls is busy, and yet only waits.
-#[must_use]
-pub fn polled_by_this_thread() -> Duration {
-    connection::polled()
-}
+pub use connection::polled_by_this_thread;
 
 /// How long tokens are kept when nobody holds or wants any.
 const KEPT: Duration = Duration::from_hours(1);

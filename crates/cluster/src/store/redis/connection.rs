@@ -15,7 +15,7 @@ use redis::{ConnectionAddr, ConnectionInfo, ConnectionLike, Parser, Value};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-pub(super) use answer_poll::polled;
+pub use answer_poll::polled_by_this_thread;
 use socket::Socket;
 
 enum Channel {

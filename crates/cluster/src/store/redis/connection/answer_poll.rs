@@ -22,8 +22,9 @@ thread_local! {
     static POLLED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// How long the calling thread has polled for answers so far. A thread that polls is busy, and yet only waits.
-pub(crate) fn polled() -> Duration {
+/// How long the calling thread has polled for answers of servers so far. A thread that polls is busy, and yet only waits.
+#[must_use]
+pub fn polled_by_this_thread() -> Duration {
     POLLED.get()
 }
 
