@@ -45,7 +45,7 @@ const FILES: u32 = 5000;
 /// all in one, and ask the store of names itself, without a mount: a server of Redis that the
 /// benchmark starts and ends, or the one at the URL. Beside each number of creates stands what the server's own
 /// benchmark (redis-benchmark) reaches with the same script and as many connections. A server that the benchmark starts is
-/// bound to one processor, and the load to half of them, where it is not; not with --simulate. With --masters, the same on
+/// bound to a processor in one half of them, and the load to the other half; not with --simulate. With --masters, the same on
 /// clusters that the benchmark starts, each with so many masters.
 #[derive(Debug, Args)]
 pub(super) struct MetadataArgs {
@@ -109,11 +109,8 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
         let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
         // The simulation is of a machine whose processors all share.
         let halves = if server.is_own() && !args.simulate { Halves::find()? } else { None };
-        on(server, |server| {
-            let heading = text::heading(server.is_own(), halves.as_ref());
-            let _bound = halves.as_ref().map(|halves| halves.bind(server)).transpose()?;
-            measure(args, server, &heading, &mut signals)
-        })?
+        let heading = text::heading(server.is_own(), halves.as_ref());
+        on(server, halves.as_ref(), |server| measure(args, server, &heading, &mut signals))?
     } else {
         (on_masters(args, &mut signals)?, None, Some("it measures one server"))
     };
@@ -189,12 +186,15 @@ fn measure(
     Ok((rows, large, native.err()))
 }
 
-/// Measures on a server, which then ends if the benchmark started it.
+/// Measures on a server, bound apart from this load where there are processors for both; it then ends if the benchmark
+/// started it.
 fn on<T>(
     server: Server,
+    halves: Option<&Halves>,
     measure: impl FnOnce(&Server) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let measured = measure(&server);
+    let bound = halves.map(|halves| halves.bind(&server)).transpose();
+    let measured = bound.and_then(|_bound| measure(&server));
     let ended = server.end();
     let measured = measured?;
     ended?;
@@ -209,8 +209,7 @@ fn on_masters(args: &MetadataArgs, signals: &mut Signals) -> Result<Vec<Row>, Fa
     let mut rows = Vec::new();
     for _ in 0..args.report.repeat {
         for &masters in &args.masters {
-            on(Server::start_masters(masters)?, |server| {
-                let _bound = halves.as_ref().map(|halves| halves.bind(server)).transpose()?;
+            on(Server::start_masters(masters)?, halves.as_ref(), |server| {
                 for &count in &args.clients {
                     case(args, (server, count), None, signals, &mut |row| {
                         let row = Row { masters: Some(masters), ..row };

@@ -171,21 +171,29 @@ fn place() -> Result<ScratchDir, Failure> {
 
 /// Starts a server.
 fn spawn(args: &[&OsStr]) -> Result<MountProcess, Failure> {
-    for program in PROGRAMS {
-        let mut command = Command::new(program);
-        command.args(args);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        match MountProcess::start(&mut command) {
+    let remedy =
+        "install it (Debian: apt-get install redis-server), or give the URL of a server that runs";
+    first_installed(PROGRAMS, remedy, |command| {
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        MountProcess::start(command)
+    })
+}
+
+/// Runs the first program that is installed.
+fn first_installed<T>(
+    programs: [&str; 2],
+    remedy: &str,
+    run: impl Fn(&mut Command) -> io::Result<T>,
+) -> Result<T, Failure> {
+    for program in programs {
+        match run(&mut Command::new(program)) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(Failure::refused(format!("{program}: {error}"))),
-            Ok(process) => return Ok(process),
+            Ok(done) => return Ok(done),
         }
     }
-    Err(Failure::refused(format!(
-        "there is no {} in PATH for the store: install it (Debian: apt-get install redis-server), or give the \
-         URL of a server that runs",
-        PROGRAMS.join(" and no ")
-    )))
+    let programs = programs.join(" and no ");
+    Err(Failure::refused(format!("there is no {programs} in PATH for the store: {remedy}")))
 }
 
 /// Encodes the path for a URL.

@@ -1,17 +1,19 @@
 //! A Redis Cluster without replicas, of masters that the benchmark starts and ends.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Instant;
 
+use halocline_os::random::random_bytes;
+
 use super::super::mount_processes::MountProcess;
 use super::super::scratch_dir::ScratchDir;
-use super::{START_WAIT_MAX, TICK, last_line, spawn};
+use super::{START_WAIT_MAX, TICK, first_installed, last_line, spawn};
 use crate::failure::Failure;
 
 /// Hash slots of a Redis Cluster.
@@ -80,31 +82,23 @@ impl Master {
         self.dir.join("log")
     }
 
-    /// What it answers to a command; the last line of its log where it does not answer.
+    /// What it answers to a command.
     fn ask(&self, password: &str, words: &[&str]) -> Result<String, Failure> {
-        let ask = |program: &str| {
-            let mut command = Command::new(program);
+        let remedy = "install it (Debian: apt-get install redis-tools)";
+        let done = first_installed(CLIENTS, remedy, |command| {
             command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-e"]).args(words);
             // Not in the command line, which others can read.
             command.env("REDISCLI_AUTH", password).stdin(Stdio::null()).output()
-        };
-        let done = CLIENTS
-            .into_iter()
-            .map(ask)
-            .find(|done| !done.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound));
-        let done = done.ok_or_else(|| {
-            Failure::refused(format!(
-                "there is no {} in PATH: install it (Debian: apt-get install redis-tools)",
-                CLIENTS.join(" and no ")
-            ))
-        })??;
+        })?;
         if done.status.success() {
             return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
         }
-        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-        let said = last_line(&self.log()).ok().filter(|_| said.contains("onnect")).unwrap_or(said);
-        Err(Failure::failed(format!("a master of the store does not work: {said}")))
+        Err(does_not_work(String::from_utf8_lossy(&done.stderr).trim()))
     }
+}
+
+fn does_not_work(said: &str) -> Failure {
+    Failure::failed(format!("a master of the store does not work: {said}"))
 }
 
 /// Masters on free ports, each with a directory with its settings.
@@ -156,12 +150,11 @@ fn join(
     let mut until = |master: &Master, words: &[&str], said: &str| loop {
         match master.ask(password, words) {
             Ok(answer) if answer.contains(said) => return Ok(()),
-            Ok(answer) if late() => {
-                return Err(Failure::failed(format!(
-                    "a master of the store does not work: {answer}"
-                )));
+            Ok(answer) if late() => return Err(does_not_work(&answer)),
+            // Its log says why it ended, or listens nowhere.
+            Err(failure) if late() || has_ended(processes)? => {
+                return Err(last_line(&master.log()).map_or(failure, |said| does_not_work(&said)));
             }
-            Err(failure) if late() || has_ended(processes)? => return Err(failure),
             Ok(_) | Err(_) => thread::sleep(TICK),
         }
     };
@@ -196,7 +189,5 @@ fn has_ended(processes: &mut [MountProcess]) -> Result<bool, Failure> {
 
 /// A new password.
 fn password() -> Result<String, Failure> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+    Ok(format!("{:032x}", u128::from_ne_bytes(random_bytes()?)))
 }
