@@ -87,6 +87,22 @@ impl CacheSize {
             Self::Percent(percent) => (total as f64 * percent / 100.0) as u64,
         }
     }
+
+    /// The size in bytes on a file system of `total` bytes; `named` is where the size was given.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for less than [`SIZE_MIN`].
+    fn checked_bytes(self, total: u64, named: &str) -> Result<u64> {
+        let size = self.bytes(total);
+        if size >= SIZE_MIN {
+            return Ok(size);
+        }
+        let least = format_bytes(SIZE_MIN);
+        Err(Error::invalid(
+            format!("{named}: a cache of {size} bytes has no room for its own records"),
+            format!("give at least {least}"),
+        ))
+    }
 }
 
 /// How the servers of a side are found.
@@ -343,5 +359,19 @@ fn emulated_shape(shape: VolumeShape, count: Option<u32>) -> VolumeShape {
         None => shape,
         Some(1) => VolumeShape { kind: VolumeKind::Plain, servers: 1, ..shape },
         Some(servers) => VolumeShape { kind: VolumeKind::Striped, servers, ..shape },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_without_room_for_records_is_refused_with_the_least_one() {
+        let half = CacheSize::Percent(50.0).checked_bytes(SIZE_MIN * 2, "--size");
+        assert_eq!(half.unwrap(), SIZE_MIN);
+        let small = CacheSize::Bytes(SIZE_MIN - 1).checked_bytes(0, "--size");
+        let error = small.unwrap_err().to_string();
+        assert!(error.contains("--size") && error.contains("1M"), "{error}");
     }
 }

@@ -1,8 +1,5 @@
 //! How the bytes of `--size` are divided between data, records and the file system (I5).
 
-use super::{CacheSize, format_bytes};
-use halocline_os::error::{Error, Result};
-
 /// A file system needs its own blocks to find the blocks of a sparse file: 1 for about 340 extents on ext4. This
 /// fraction of the size (one part in so many) is reserved for them.
 const INDEX_SHARE: u64 = 128;
@@ -48,30 +45,12 @@ impl Shares {
     }
 }
 
-impl CacheSize {
-    /// The size in bytes on a file system of `total` bytes; `named` is where the size was given.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for less than [`SIZE_MIN`].
-    pub(super) fn checked_bytes(self, total: u64, named: &str) -> Result<u64> {
-        let size = self.bytes(total);
-        if size >= SIZE_MIN {
-            return Ok(size);
-        }
-        let least = format_bytes(SIZE_MIN);
-        Err(Error::invalid(
-            format!("{named}: a cache of {size} bytes has no room for its own records"),
-            format!("give at least {least}"),
-        ))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_shares_are_the_size_and_the_least_one_is_said() {
+    fn the_shares_are_the_size() {
         for size in [SIZE_MIN, SIZE_MIN + 1, 20 << 20, 1 << 30, 1 << 40] {
             let Shares { data, records } = Shares::of(size);
             assert!(data > 0 && data + records + size / INDEX_SHARE + OWN_FILES == size, "{size}");
@@ -81,12 +60,5 @@ mod tests {
             assert!(Shares::of(size).data >= data, "{data}");
             assert!(size == SIZE_MIN || Shares::of(size - 1).data < data, "{data}");
         }
-        assert_eq!(
-            CacheSize::Percent(50.0).checked_bytes(SIZE_MIN * 2, "--size").unwrap(),
-            SIZE_MIN
-        );
-        let small = CacheSize::Bytes(SIZE_MIN - 1);
-        let error = small.checked_bytes(0, "--size").unwrap_err().to_string();
-        assert!(error.contains("--size") && error.contains("1M"), "{error}");
     }
 }

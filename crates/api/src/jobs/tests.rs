@@ -13,11 +13,9 @@ fn jobs(text: &str) -> Jobs {
     Jobs { all, ..Jobs::default() }
 }
 
-impl Jobs {
-    /// A file is opened by a process of the group.
-    fn opened_in(&mut self, group: u32, path: &str) -> Passed {
-        self.opened(path.as_ref(), &Opener { job: None, group }).0
-    }
+/// A file is opened by a process of the group.
+fn opened_in(jobs: &mut Jobs, group: u32, path: &str) -> Passed {
+    jobs.opened(path.as_ref(), &Opener { job: None, group }).0
 }
 
 /// How far away a file's announced references are.
@@ -34,17 +32,17 @@ fn the_position_follows_opens() {
     let mut jobs = jobs(r#"{"job": "a", "references": ["x", "y", "x", "z", "x"]}"#);
     assert_eq!(distances(&jobs, "x"), Some(vec![1, 3, 5]));
     assert_eq!(distances(&jobs, "other"), None);
-    jobs.opened_in(1, "other");
-    jobs.opened_in(1, "x");
+    opened_in(&mut jobs, 1, "other");
+    opened_in(&mut jobs, 1, "x");
     assert_eq!(distances(&jobs, "x"), Some(vec![2, 4]));
-    let passed = jobs.opened_in(1, "z");
+    let passed = opened_in(&mut jobs, 1, "z");
     assert_eq!(passed.skipped, [Path::new("y").into(), Path::new("x").into()]);
     assert_eq!(jobs.list()[0].position, 4, "skipped references are behind");
     assert_eq!(distances(&jobs, "y"), Some(vec![]));
-    jobs.opened_in(1, "x");
+    opened_in(&mut jobs, 1, "x");
     assert_eq!(jobs.list()[0].state, "done");
     assert_eq!(distances(&jobs, "x"), Some(vec![]), "known not to come again");
-    assert!(jobs.opened_in(1, "x").untrusted);
+    assert!(opened_in(&mut jobs, 1, "x").untrusted);
     assert_eq!(distances(&jobs, "x"), None, "what comes after the job is not its business");
 }
 
@@ -52,9 +50,9 @@ fn the_position_follows_opens() {
 fn a_job_in_another_order_is_not_believed_for_long() {
     let names: Vec<String> = (0..200).map(|file| format!("\"f{file}\"")).collect();
     let mut jobs = jobs(&format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(",")));
-    jobs.opened_in(1, "f0");
+    opened_in(&mut jobs, 1, "f0");
     for file in (100..200).rev() {
-        jobs.opened_in(1, &format!("f{file}"));
+        opened_in(&mut jobs, 1, &format!("f{file}"));
     }
     assert_eq!(jobs.list()[0].state, "deviated");
     assert_eq!(distances(&jobs, "f150"), None);
@@ -68,10 +66,10 @@ fn a_file_in_work_may_be_opened_again() {
     for (path, position) in
         [("x", 1), ("x", 1), ("y", 2), ("y", 2), ("x", 3), ("x", 4), ("x", 4), ("y", 4), ("z", 5)]
     {
-        assert_eq!(jobs.opened_in(1, path), Passed::default(), "{path}");
+        assert_eq!(opened_in(&mut jobs, 1, path), Passed::default(), "{path}");
         assert_eq!(jobs.list()[0].position, position, "{path}");
     }
-    jobs.opened_in(1, "y");
+    opened_in(&mut jobs, 1, "y");
     assert_eq!(jobs.list()[0].state, "done");
 }
 
@@ -85,7 +83,7 @@ fn numbered(count: usize) -> String {
 fn what_others_open_does_not_move_a_job() {
     let mut jobs = jobs(&numbered(300));
     for file in (0..300).step_by(50) {
-        jobs.opened_in(2, &format!("f{file}"));
+        opened_in(&mut jobs, 2, &format!("f{file}"));
     }
     for file in 0..200 {
         let (_, ahead) =
@@ -93,8 +91,8 @@ fn what_others_open_does_not_move_a_job() {
         assert!(ahead.is_some(), "the job's own open of f{file}");
         assert_eq!(jobs.list()[0].position, file + 1);
         // Group 2 opens in an order of its own, group 3 in the job's, some way ahead.
-        jobs.opened_in(2, &format!("f{}", (file * 37) % 300));
-        jobs.opened_in(3, &format!("f{}", (file + 40).min(299)));
+        opened_in(&mut jobs, 2, &format!("f{}", (file * 37) % 300));
+        opened_in(&mut jobs, 3, &format!("f{}", (file + 40).min(299)));
         let theirs = Opener { job: Some("another".into()), group: 4 };
         let (_, ahead) = jobs.opened(Path::new(&format!("f{}", file + 1)), &theirs);
         assert!(ahead.is_none(), "another job's use");
@@ -107,11 +105,11 @@ fn processes_with_a_jobs_variable_are_its_own_and_no_others() {
     let mut jobs = jobs(&numbered(300));
     let own = |group| Opener { job: Some("a".into()), group };
     for file in 0..20 {
-        jobs.opened_in(1, &format!("f{file}"));
+        opened_in(&mut jobs, 1, &format!("f{file}"));
     }
     jobs.opened(Path::new("f20"), &own(2));
     assert_eq!(jobs.list()[0].position, 21, "it goes on, whatever its group");
-    jobs.opened_in(1, "f21");
+    opened_in(&mut jobs, 1, "f21");
     assert_eq!(jobs.list()[0].position, 21, "not a process of its own");
     for file in 21..30 {
         jobs.opened(Path::new(&format!("f{file}")), &own(file));
@@ -130,24 +128,24 @@ fn a_job_goes_on_in_another_group_once_its_first_is_gone() {
     let group = child.id();
     let mut jobs = jobs(&numbered(300));
     for file in 0..100 {
-        jobs.opened_in(group, &format!("f{file}"));
+        opened_in(&mut jobs, group, &format!("f{file}"));
     }
     child.wait().unwrap();
-    jobs.opened_in(1, "f100");
+    opened_in(&mut jobs, 1, "f100");
     assert_eq!(jobs.list()[0].position, 101);
 }
 
 #[test]
 fn a_job_that_nobody_goes_on_with_tells_nothing_until_somebody_does() {
     let mut jobs = jobs(&numbered(300));
-    jobs.opened_in(1, "f0");
+    opened_in(&mut jobs, 1, "f0");
     let mut untrusted = 0;
     for _ in 0..1000 {
-        untrusted += u32::from(jobs.opened_in(1, "other").untrusted);
+        untrusted += u32::from(opened_in(&mut jobs, 1, "other").untrusted);
     }
     assert_eq!(untrusted, 1, "told once");
     assert_eq!((distances(&jobs, "f1"), jobs.list()[0].state.as_str()), (None, "stopped"));
-    let again = (1..30).find(|file| jobs.opened_in(1, &format!("f{file}")).untrusted);
+    let again = (1..30).find(|file| opened_in(&mut jobs, 1, &format!("f{file}")).untrusted);
     assert!(again.is_some(), "somebody goes on with it");
     let next = format!("f{}", again.unwrap() + 1);
     assert_eq!(distances(&jobs, &next), Some(vec![1]));
@@ -160,7 +158,7 @@ fn an_order_that_fits_by_skipping_is_not_believed() {
     let names: Vec<String> = (0..300).map(|at| format!("\"f{}\"", at % 6)).collect();
     let mut jobs = jobs(&format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(",")));
     for open in 0..100 {
-        jobs.opened_in(1, &format!("f{}", open * 5 % 6));
+        opened_in(&mut jobs, 1, &format!("f{}", open * 5 % 6));
     }
     assert_eq!(jobs.list()[0].state, "deviated");
 }
@@ -171,7 +169,7 @@ fn a_remount_keeps_the_place() {
     let mut jobs = Jobs::load(dir.path()).unwrap();
     jobs.add(&numbered(300)).unwrap();
     let follow = |jobs: &mut Jobs, files: std::ops::Range<u64>| {
-        files.for_each(|file| drop(jobs.opened_in(1, &format!("f{file}"))));
+        files.for_each(|file| drop(opened_in(jobs, 1, &format!("f{file}"))));
     };
     follow(&mut jobs, 0..101);
     jobs.note_places();
@@ -239,7 +237,7 @@ fn what_one_node_announces_the_others_take_in_and_each_has_its_own_place() {
     let of = |name: &str, references, state: &str| (name.to_owned(), references, state.to_owned());
     assert_eq!(states(&first), [of("a", 2, "waiting"), of("b", 1, "waiting")]);
     assert_eq!(states(&second), [of("a", 1, "waiting"), of("b", 0, "elsewhere")]);
-    first.opened_in(1, "x");
+    opened_in(&mut first, 1, "x");
     first.note_places();
     assert_eq!(load(&one, "n1").list()[0].position, 1);
     assert_eq!(load(&two, "n2").list()[0].position, 0);
