@@ -1,30 +1,39 @@
 //! The tokens that this node holds of one file: what is held, used and waited for, under one lock, because a waiting
 //! request must notice any change of these. Requests come in through [`waiting`]. [`asking`] requests tokens that the
-//! node does not hold from the store, whose values are in [`stored_tokens`]. [`giving`] gives up what others want.
+//! node does not hold from the store, whose values are in [`stored_tokens`]. A range that is given up is a [`Handover`].
 
 mod asking;
 mod copying;
 mod explaining;
-mod giving;
+mod handover;
 mod stored_tokens;
 mod waiting;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{Grant, SharedFile, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Held, Mode, Tokens};
+use halocline_os::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
 pub(super) use copying::end_unseen;
 
-use super::Shared;
 use super::pieces::Pieces;
-use crate::store;
+use super::{Shared, cluster_error};
+use crate::counters::add;
+use crate::store::{self, Reading, StoreError};
 
+use explaining::bytes;
+use handover::Handover;
 use stored_tokens::StoredTokens;
+
+/// The most attempts to give everything up when the session ends.
+const TRIES: u32 = 8;
+/// Handovers of one file after which other files get their turn.
+const TURNS: u32 = 64;
 
 /// The tokens of a file.
 pub(super) struct File {
@@ -175,16 +184,6 @@ impl File {
         self.changed.notify_all();
     }
 
-    /// Waits until no permit is in progress in a closed range; `false` if that takes too long.
-    fn wait_unused(&self, range: ByteRange) -> bool {
-        let clock = &self.shared.options.wait_clock;
-        let deadline = clock.instant() + self.shared.options.wait_limit;
-        let mut state = self.state.lock();
-        let is_used = |state: &mut State| state.pieces.is_used(range) && !self.shared.is_stopped();
-        clock.wait_while(&self.changed, &mut state, is_used, deadline);
-        !state.pieces.is_used(range)
-    }
-
     /// Keeps a value that was read or written, and lets other waiting requests of this node use it.
     fn note_value(&self, value: Tokens) {
         if self.stored.note(value) {
@@ -203,6 +202,131 @@ impl File {
     /// The ranges that are held, with their modes.
     pub(super) fn all(&self) -> Vec<(ByteRange, Mode)> {
         self.state.lock().pieces.all().collect()
+    }
+}
+
+/// Giving up, each range by a [`Handover`].
+impl File {
+    /// Gives up what others want of the file.
+    pub(super) fn give_what_is_wanted(&self) -> Result<()> {
+        let shared = &self.shared;
+        for _ in 0..TURNS {
+            // A node without a lease deals with its tokens once it has one again.
+            shared.own_session.check_lease()?;
+            let Reading { tokens, epoch } = shared.store.read(self.id).map_err(cluster_error)?;
+            let active = self.state.lock().active.clone();
+            if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
+                self.leave_queue().map_err(cluster_error)?;
+            }
+            let now_ms = shared.own_session.roll.now_ms();
+            let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
+            let Some((wanted, keep)) = wanted.flatten() else {
+                self.state.lock().wanted = false;
+                return Ok(());
+            };
+            let contended = tokens.is_contended(wanted, now_ms);
+            let range = self.state.lock().pieces.to_give(wanted, keep.is_some(), contended);
+            // Bytes that nobody wants may be what cannot be given up.
+            if !self.give(range, keep) && (range == wanted || !self.give(wanted, keep)) {
+                self.say_what_is_unreadable(wanted);
+                return Ok(());
+            }
+            add(&shared.counters.handovers);
+        }
+        shared.queue.push(self.id);
+        Ok(())
+    }
+
+    /// A wanted range could not be given up. If that is because its dirty bytes cannot be read from this node's cache,
+    /// those who want them get an error, and need not wait for what does not happen.
+    fn say_what_is_unreadable(&self, wanted: ByteRange) {
+        let shared = &self.shared;
+        let Some(local_cache) = shared.local_cache.get().and_then(Weak::upgrade) else { return };
+        let ranges = local_cache.unreadable(self.id, wanted);
+        let Some(first) = ranges.first() else { return };
+        tracing::warn!(
+            "inode {}: only this node's cache has {}, and it cannot read them; others get an error",
+            self.id.inode,
+            bytes(*first)
+        );
+        let change = self.stored.begin_change();
+        let now_ms = shared.own_session.roll.now_ms();
+        let noted = change.make(|new, epoch| {
+            new.note_unreadable(shared.session, (wanted, &ranges), epoch, now_ms);
+        });
+        match noted {
+            Ok(Some(new)) => self.stored.tell_waiters(&new),
+            Ok(None) => {}
+            // They wait, and ask again.
+            Err(error) => tracing::debug!("inode {}: {error}", self.id.inode),
+        }
+    }
+
+    /// Removes entries from the queue for which no request waits any more, because others are queued behind them.
+    fn leave_queue(&self) -> Result<(), StoreError> {
+        let change = self.stored.begin_change();
+        let active = self.state.lock().active.clone();
+        let session = self.shared.session;
+        let new = change.make(|new, epoch| new.forget_vain(session, &active, epoch))?;
+        if let Some(new) = new {
+            self.stored.tell_waiters(&new);
+        }
+        Ok(())
+    }
+
+    /// Gives up everything that is held.
+    pub(super) fn give_all_up(&self) -> Result<()> {
+        let all = ByteRange::new(0, u64::MAX);
+        let clock = &self.shared.options.wait_clock;
+        let deadline = clock.instant() + self.shared.options.wait_limit;
+        let mut failures = 0;
+        while failures < TRIES && clock.instant() < deadline {
+            if self.all().is_empty() || self.give(all, None) {
+                return Ok(());
+            }
+            let mut state = self.state.lock();
+            if state.pieces.is_closed(all) {
+                // Some of it is being given to others right now.
+                let is_closed = |state: &mut State| state.pieces.is_closed(all);
+                clock.wait_while(&self.changed, &mut state, is_closed, deadline);
+            } else {
+                drop(state);
+                failures += 1;
+                // Without the pause, a short outage of the store would use up all attempts.
+                clock.sleep(self.shared.options.poll * 2);
+            }
+        }
+        Err(Error::Cluster {
+            what: format!("inode {} could not be given up", self.id.inode),
+            remedy: "mount again, and unmount when the store and the origin answer".to_owned(),
+        })
+    }
+
+    /// Gives up a range, or keeps `keep` of exclusive tokens there. `false` if that is already in progress, or must be
+    /// tried again.
+    fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
+        Handover::begin(self, range).is_some_and(|handover| handover.give(keep))
+    }
+
+    /// Gives up a range if the file is idle: nothing uses it or wants any of it. `None` if it is not idle; `false` if
+    /// it must be tried again.
+    pub(super) fn give_at_rest(&self, range: ByteRange) -> Option<bool> {
+        let handover = Handover::begin_at_rest(self, range)?;
+        let given = handover.give_unused(None);
+        if !given {
+            let now = self.shared.options.clock.boot_instant();
+            self.state.lock().pieces.note_use(now);
+        }
+        Some(given)
+    }
+
+    /// Drops everything that is not exclusive, whatever the store says, because the lease lapsed. `false` if it must be
+    /// tried again.
+    pub(super) fn drop_what_is_unsure(&self) -> bool {
+        let ranges = self.state.lock().pieces.unsure();
+        ranges.into_iter().all(|range| {
+            Handover::begin(self, range).is_some_and(|handover| handover.drop_unasked())
+        })
     }
 }
 
