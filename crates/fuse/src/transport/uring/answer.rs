@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
-use halocline_vfs::{Engine, Make, SetAttr, SetTime};
+use halocline_vfs::{Engine, Make};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::message::Message;
@@ -18,8 +18,7 @@ use super::wire::{
 };
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
-use crate::front::kernel_attributes::time;
-use crate::front::locks::{LockRange, LockRequest};
+use crate::front::locks::LockRange;
 use crate::front::open_files::Opened;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
@@ -60,19 +59,6 @@ mod code {
     pub(super) const READDIRPLUS: u32 = 44;
     pub(super) const RENAME2: u32 = 45;
     pub(super) const LSEEK: u32 = 46;
-}
-
-/// `FATTR_*`: which attributes a change sets.
-mod valid {
-    pub(super) const MODE: u32 = 1;
-    pub(super) const UID: u32 = 1 << 1;
-    pub(super) const GID: u32 = 1 << 2;
-    pub(super) const SIZE: u32 = 1 << 3;
-    pub(super) const ATIME: u32 = 1 << 4;
-    pub(super) const MTIME: u32 = 1 << 5;
-    pub(super) const HANDLE: u32 = 1 << 6;
-    pub(super) const ATIME_NOW: u32 = 1 << 7;
-    pub(super) const MTIME_NOW: u32 = 1 << 8;
 }
 
 /// `FUSE_GETATTR_FH`: the request names an open file.
@@ -332,41 +318,6 @@ impl List<'_> {
         }
         self.used += padded;
         true
-    }
-}
-
-impl LockIn {
-    pub(super) fn request(&self) -> Answer<LockRequest> {
-        let range = LockRange::new(self.kind, self.first, self.last)?;
-        Ok(LockRequest { handle: FileHandle(self.handle), owner: self.owner, range })
-    }
-}
-
-impl SetAttrIn {
-    fn says(&self, what: u32) -> bool {
-        self.valid & what != 0
-    }
-
-    fn handle(&self) -> Option<FileHandle> {
-        self.says(valid::HANDLE).then_some(FileHandle(self.handle))
-    }
-
-    fn change(&self) -> SetAttr {
-        let set = |now: u32, at: u32, seconds: i64, nanoseconds: u32| {
-            if self.says(now) {
-                Some(SetTime::Now)
-            } else {
-                self.says(at).then(|| SetTime::At(time(seconds, i64::from(nanoseconds))))
-            }
-        };
-        SetAttr {
-            mode: self.says(valid::MODE).then_some(self.mode),
-            uid: self.says(valid::UID).then_some(self.uid),
-            gid: self.says(valid::GID).then_some(self.gid),
-            size: self.says(valid::SIZE).then_some(self.size),
-            atime: set(valid::ATIME_NOW, valid::ATIME, self.atime, self.atime_ns),
-            mtime: set(valid::MTIME_NOW, valid::MTIME, self.mtime, self.mtime_ns),
-        }
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType};
+use fuser::{FileAttr, FileHandle, FileType};
+use halocline_vfs::{SetAttr, SetTime};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::front::Answer;
 use crate::front::inodes::Entry;
+use crate::front::kernel_attributes::time;
+use crate::front::locks::{LockRange, LockRequest};
 
 /// Declares structures that are copied from or to the kernel's buffer as they stand.
 macro_rules! wire {
@@ -113,6 +117,60 @@ impl RequestHeader {
     /// Replaces the request's header with that of the answer.
     pub(super) fn set_output(&mut self, header: &OutHeader) {
         header.write_to_prefix(&mut self.in_out).expect("it has room");
+    }
+}
+
+/// `FATTR_*`: which attributes a change sets.
+mod valid {
+    pub(super) const MODE: u32 = 1;
+    pub(super) const UID: u32 = 1 << 1;
+    pub(super) const GID: u32 = 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const ATIME: u32 = 1 << 4;
+    pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const HANDLE: u32 = 1 << 6;
+    pub(super) const ATIME_NOW: u32 = 1 << 7;
+    pub(super) const MTIME_NOW: u32 = 1 << 8;
+}
+
+impl LockIn {
+    /// The lock that is asked for.
+    ///
+    /// # Errors
+    /// If it is of no kind, or its range is none.
+    pub(super) fn request(&self) -> Answer<LockRequest> {
+        let range = LockRange::new(self.kind, self.first, self.last)?;
+        Ok(LockRequest { handle: FileHandle(self.handle), owner: self.owner, range })
+    }
+}
+
+impl SetAttrIn {
+    fn says(&self, what: u32) -> bool {
+        self.valid & what != 0
+    }
+
+    /// The open file that is named.
+    pub(super) fn handle(&self) -> Option<FileHandle> {
+        self.says(valid::HANDLE).then_some(FileHandle(self.handle))
+    }
+
+    /// The attributes that are set.
+    pub(super) fn change(&self) -> SetAttr {
+        let set = |now: u32, at: u32, seconds: i64, nanoseconds: u32| {
+            if self.says(now) {
+                Some(SetTime::Now)
+            } else {
+                self.says(at).then(|| SetTime::At(time(seconds, i64::from(nanoseconds))))
+            }
+        };
+        SetAttr {
+            mode: self.says(valid::MODE).then_some(self.mode),
+            uid: self.says(valid::UID).then_some(self.uid),
+            gid: self.says(valid::GID).then_some(self.gid),
+            size: self.says(valid::SIZE).then_some(self.size),
+            atime: set(valid::ATIME_NOW, valid::ATIME, self.atime, self.atime_ns),
+            mtime: set(valid::MTIME_NOW, valid::MTIME, self.mtime, self.mtime_ns),
+        }
     }
 }
 
