@@ -111,6 +111,10 @@ macro_rules! stories {
                         }
 
                         impl Namespace {
+                            pub(crate) const fn attributes(&self) -> &Self {
+                                self
+                            }
+
                             pub(crate) fn known_file(
                                 &self,
                                 _: &EntryName,
@@ -294,12 +298,8 @@ macro_rules! stories {
             impl Tier {
                 fn new() -> Arc<Self> {
                     let node = |number| {
-                        let inode = Inode {
-                            number: InodeNumber(number),
-                            noting: Mutex::default(),
-                            without_name: Mutex::default(),
-                        };
-                        Node(Arc::new(inode))
+                        let (noting, without_name) = (Mutex::default(), Mutex::default());
+                        Node(Arc::new(Inode { number: InodeNumber(number), noting, without_name }))
                     };
                     let base = Base {
                         names: Namespace::default(),

@@ -167,8 +167,8 @@ impl AttributeChanges {
     ) -> Result<()> {
         let names = &self.base.names;
         let changed = match &found.name {
-            None => names.update_directory(inode.number, change),
-            Some(name) => names.update_of((name, inode.number), change),
+            None => names.attributes().update_directory(inode.number, change),
+            Some(name) => names.attributes().update_of((name, inode.number), change),
         };
         let changed = changed.map_err(of_names)?;
         let mut without_name = inode.without_name.lock();

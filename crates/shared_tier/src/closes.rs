@@ -92,7 +92,7 @@ fn note_together(base: &Base, directory: Option<InodeNumber>, nodes: &[&Node]) {
     let known: Vec<KnownFile> = known.flatten().collect();
     let noted = match directory {
         Some(directory) if known.len() == files.len() && known.len() > 1 => {
-            base.names.update_all_known(directory, &known)
+            base.names.attributes().update_all_known(directory, &known)
         }
         _ => Ok(false),
     };
@@ -130,7 +130,7 @@ fn closed(
         let without_name = inode.without_name.lock();
         (without_name.file.clone(), without_name.last.clone())
     };
-    let before = match base.names.known_file(&name) {
+    let before = match base.names.attributes().known_file(&name) {
         Some((number, known)) if number == inode.number => known,
         Some(_) => return None,
         None => last?,
@@ -176,8 +176,8 @@ pub(crate) fn note_close(base: &Base, inode: &Inode, noting: &mut Noting, file: 
     for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
         let at = (&name, inode.number);
         let closed = match last.take() {
-            Some(last) => base.names.update_known(at, &last, &close),
-            None => base.names.update_of(at, &close),
+            Some(last) => base.names.attributes().update_known(at, &last, &close),
+            None => base.names.attributes().update_of(at, &close),
         };
         match closed {
             Ok(_) => return,

@@ -9,14 +9,14 @@ use halocline_api::control::{
     JobInfo, JobPlaces, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report,
     RuleChange, Rules, Side, Status, TierStatus,
 };
-use halocline_api::file_tier::{no_file, not_found};
-use halocline_cluster::names::attributes::Kind;
+use halocline_api::file_tier::no_file;
 use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 
 use crate::SharedTier;
 use crate::errors::of_store;
 use crate::explain::Explainer;
+use crate::file_infos::FileInfos;
 use crate::inodes::Inode;
 use crate::job_places;
 use crate::lookup::FoundNode;
@@ -27,43 +27,14 @@ use crate::tree_walk::walk_named;
 /// The most files that are listed.
 const LISTED_MAX: usize = 100_000;
 
-impl SharedTier {
-    /// What is at a path below the root.
-    fn at(&self, path: &Path) -> Result<FoundNode> {
-        let at = self.tree.base.at(path);
-        let (name, node) = at.map_err(|error| not_found(path, &error))?;
-        Ok(FoundNode { name, node })
-    }
+fn infos(tier: &SharedTier) -> FileInfos<'_> {
+    let (base, lookup) = (&*tier.tree.base, &*tier.tree.lookup);
+    FileInfos { base, lookup, executor: &tier.ssd.executor }
+}
 
-    fn commands(&self, tier: u8) -> MoveCommands<'_> {
-        MoveCommands { base: &self.tree.base, executor: &self.ssd.executor, tier }
-    }
-
-    /// Says where the file found at a path is.
-    fn describe(&self, path: &Path, found: &FoundNode) -> Option<FileInfo> {
-        let of = &found.node.attributes;
-        let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;
-        let inode = self.tree.base.table.intern(found.node.inode, false, found.name.clone());
-        let shown = self.tree.lookup.shown(&inode.0, &found.node);
-        let rules = &self.ssd.executor.planner.rules;
-        let tier_name = match &place.node {
-            Some(node) => format!("ssd of {node}"),
-            None => "hdd".to_owned(),
-        };
-        Some(FileInfo {
-            path: path.to_owned(),
-            tier: usize::from(place.tier),
-            tier_name,
-            place: place.path.as_path().to_owned(),
-            size_bytes: shown.raw.st_size.unsigned_abs(),
-            disk_bytes: shown.disk_bytes(),
-            pinned: rules.has_pins() && rules.pins(path),
-            excluded: rules.has_excludes() && rules.excludes(path),
-            passed_through: inode.0.is_served_by_kernel(),
-            lost: false,
-            clean_copy: None,
-        })
-    }
+/// The commands that move files to a tier.
+fn commands(on: &SharedTier, tier: u8) -> MoveCommands<'_> {
+    MoveCommands { base: &on.tree.base, executor: &on.ssd.executor, tier }
 }
 
 impl Controlled for SharedTier {
@@ -161,8 +132,9 @@ impl Controlled for SharedTier {
     }
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
-        let found = self.at(path)?;
-        let info = self.describe(path, &found).ok_or_else(|| no_file(path))?;
+        let infos = infos(self);
+        let found = infos.find(path)?;
+        let info = infos.of(path, &found).ok_or_else(|| no_file(path))?;
         let whole = range.unwrap_or(ByteRange::new(0, info.size_bytes));
         let (start, end) = (whole.start.min(info.size_bytes), whole.end.min(info.size_bytes));
         Ok(vec![ExtentInfo {
@@ -185,8 +157,9 @@ impl Controlled for SharedTier {
     }
 
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let found = self.at(path)?;
-        let file = self.describe(path, &found).zip(found.node.attributes.location.clone());
+        let infos = infos(self);
+        let found = infos.find(path)?;
+        let file = infos.of(path, &found).zip(found.node.attributes.location.clone());
         let (file, place) = file.ok_or_else(|| no_file(path))?;
         let (base, executor) = (&*self.tree.base, &self.ssd.executor);
         let explainer = Explainer { base, executor, policy: self.ssd.policy() };
@@ -203,17 +176,15 @@ impl Controlled for SharedTier {
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
-        let commands = self.commands(SSD);
-        commands.execute(paths, dry_run, progress)
+        commands(self, SSD).execute(paths, dry_run, progress)
     }
 
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
-        let commands = self.commands(SHARED);
-        commands.execute(&[path.to_owned()], dry_run, progress)
+        commands(self, SHARED).execute(&[path.to_owned()], dry_run, progress)
     }
 
     fn drain(&self, what: &Drain, progress: ProgressSink<'_>) -> Result<MoveReport> {
-        self.commands(SHARED).drain(&what.node, &what.path, what.dry_run, progress)
+        commands(self, SHARED).drain(&what.node, &what.path, what.dry_run, progress)
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
@@ -245,7 +216,7 @@ impl Controlled for SharedTier {
                     "name a directory with fewer",
                 ));
             }
-            files.extend(self.describe(&path, &FoundNode { name: Some(name), node }));
+            files.extend(infos(self).of(&path, &FoundNode { name: Some(name), node }));
             Ok(())
         })?;
         files.sort_by(|one, other| one.path.cmp(&other.path));

@@ -11,7 +11,8 @@ use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::tree::candidates;
+use crate::places::shared_disk::links_and_devices;
+use crate::places::tree::{FoundDirectory, candidates};
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
 /// How often a change is repeated while others change the same name.
@@ -60,10 +61,10 @@ impl DiskNames<'_> {
         number: InodeNumber,
         of: &Attributes,
     ) -> Result<()> {
-        let from_near = self.directories.near(from.directory.0)?;
-        let to_near = self.directories.near(to.directory.0)?;
-        let names = ((&*from_near, &from.name), (&*to_near, &to.name));
-        if !self.places.shared().rename_other(names.0, names.1, (number.0, of))? {
+        let (from_above, to_above) = (self.above(from)?, self.above(to)?);
+        let (from_at, to_at) = ((&from_above, &from.name), (&to_above, &to.name));
+        let tree = &self.places.shared().tree;
+        if !links_and_devices::rename(tree, from_at, to_at, (number.0, of))? {
             self.make(to, number, of)?;
         }
         self.settle(to, Some(number))?;
@@ -96,14 +97,19 @@ impl DiskNames<'_> {
         Err(Errno::BUSY.into())
     }
 
+    /// The directory of a name on the disk.
+    fn above(&self, name: &EntryName) -> Result<FoundDirectory> {
+        self.places.shared().at(&*self.directories.near(name.directory.0)?)
+    }
+
     fn make(&self, name: &EntryName, number: InodeNumber, of: &Attributes) -> Result<()> {
-        let near = self.directories.near(name.directory.0)?;
-        self.places.shared().make_other(&near, (&name.name, number.0), of)
+        let (tree, above) = (&self.places.shared().tree, self.above(name)?);
+        links_and_devices::make_missing(tree, &above, (&name.name, number.0), of)
     }
 
     fn remove(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
-        let near = self.directories.near(name.directory.0)?;
-        self.places.shared().remove_other(&near, (&name.name, number.0))
+        let (tree, above) = (&self.places.shared().tree, self.above(name)?);
+        links_and_devices::remove(tree, &above, (&name.name, number.0))
     }
 
     /// A directory was renamed: renames it on the disk. `replaced` is the number of the directory that had the name;

@@ -58,7 +58,7 @@ impl Engine for SharedTier {
     }
 
     fn holds_directory(&self, node: &Node, returned: &Stat) -> bool {
-        let leased = self.tree.base.names.leased_directory(node.0.number);
+        let leased = self.tree.base.names.attributes().leased_directory(node.0.number);
         leased.is_some_and(|(found, left)| {
             left >= HELD_MIN && is_same_directory(&stat(&found), returned)
         })

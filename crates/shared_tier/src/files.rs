@@ -31,6 +31,8 @@ use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::ssd::OwnSsd;
 
+pub use handle::Handle;
+
 /// How often an open is retried because the file was renamed or moved.
 const TRIES: usize = 64;
 
@@ -40,24 +42,6 @@ pub(crate) struct Files {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
     ssd: Arc<OwnSsd>,
-}
-
-/// An open file. Dropping it closes it.
-#[derive(Debug)]
-pub struct Handle {
-    node: Node,
-    file: Arc<File>,
-    /// Whether each write is durable before it is answered.
-    syncs: bool,
-    /// How often the lease had lapsed when it was opened.
-    lapses: u64,
-    /// Where it is, for the counts: 0 on this node's SSD.
-    tier: usize,
-    /// Why reads must come to us, if they must.
-    why_ours: WhyOurs,
-    /// Whether the kernel reads it by itself.
-    is_passed: AtomicBool,
-    files: Arc<Files>,
 }
 
 fn writes(flags: i32) -> bool {
@@ -202,9 +186,9 @@ impl Files {
             Ok(())
         };
         if known.links == 1 {
-            self.base.names.update_known(at, &known.attributes, note)
+            self.base.names.attributes().update_known(at, &known.attributes, note)
         } else {
-            self.base.names.update_of(at, note)
+            self.base.names.attributes().update_of(at, note)
         }
     }
 

@@ -15,7 +15,7 @@
 //! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: moves whole files between SSDs and the shared disk, for commands ([`move_commands`]) and for the
 //!   policy that manages the space on this node's SSD ([`ssd`]);
-//! - [`job_places`]: on which nodes the files of a job are; [`explain`]: why a file is where it is;
+//! - [`job_places`]: on which nodes the files of a job are; [`file_infos`]: where files are; [`explain`]: why;
 //! - [`repair`]: compares the names with the disks, and rebuilds them; [`adopt`]: turns a tier of one node into a
 //!   shared one;
 //! - `held_steps`: lets a test hold each step, in builds with debug assertions;
@@ -41,6 +41,7 @@ mod engine;
 mod entry_names;
 mod errors;
 mod explain;
+mod file_infos;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

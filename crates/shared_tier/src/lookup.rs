@@ -246,7 +246,7 @@ pub(crate) fn mended(
         let place = of.location.as_ref()?;
         base.places.stat(place, inode.number.0).ok()
     };
-    let mended = base.names.update_of((name, inode.number), |attributes| {
+    let mended = base.names.attributes().update_of((name, inode.number), |attributes| {
         let is_its = |open: &Open| open.writes && gone.contains(open);
         if attributes.opens.iter().any(is_its) {
             // If the bytes are not reached, their size is unknown: the file stays noted as open for writing.

@@ -15,7 +15,7 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::{Directories, Places, SHARED};
+use crate::places::{Directories, FileMove, Places, SHARED};
 use crate::stat_conversion::take_over;
 
 /// The outcome of a move.
@@ -97,7 +97,7 @@ impl Migrator<'_> {
         tier: u8,
         is_over: IsOver<'_>,
     ) -> Result<Option<Attributes>> {
-        let announced = self.names.update_of((name, inode), |attributes| {
+        let announced = self.names.attributes().update_of((name, inode), |attributes| {
             // A kernel may serve a file longer than its node's session lives.
             let is_open = attributes.many_opens
                 || attributes.opens.iter().any(|open| open.by_kernel || !is_over(open.session));
@@ -137,10 +137,11 @@ impl Migrator<'_> {
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
         let number = self.names.number().map_err(of_names)?;
-        let source = self.places.begin_move(place, inode.0, number.0)?;
+        let moving = FileMove::new(self.places, place, inode.0);
+        let source = moving.begin(number.0)?;
         let near = self.directories.steps(name.directory.0)?;
         let mut copied = 0;
-        let to = self.places.copy(&source, tier, (&near, &name.name), inode.0, &mut |bytes| {
+        let to = moving.copy(&source, tier, (&near, &name.name), &mut |bytes| {
             copied += bytes;
             goes_on(bytes).is_continue()
         });
@@ -156,7 +157,7 @@ impl Migrator<'_> {
         // The size and times that a dead session wrote were never noted.
         let data = source.stat;
         let is_unchanged = source.is_unchanged()?;
-        let switched = self.names.update_of((name, inode), |attributes| {
+        let switched = self.names.attributes().update_of((name, inode), |attributes| {
             let is_ours = attributes.writer == Some(self.session);
             let is_there = attributes.location.as_ref() == Some(place);
             if !is_ours || !is_there || !is_unchanged || !is_same(attributes, before) {
@@ -180,7 +181,7 @@ impl Migrator<'_> {
             }
             Err(failure) => return Err(of_names(failure)),
         }
-        if let Err(error) = self.places.end_move(place, &arrived, inode.0) {
+        if let Err(error) = moving.end(&arrived) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
         Ok(Moved::Done(copied))
@@ -188,8 +189,8 @@ impl Migrator<'_> {
 
     /// Withdraws the move's attributes and its announcement.
     fn give_up(&self, (name, inode): (&EntryName, InodeNumber), place: &Location) {
-        let _cleared = self.places.cancel_move(place, inode.0);
-        let _unannounced = self.names.update_of((name, inode), |attributes| {
+        let _cleared = FileMove::new(self.places, place, inode.0).cancel();
+        let _unannounced = self.names.attributes().update_of((name, inode), |attributes| {
             if attributes.writer != Some(self.session) {
                 return Err(Failure::Refused(Errno::BUSY));
             }

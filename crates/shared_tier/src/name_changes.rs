@@ -138,7 +138,7 @@ impl NameChanges {
         let (from, _) = self.lookup.find_named(&node.0)?;
         self.base.names.link(&from, &to).map_err(of_names)?;
         let now_ns = self.base.now_ns();
-        let linked = self.base.names.update_of((&to, node.0.number), |attributes| {
+        let linked = self.base.names.attributes().update_of((&to, node.0.number), |attributes| {
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
         });
@@ -240,7 +240,8 @@ impl NameChanges {
         follow("unlink", name, told)?;
         // This node may know none of its other names.
         let Entry::Linked(_, shard) = was else { return Ok(()) };
-        let noted = self.base.names.update_links(*shard, renames::changed_at(self.base.now_ns()));
+        let changed = renames::changed_at(self.base.now_ns());
+        let noted = self.base.names.attributes().update_links(*shard, changed);
         follow("unlink", name, noted.map_err(of_names))
     }
 
@@ -248,12 +249,11 @@ impl NameChanges {
     fn note_change(&self, number: InodeNumber) -> Result<()> {
         let Some(node) = self.base.table.find(number) else { return Ok(()) };
         let change = renames::changed_at(self.base.now_ns());
-        let changed = match self.lookup.find(&node.0)? {
-            None => return Ok(()),
-            Some(FoundNode { name: None, .. }) => self.base.names.update_directory(number, change),
-            Some(FoundNode { name: Some(name), .. }) => {
-                self.base.names.update_of((&name, number), change)
-            }
+        let Some(FoundNode { name, .. }) = self.lookup.find(&node.0)? else { return Ok(()) };
+        let attributes = self.base.names.attributes();
+        let changed = match name {
+            None => attributes.update_directory(number, change),
+            Some(name) => attributes.update_of((&name, number), change),
         };
         match changed {
             // Whoever renamed or removed it meanwhile does this.
@@ -493,6 +493,6 @@ impl NameChanges {
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
         };
-        self.base.names.update_of((name, number), swap).map_err(of_names)
+        self.base.names.attributes().update_of((name, number), swap).map_err(of_names)
     }
 }

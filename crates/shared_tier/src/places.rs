@@ -35,6 +35,7 @@ use rustix::io::Errno;
 
 pub(crate) use directories::{Directories, DirectoryStep};
 use listed_names::ListedNames;
+pub(crate) use moving::FileMove;
 use peers::Peers;
 pub(crate) use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
@@ -212,7 +213,7 @@ impl Places {
         if tier == SSD {
             return Ok((&self.ssd, self.ssd.find_or_make(near)?));
         }
-        Ok((&self.shared.tree, self.shared.find(number_of(near), Some(near))?))
+        Ok((&self.shared.tree, self.shared.at(near)?))
     }
 
     /// The place of a path from the root of the own SSD or the shared disk.
@@ -265,7 +266,7 @@ impl Places {
             let above = if place.tier == SSD {
                 tree.find_or_make(to_near)?
             } else {
-                self.shared.find(directory, Some(to_near))?
+                self.shared.at(to_near)?
             };
             let path = tree.link(&fd, &above, (directory, name), inode)?;
             let to = self.place(place.tier, directory, &path)?;
@@ -287,6 +288,16 @@ impl Places {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
         }
+    }
+
+    /// Removes a file that lost its last name, and also its old copy if an unfinished move left one. A file that is
+    /// already gone is no error.
+    ///
+    /// # Errors
+    /// As [`Places::remove`].
+    pub(crate) fn remove_all(&self, place: &Location, inode: u64) -> Result<()> {
+        moving::remove_old_copy(self, place, inode)?;
+        self.remove(place, inode)
     }
 
     /// Changes a file's attributes.

@@ -71,7 +71,8 @@ pub(crate) fn note_two(
     let of = of.filter(|of| of.attributes.kind == Kind::File)?;
     let [from, to] = [from, to].map(|name| (name.directory.0, name.name.clone()));
     let renaming = TwoNames { is_exchange, from, to };
-    let noted = places.note_renaming(of.attributes.location.as_ref()?, of.inode.0, &renaming);
+    let place = of.attributes.location.as_ref()?;
+    let noted = places.listed_names().note_renaming(place, of.inode.0, &renaming);
     noted.inspect_err(|error| tracing::debug!(%error, "rename: it is not noted on a file")).ok()
 }
 

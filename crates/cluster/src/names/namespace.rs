@@ -1,12 +1,12 @@
 //! The operations of POSIX on names, as one node makes them.
 //!
 //! [`halocline_model::namespace`] decides which changes an operation needs, and how changes of several shards become
-//! one; [`driver`] sends its requests, and [`updates`] change attributes. A name is identified by its place: the number
+//! one; [`driver`] sends its requests, and [`stored_attributes`] changes attributes. A name is identified by its place: the number
 //! of a directory, and the name in it.
 
 mod driver;
 mod listings;
-mod updates;
+mod stored_attributes;
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use driver::{Driver, TRIES};
 use listings::There;
 
 pub use driver::{Counts, WaitLimit};
-pub use updates::{AttributeUpdate, KnownFile};
+pub use stored_attributes::{AttributeUpdate, KnownFile, StoredAttributes};
 
 /// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -171,13 +171,10 @@ impl Namespace {
         self.driver.refusal()
     }
 
-    fn entry(&self, at: &EntryName) -> Result<Entry> {
-        let read = Script::Read(Slot::Name(at.name.clone()));
-        match self.driver.read(at.directory, &read)? {
-            Answer::Name(Some(entry), _) => Ok(entry),
-            Answer::Differs => refused(Errno::NOTDIR),
-            _ => refused(Errno::NOENT),
-        }
+    /// The attributes of what names lead to, to be known and changed.
+    #[must_use]
+    pub const fn attributes(&self) -> StoredAttributes<'_> {
+        StoredAttributes::over(&self.driver)
     }
 
     /// Attributes of a directory by its number: no round trip while this node has a lease of it.
@@ -221,7 +218,7 @@ impl Namespace {
                 Ok(Some(Node { inode: *inode, attributes, links: 1 }))
             }
             Entry::Linked(inode, shard) => {
-                let Some(links) = self.links(*shard)? else { return Ok(None) };
+                let Some(links) = self.driver.links(*shard)? else { return Ok(None) };
                 let attributes = decode_attributes(&links.attributes)?;
                 Ok(Some(Node { inode: *inode, attributes, links: links.count }))
             }
@@ -229,13 +226,6 @@ impl Namespace {
                 Err(Failure::Refused(Errno::NOENT)) => Ok(None),
                 found => found.map(Some),
             },
-        }
-    }
-
-    fn links(&self, shard: InodeNumber) -> Result<Option<Links>> {
-        match self.driver.read(shard, &Script::Read(Slot::Whole))? {
-            Answer::Links(links) => Ok(Some(links)),
-            _ => Ok(None),
         }
     }
 
@@ -265,7 +255,7 @@ impl Namespace {
             return Ok(node);
         }
         for _ in 0..TRIES {
-            if let Some(node) = self.node(&self.entry(at)?)? {
+            if let Some(node) = self.node(&self.driver.entry(at)?)? {
                 return Ok(node);
             }
         }
@@ -428,7 +418,7 @@ impl Namespace {
     /// If one name is above the other, the error that Linux reports instead of a mismatch of directory and file.
     fn why_not_renamed(&self, from: &EntryName, to: &EntryName) -> Option<Failure> {
         let is_above = |above: &EntryName, below: &EntryName| {
-            let Ok(Entry::Directory(above)) = self.entry(above) else { return false };
+            let Ok(Entry::Directory(above)) = self.driver.entry(above) else { return false };
             let mut directory = below.directory;
             for _ in 0..DEPTH_MAX {
                 match self.parent(directory) {

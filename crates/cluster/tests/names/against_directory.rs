@@ -134,7 +134,7 @@ fn on_names(names: &Namespace, call: &Call) -> Result<(), Failure> {
             Kind::Symlink => Err(Failure::Refused(Errno::LOOP)),
             Kind::Directory if is_size => Err(Failure::Refused(Errno::ISDIR)),
             Kind::Fifo if is_size => Err(Failure::Refused(Errno::INVAL)),
-            _ => names.set_attributes(&place, changes).map(drop),
+            _ => names.attributes().set_attributes(&place, changes).map(drop),
         }
     };
     match call {

@@ -140,7 +140,7 @@ fn a_change_waits_for_the_leases_of_other_nodes_and_is_seen_at_once() {
             attributes.size += by;
             Ok(())
         };
-        names.update(&f, grown).unwrap();
+        names.attributes().update(&f, grown).unwrap();
     };
     for (turn, by) in (1..=4).map(|turn| (turn, turn * 10)) {
         leave_alone();
@@ -207,11 +207,12 @@ fn a_path_that_is_asked_for_again_and_again_costs_a_round_trip_for_each_lease() 
         for _ in 0..5 {
             look(&two);
         }
-        one.set_attributes(
-            &at(ROOT, "d"),
-            &AttributeUpdate { mode: Some(mode), ..AttributeUpdate::default() },
-        )
-        .unwrap();
+        one.attributes()
+            .set_attributes(
+                &at(ROOT, "d"),
+                &AttributeUpdate { mode: Some(mode), ..AttributeUpdate::default() },
+            )
+            .unwrap();
         assert_eq!((look(&two), look(&one)), (mode, mode));
         leave_alone();
     }
@@ -254,7 +255,7 @@ fn i15_nobody_sees_what_was_before_an_answer() {
             // By turns: a node's own changes wait for no lease of its own.
             let names = if size % 2 == 0 { &one } else { &two };
             let changes = AttributeUpdate { size: Some(size), ..AttributeUpdate::default() };
-            names.set_attributes(&f, &changes).unwrap();
+            names.attributes().set_attributes(&f, &changes).unwrap();
             answered.store(size, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(size * 37));
         }
@@ -281,6 +282,7 @@ fn what_a_node_made_in_a_directory_that_it_changes_alone_it_need_not_ask_for() {
         three.create(&f, &file()).unwrap();
         assert!(three.directory(own).unwrap().attributes.mtime_ns > before);
         three
+            .attributes()
             .set_attributes(&f, &AttributeUpdate { size: Some(7), ..AttributeUpdate::default() })
             .unwrap();
         assert_eq!(three.lookup(&f).unwrap().attributes.size, 7);
@@ -325,7 +327,7 @@ fn i15_changes_at_once_leave_every_node_with_what_the_store_has() {
                     assert_eq!((size(one), size(two)), (0, 0));
                     let changes =
                         AttributeUpdate { size: Some(number), ..AttributeUpdate::default() };
-                    names.set_attributes(&name, &changes).unwrap();
+                    names.attributes().set_attributes(&name, &changes).unwrap();
                     assert_eq!((size(one), size(two)), (number, number));
                     names.unlink(&name).unwrap();
                     for names in [one, two] {

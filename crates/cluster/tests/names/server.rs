@@ -117,27 +117,27 @@ fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() 
             names.link(&place, &at(ROOT, "l")).unwrap();
         }
         let [one, other] = [Some(Session(7)), Some(Session(8))];
-        names.set_writer(&place, None, one).unwrap();
-        let refused = names.set_writer(&place, None, other);
+        names.attributes().set_writer(&place, None, one).unwrap();
+        let refused = names.attributes().set_writer(&place, None, other);
         assert_eq!(refused.unwrap_err().errno(), Errno::BUSY);
-        names.set_writer(&place, one, None).unwrap();
+        names.attributes().set_writer(&place, one, None).unwrap();
         let here = Location {
             node: Some("n1".to_owned()),
             tier: 0,
             base: 1,
             path: RelativePath::new(b"d/f").unwrap(),
         };
-        names.set_location(&place, None, Some(&here)).unwrap();
-        assert!(names.set_location(&place, None, Some(&here)).is_err());
+        names.attributes().set_location(&place, None, Some(&here)).unwrap();
+        assert!(names.attributes().set_location(&place, None, Some(&here)).is_err());
         assert_eq!(names.lookup(&place).unwrap().attributes.location, Some(here.clone()));
-        names.set_location(&place, Some(&here), None).unwrap();
+        names.attributes().set_location(&place, Some(&here), None).unwrap();
     }
-    names.set_xattr(&at(ROOT, "l"), b"user.a", (Some(b"1"), Some(false))).unwrap();
+    names.attributes().set_xattr(&at(ROOT, "l"), b"user.a", (Some(b"1"), Some(false))).unwrap();
     let node = names.lookup(&place).unwrap();
     assert_eq!((node.links, node.attributes.xattrs.len()), (2, 1), "of both names");
-    assert!(names.set_xattr(&place, b"user.a", (Some(b"2"), Some(false))).is_err());
+    assert!(names.attributes().set_xattr(&place, b"user.a", (Some(b"2"), Some(false))).is_err());
     let big = vec![0; 70_000];
-    let refused = names.set_xattr(&place, b"user.b", (Some(&big), None));
+    let refused = names.attributes().set_xattr(&place, b"user.b", (Some(&big), None));
     assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
 }
 

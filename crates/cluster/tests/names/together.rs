@@ -38,7 +38,7 @@ fn run(names: &Namespace, seed: u64, directories: &[InodeNumber], rounds: usize)
             3 => names.unlink(&from).map(drop),
             4 => names.remove_directory(&from).map(drop),
             5 => names.link(&from, &to),
-            6 => names.set_writer(&from, None, None).map(drop),
+            6 => names.attributes().set_writer(&from, None, None).map(drop),
             _ => names.rename(&from, &to, flags).map(drop),
         };
         match done {

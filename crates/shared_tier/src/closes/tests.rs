@@ -128,7 +128,7 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
         attributes.mode = 0o600;
         Ok(())
     };
-    tier.elsewhere.update(&at("changed"), set).unwrap();
+    tier.elsewhere.attributes().update(&at("changed"), set).unwrap();
     tier.elsewhere.unlink(&at("removed")).unwrap();
     let root = Engine::root(&tier.tier);
     let (from, to) = (OsStr::new("renamed"), OsStr::new("new"));

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{contents, has_privileges};
@@ -16,7 +16,27 @@ use halocline_vfs::{Allocate, Seek};
 use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
 
-use super::Handle;
+use super::Files;
+use crate::inodes::Node;
+use crate::passthrough::WhyOurs;
+
+/// An open file. Dropping it closes it.
+#[derive(Debug)]
+pub struct Handle {
+    pub(super) node: Node,
+    pub(super) file: Arc<File>,
+    /// Whether each write is durable before it is answered.
+    pub(super) syncs: bool,
+    /// How often the lease had lapsed when it was opened.
+    pub(super) lapses: u64,
+    /// Where it is, for the counts: 0 on this node's SSD.
+    pub(super) tier: usize,
+    /// Why reads must come to us, if they must.
+    pub(super) why_ours: WhyOurs,
+    /// Whether the kernel reads it by itself.
+    pub(super) is_passed: AtomicBool,
+    pub(super) files: Arc<Files>,
+}
 
 impl Handle {
     /// The file, as long as nobody can have moved it.

@@ -20,7 +20,7 @@ fn a_close_that_is_tried_again_notes_the_size_of_then() {
             attributes.note_open(own, true);
             Ok(())
         };
-        node.names.update_of((&at, number), open).unwrap().attributes
+        node.names.attributes().update_of((&at, number), open).unwrap().attributes
     };
     let known = open(&one, Session(1));
     let place = place_of(&known).unwrap();
@@ -33,11 +33,14 @@ fn a_close_that_is_tried_again_notes_the_size_of_then() {
         if tries.replace(tries.get() + 1) == 0 {
             open(&two, Session(2));
             (&file).write_all(b", and longer").unwrap();
-            two.names.update_of((&at, number), closing(Session(2), Some(&file))).unwrap();
+            two.names
+                .attributes()
+                .update_of((&at, number), closing(Session(2), Some(&file)))
+                .unwrap();
         }
         Ok(())
     };
-    one.names.update_known((&at, number), &known, close).unwrap();
+    one.names.attributes().update_known((&at, number), &known, close).unwrap();
     assert_eq!(tries.get(), 2);
     let noted = two.names.lookup(&at).unwrap().attributes;
     assert_eq!(noted.size, "short, and longer".len() as u64);

@@ -169,10 +169,11 @@ fn what_is_written_while_a_file_is_moved_is_kept() {
                     return;
                 }
                 let found = node.names.lookup(&entry).unwrap();
-                let noted = node.names.update_of((&entry, found.inode), |attributes| {
-                    attributes.note_open(Session(3), true);
-                    Ok(())
-                });
+                let noted =
+                    node.names.attributes().update_of((&entry, found.inode), |attributes| {
+                        attributes.note_open(Session(3), true);
+                        Ok(())
+                    });
                 let place = noted.unwrap().attributes.location.unwrap();
                 let fd = node.places.open_file(&place, found.inode.0, OFlags::WRONLY).unwrap();
                 File::from(fd).write_all_at(b"ALL", 0).unwrap();
@@ -205,7 +206,7 @@ fn a_file_that_is_open_stays_and_one_of_a_session_that_is_over_is_moved_with_its
     let node = world.node("n1");
     let found = node.names.lookup(&at).unwrap();
     let open = |session, writes| {
-        let noted = node.names.update_of((&at, found.inode), |attributes| {
+        let noted = node.names.attributes().update_of((&at, found.inode), |attributes| {
             attributes.note_open(Session(session), writes);
             Ok(())
         });
@@ -214,6 +215,7 @@ fn a_file_that_is_open_stays_and_one_of_a_session_that_is_over_is_moved_with_its
     open(7, false);
     assert_eq!(go(&node, 1, &at, SHARED).unwrap(), Moved::Busy);
     node.names
+        .attributes()
         .update_of((&at, found.inode), |attributes| {
             attributes.note_close(Session(7));
             Ok(())
@@ -221,7 +223,7 @@ fn a_file_that_is_open_stays_and_one_of_a_session_that_is_over_is_moved_with_its
         .unwrap();
     // The kernel of a node whose session is over may still serve it, and only that node can tell.
     let noted = |by_kernel: bool| {
-        let noted = node.names.update_of((&at, found.inode), |attributes| {
+        let noted = node.names.attributes().update_of((&at, found.inode), |attributes| {
             attributes.note_open(Session(2), false);
             if by_kernel {
                 attributes.note_kernel(Session(2));

@@ -86,6 +86,24 @@ impl ListedNames<'_> {
     ) -> Result<()> {
         self.0.find(place, inode, |tree, fd, _| change(tree, &fd, (add, remove)))
     }
+
+    /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are
+    /// rebuilt meanwhile are those of before or after the rename. Returns the file, for
+    /// [`own_xattrs::clear_renaming`].
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn note_renaming(
+        self,
+        place: &Location,
+        inode: u64,
+        renaming: &own_xattrs::TwoNames,
+    ) -> Result<OwnedFd> {
+        self.0.find(place, inode, |tree, fd, _| {
+            tree.step("noting a rename of two files", || own_xattrs::set_renaming(&fd, renaming))?;
+            Ok(fd)
+        })
+    }
 }
 
 fn change(tree: &Tree, fd: &OwnedFd, (add, remove): Changes<'_>) -> Result<()> {

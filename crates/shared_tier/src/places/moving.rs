@@ -8,22 +8,20 @@
 //! meanwhile finds both.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
-
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use halocline_cluster::names::attributes::Location;
-use halocline_model::namespace::{Name, ROOT};
+use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
 use rustix::io::Errno;
 
 use super::tree::{Tree, fresh, proc_path};
-use super::{DirectoryStep, Places, own_xattrs};
+use super::{DirectoryStep, Places, number_of, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
 const PIECE: u64 = 8 << 20;
@@ -36,7 +34,6 @@ pub(crate) struct Source {
     file: File,
     pub(crate) stat: Stat,
     number: u64,
-    place: Location,
 }
 
 /// The new copy of a file.
@@ -59,11 +56,25 @@ impl Source {
     }
 }
 
-impl Places {
-    /// Begins a move of a file, with a number that no other move has: the old copy gets the attribute of a move,
-    /// durably.
-    pub(crate) fn begin_move(&self, place: &Location, inode: u64, number: u64) -> Result<Source> {
-        self.find(place, inode, |tree, fd, _| {
+/// A file that moves from its place to another disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileMove<'a> {
+    places: &'a Places,
+    from: &'a Location,
+    inode: u64,
+}
+
+impl<'a> FileMove<'a> {
+    pub(crate) const fn new(places: &'a Places, from: &'a Location, inode: u64) -> Self {
+        Self { places, from, inode }
+    }
+
+    /// Begins the move, with a number that no other move has: the old copy gets the attribute of a move, durably.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn begin(self, number: u64) -> Result<Source> {
+        self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
             tree.step("marking a file that is moved", || {
@@ -72,33 +83,36 @@ impl Places {
             // With what programs wrote: only durable data is copied.
             tree.step("syncing a file that is moved", || fsync(&file))?;
             let stat = stat_descriptor(&fd)?;
-            Ok(Source { file, stat, number, place: place.clone() })
+            Ok(Source { file, stat, number })
         })
     }
 
-    /// Cancels a move: the old copy is the only one.
-    pub(crate) fn cancel_move(&self, place: &Location, inode: u64) -> Result<()> {
-        self.find(place, inode, |tree, fd, _| {
+    /// Cancels the move: the old copy is the only one.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn cancel(self) -> Result<()> {
+        self.places.find(self.from, self.inode, |tree, fd, _| {
             tree.step("taking the attribute of a move away", || {
                 own_xattrs::clear(&fd, own_xattrs::LEAVING)
             })
         })
     }
 
-    /// Copies a file to the own SSD or the shared disk, durably; `goes_on` is told how many bytes were copied.
+    /// Copies the file to the own SSD or the shared disk, durably; `goes_on` is told how many bytes were copied.
     ///
     /// # Errors
     /// `ECANCELED` if `goes_on` stops it, or if the file was changed meanwhile.
     pub(crate) fn copy(
-        &self,
+        self,
         source: &Source,
         tier: u8,
         (near, name): (&[DirectoryStep], &Name),
-        inode: u64,
         goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Arrived> {
-        let directory = near.last().map_or(ROOT.0, |step| step.number);
-        let (tree, above) = self.directory_on(tier, near)?;
+        let Self { places, from, inode } = self;
+        let directory = number_of(near);
+        let (tree, above) = places.directory_on(tier, near)?;
         let fresh = fresh("m", inode);
         let to = File::from(tree.temporary(&fresh)?);
         let copied = (|| {
@@ -107,7 +121,7 @@ impl Places {
             tree.step("marking a copy", || {
                 own_xattrs::set_number(&to, own_xattrs::INODE, inode)?;
                 own_xattrs::set_number(&to, own_xattrs::ARRIVING, source.number)?;
-                own_xattrs::set_from(&to, &source.place)
+                own_xattrs::set_from(&to, from)
             })?;
             mode_and_times(tree, source, &to)?;
             tree.step("syncing a copy", || fsync(&to))?;
@@ -117,31 +131,34 @@ impl Places {
             tree.settle(&to, &fresh, &above, (directory, name), inode)
         })();
         let path = copied.inspect_err(|_| tree.drop_temporary(&fresh))?;
-        let place = self.place(tier, directory, &path)?;
+        let place = places.place(tier, directory, &path)?;
         // Again: the list of names may have been set when the copy was named.
         let synced =
             tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_above(&path));
         if let Err(error) = synced {
-            self.remove(&place, inode)?;
+            places.remove(&place, inode)?;
             return Err(error);
         }
         Ok(Arrived { file: to, place })
     }
 
-    /// Ends a move after the store has the new place: removes the new copy's attribute, then the old copy.
-    pub(crate) fn end_move(&self, from: &Location, to: &Arrived, inode: u64) -> Result<()> {
+    /// Ends the move after the store has the new place: removes the new copy's attribute, then the old copy.
+    ///
+    /// # Errors
+    /// Those of `unlink(2)` and `fsync(2)`, and of a node that is not reached.
+    pub(crate) fn end(self, to: &Arrived) -> Result<()> {
         assert_ne!(
-            *from, to.place,
+            *self.from, to.place,
             "I15: the copy that is removed is not the one that the store names"
         );
         // The steps are the same on all trees.
-        let tree = &self.shared.tree;
+        let tree = &self.places.shared.tree;
         tree.step("taking the attribute of a move away", || {
             own_xattrs::clear(&to.file, own_xattrs::ARRIVING)
         })?;
         tree.step("syncing a copy", || fsync(&to.file))?;
-        let removed = self.find(from, inode, |tree, _, path| {
-            tree.unlink(&path, rustix::fs::AtFlags::empty())?;
+        let removed = self.places.find(self.from, self.inode, |tree, _, path| {
+            tree.unlink(&path, AtFlags::empty())?;
             tree.sync_above(&path)
         });
         match removed {
@@ -150,49 +167,32 @@ impl Places {
         }
         tree.step("taking the attribute of a move away", || own_xattrs::clear_from(&to.file))
     }
+}
 
-    /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are
-    /// rebuilt meanwhile are those of before or after the rename. Returns the file, for
-    /// [`own_xattrs::clear_renaming`].
-    pub(crate) fn note_renaming(
-        &self,
-        place: &Location,
-        inode: u64,
-        renaming: &own_xattrs::TwoNames,
-    ) -> Result<OwnedFd> {
-        self.find(place, inode, |tree, fd, _| {
-            tree.step("noting a rename of two files", || own_xattrs::set_renaming(&fd, renaming))?;
-            Ok(fd)
-        })
+/// Removes the old copy of a file if an unfinished move left one.
+///
+/// # Errors
+/// Those of a node that is not reached; an old copy that stays is only logged.
+pub(super) fn remove_old_copy(places: &Places, place: &Location, inode: u64) -> Result<()> {
+    let left = match places.find(place, inode, |_, fd, _| {
+        Ok(own_xattrs::from(&fd).zip(Some(stat_descriptor(&fd)?.raw.st_uid)))
+    }) {
+        Err(error) if error.errno() == libc::ENOENT => return Ok(()),
+        left => left?,
+    };
+    let Some((left, owner)) = left.filter(|(left, _)| left != place) else { return Ok(()) };
+    let removed = places.find(&left, inode, |tree, fd, path| {
+        // The attribute is a claim: the file's owner can write anything there.
+        let is_left = own_xattrs::number(&fd, own_xattrs::LEAVING).is_some()
+            && stat_descriptor(&fd)?.raw.st_uid == owner;
+        if is_left { tree.unlink(&path, AtFlags::empty()) } else { Ok(()) }
+    });
+    match removed {
+        Err(error) if error.errno() == libc::ENOENT => {}
+        Err(error) => tracing::warn!(%error, ?left, "an old copy of a removed file stays"),
+        Ok(()) => {}
     }
-
-    /// Removes a file that lost its last name, and also its old copy if an unfinished move left one. A file that is
-    /// already gone is no error.
-    ///
-    /// # Errors
-    /// As [`Places::remove`].
-    pub(crate) fn remove_all(&self, place: &Location, inode: u64) -> Result<()> {
-        let left = match self.find(place, inode, |_, fd, _| {
-            Ok(own_xattrs::from(&fd).zip(Some(stat_descriptor(&fd)?.raw.st_uid)))
-        }) {
-            Err(error) if error.errno() == libc::ENOENT => return Ok(()),
-            left => left?,
-        };
-        if let Some((left, owner)) = left.filter(|(left, _)| left != place) {
-            let removed = self.find(&left, inode, |tree, fd, path| {
-                // The attribute is a claim: the file's owner can write anything there.
-                let is_left = own_xattrs::number(&fd, own_xattrs::LEAVING).is_some()
-                    && stat_descriptor(&fd)?.raw.st_uid == owner;
-                if is_left { tree.unlink(&path, rustix::fs::AtFlags::empty()) } else { Ok(()) }
-            });
-            match removed {
-                Err(error) if error.errno() == libc::ENOENT => {}
-                Err(error) => tracing::warn!(%error, ?left, "an old copy of a removed file stays"),
-                Ok(()) => {}
-            }
-        }
-        self.remove(place, inode)
-    }
+    Ok(())
 }
 
 /// Copies all data, and preserves holes.

@@ -7,7 +7,7 @@
 //! - Notes are removed by their makers, once the disk has had the directory where the store has it. A later change of
 //!   the store notes the position that the store had before, which is where the directory is.
 
-mod links_and_devices;
+pub(crate) mod links_and_devices;
 mod notes;
 
 use std::collections::BTreeSet;
@@ -28,11 +28,10 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 
 use super::tree::{FoundDirectory, Owner, Tree, below, candidates};
-use super::{Directories, DirectoryStep, own_xattrs};
+use super::{Directories, DirectoryStep, number_of, own_xattrs};
 use crate::entry_names::os;
 use notes::{Noted, Notes};
 
-pub(crate) use links_and_devices::make_other_in;
 pub(crate) use notes::Position;
 pub(crate) use notes::RenameNotes;
 #[cfg(any(test, fuzzing))]
@@ -73,6 +72,14 @@ impl SharedDisk {
         let notes = Notes::new(&tree, node)?;
         let (clock, remembered) = (clock.clone(), Mutex::default());
         Ok(Self { tree, notes, directories, clock, remembered })
+    }
+
+    /// The directory to which these are the steps from the root.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn at(&self, near: &[DirectoryStep]) -> Result<FoundDirectory> {
+        self.find(number_of(near), Some(near))
     }
 
     /// The directory with a number. `near` are the steps to it, if the caller knows them.

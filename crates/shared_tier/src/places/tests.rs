@@ -10,6 +10,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind};
 use parking_lot::Mutex;
 use rustix::fs::mkfifoat;
 
+use super::shared_disk::links_and_devices;
 use super::*;
 
 /// Stands for the store: the parent's number and the name of each directory.
@@ -318,17 +319,21 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
         of.target = target.as_encoded_bytes().to_vec();
         of
     };
+    let (tree, root) = (&one.shared().tree, one.shared().at(&[]).unwrap());
+    let make = |name: (&Name, u64), of: &Attributes| {
+        links_and_devices::make_missing(tree, &root, name, of).unwrap();
+    };
     let link = of(Kind::Symlink, 0o777);
-    one.shared().make_other(&[], (&name("l"), 7), &link).unwrap();
+    make((&name("l"), 7), &link);
     // A leftover has the name.
-    one.shared().make_other(&[], (&name("l"), 8), &of(Kind::Fifo, 0o622)).unwrap();
+    make((&name("l"), 8), &of(Kind::Fifo, 0o622));
     let found = fs::symlink_metadata(disks.at("shared/l")).unwrap();
     assert_eq!(found.permissions().mode(), libc::S_IFIFO | 0o622);
     fs::write(disks.at("shared/users"), "kept").unwrap();
-    one.shared().make_other(&[], (&name("users"), 9), &link).unwrap();
+    make((&name("users"), 9), &link);
     assert_eq!(fs::read_link(disks.at("shared/users~9")).unwrap(), PathBuf::from(target));
     for (called, inode) in [("l", 8), ("users", 9), ("no", 10)] {
-        one.shared().remove_other(&[], (&name(called), inode)).unwrap();
+        links_and_devices::remove(tree, &root, (&name(called), inode)).unwrap();
     }
     assert_eq!(fs::read_to_string(disks.at("shared/users")).unwrap(), "kept");
     assert_eq!(fs::read_dir(disks.at("shared")).unwrap().count(), 2, "that, and our directory");
@@ -340,7 +345,8 @@ fn i15_the_copy_that_the_store_names_is_not_removed() {
     let disks = Disks::new();
     let one = disks.node("n1");
     let place = make(&one, &[], "f", 7);
-    let source = one.begin_move(&place, 7, 8).unwrap();
-    let arrived = one.copy(&source, SHARED, (&[], &name("f")), 7, &mut |_| true).unwrap();
-    drop(one.end_move(&arrived.place, &arrived, 7));
+    let moving = FileMove::new(&one, &place, 7);
+    let source = moving.begin(8).unwrap();
+    let arrived = moving.copy(&source, SHARED, (&[], &name("f")), &mut |_| true).unwrap();
+    drop(FileMove::new(&one, &arrived.place, 7).end(&arrived));
 }

@@ -10,7 +10,7 @@ use super::disks::Disk;
 use super::found::{At, FoundNames};
 use super::scan::tell;
 use super::view::View;
-use crate::places::shared_disk::make_other_in;
+use crate::places::shared_disk::links_and_devices;
 use crate::places::tree::candidates;
 
 /// A name of the store that the disk does not have: its directory, its name, its number, and its attributes.
@@ -59,7 +59,7 @@ fn is_same(one: &Attributes, other: &Attributes) -> bool {
 pub(super) fn make(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
     for (directory, name, number, of) in missing(view, found) {
         if let Some(above) = shared.tree.find(&view.steps(directory))? {
-            make_other_in(&shared.tree, &above, (name, number), of)?;
+            links_and_devices::make(&shared.tree, &above, (name, number), of)?;
         }
     }
     Ok(())

@@ -244,7 +244,7 @@ impl Node {
         let place = found.attributes.location.unwrap();
         let new = self.places.link(&place, found.inode.0, &near, &name(to.1))?;
         self.step()?;
-        self.names.set_location(&from_entry, Some(&place), Some(&new)).unwrap();
+        self.names.attributes().set_location(&from_entry, Some(&place), Some(&new)).unwrap();
         self.step()?;
         let replaced = self.names.rename(&from_entry, &to_entry, Flags::Replace).unwrap();
         self.places.listed_names().set(&new, found.inode.0, &[(to.0, name(to.1))])?;

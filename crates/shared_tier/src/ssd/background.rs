@@ -54,10 +54,10 @@ impl Background {
     /// # Errors
     /// If no more threads can be started.
     pub(crate) fn start(ssd: &Arc<OwnSsd>) -> Result<Self> {
-        let own = Arc::clone(ssd);
+        let rounds = Rounds { ssd: Arc::clone(ssd), looked: None };
         let thread = thread::Builder::new().name("tier-demoter".into()).spawn(move || {
             yield_to_programs();
-            own.run();
+            rounds.run();
         })?;
         Ok(Self { ssd: Arc::clone(ssd), thread: Mutex::new(Some(thread)) })
     }
@@ -78,61 +78,66 @@ impl Drop for Background {
     }
 }
 
-impl OwnSsd {
+/// The rounds of the thread, one after the other.
+struct Rounds {
+    ssd: Arc<OwnSsd>,
+    /// The last scan, once there was one.
+    looked: Option<Looked>,
+}
+
+impl Rounds {
     /// Runs round after round. A round that panics leaves its files at the step that it had reached, as a kill would.
-    fn run(&self) {
-        let mut looked = None;
+    fn run(mut self) {
+        let ssd = Arc::clone(&self.ssd);
         loop {
-            let in_vain = caught(|| self.round(&mut looked)).unwrap_or_else(|panicked| {
+            let in_vain = caught(|| self.round()).unwrap_or_else(|panicked| {
                 tracing::error!(%panicked, "files stay where they are for now");
-                *self.executor.trouble.lock() = Some(panicked.to_string());
+                *ssd.executor.trouble.lock() = Some(panicked.to_string());
                 true
             });
             // After a fruitless round wait a full tick; otherwise every write to a full SSD would wake us.
-            if !self.wakeups.wait(|is_due| !in_vain && std::mem::take(is_due)) {
+            if !ssd.wakeups.wait(|is_due| !in_vain && std::mem::take(is_due)) {
                 break;
             }
         }
-        self.executor.planner.jobs().note_places();
+        ssd.executor.planner.jobs().note_places();
     }
 
     /// Does what is due; returns whether it was fruitless.
-    fn round(&self, looked: &mut Option<Looked>) -> bool {
-        let base = &self.base;
+    fn round(&mut self) -> bool {
+        let (ssd, base) = (&*self.ssd, &*self.ssd.base);
         if base.sessions.check().is_err() {
             // Others may have moved our files.
             return true;
         }
-        let looks = self.is_look_due(looked.as_ref());
+        let looks = self.is_look_due();
         if looks {
             let begun = base.clock.instant();
-            self.look(looked.is_none());
-            let before = looked.take().map_or_else(BTreeSet::new, |looked| looked.unfinished);
+            ssd.look(self.looked.is_none());
+            let before = self.looked.take().map_or_else(BTreeSet::new, |last| last.unfinished);
             let unfinished = base.places.finish_renames(&before).unwrap_or_else(|error| {
                 tracing::warn!(%error, "directories of the shared disk are not all where the store has them");
                 before
             });
             let took = base.clock.elapsed(begun);
-            *looked = Some(Looked { at: base.clock.instant(), took, unfinished });
+            self.looked = Some(Looked { at: base.clock.instant(), took, unfinished });
         }
-        let are_rules_new = self.refresh();
-        self.count_written();
-        if (looks || are_rules_new) && self.executor.planner.rules.has_excludes() {
-            self.push_out_excluded();
+        let are_rules_new = ssd.refresh();
+        ssd.count_written();
+        if (looks || are_rules_new) && ssd.executor.planner.rules.has_excludes() {
+            ssd.push_out_excluded();
         }
-        !self.executor.keep_below_watermarks()
+        !ssd.executor.keep_below_watermarks()
     }
 
-    fn is_look_due(&self, looked: Option<&Looked>) -> bool {
-        let Some(Looked { at, took, .. }) = looked else { return true };
-        let wanted = if self.executor.wants_look.swap(false, Ordering::Relaxed) {
-            LOOK_SOON
-        } else {
-            LOOK_EVERY
-        };
-        let is_due = self.base.clock.elapsed(*at) >= wanted.max(*took * LOOK_SHARE);
+    fn is_look_due(&self) -> bool {
+        let Some(Looked { at, took, .. }) = &self.looked else { return true };
+        let executor = &self.ssd.executor;
+        let wanted =
+            if executor.wants_look.swap(false, Ordering::Relaxed) { LOOK_SOON } else { LOOK_EVERY };
+        let is_due = self.ssd.base.clock.elapsed(*at) >= wanted.max(*took * LOOK_SHARE);
         if !is_due && wanted == LOOK_SOON {
-            self.executor.wants_look.store(true, Ordering::Relaxed);
+            executor.wants_look.store(true, Ordering::Relaxed);
         }
         is_due
     }

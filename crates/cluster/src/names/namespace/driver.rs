@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
     Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, InodeNumber, Intent,
-    IntentId, Next, Operation, ReadName, Refusal, Script, Slot,
+    IntentId, Links, Next, Operation, ReadName, Refusal, Script, Slot,
 };
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::super::{LEASE_MS, Leased, NameStore, NamesError, State};
 use super::listings::{CachedName, End, Listings, There};
-use super::{Failure, Result};
+use super::{Failure, Result, refused};
 
 /// How often an operation is tried.
 pub(super) const TRIES: u32 = 64;
@@ -343,6 +343,23 @@ impl Driver {
             }
         }
         Err(Failure::Contended)
+    }
+
+    /// What a name leads to.
+    pub(super) fn entry(&self, at: &EntryName) -> Result<Entry> {
+        match self.read(at.directory, &Script::Read(Slot::Name(at.name.clone())))? {
+            Answer::Name(Some(entry), _) => Ok(entry),
+            Answer::Differs => refused(Errno::NOTDIR),
+            _ => refused(Errno::NOENT),
+        }
+    }
+
+    /// The shard of a file that has had several names; `None` once it has lost the last one.
+    pub(super) fn links(&self, shard: InodeNumber) -> Result<Option<Links>> {
+        match self.read(shard, &Script::Read(Slot::Whole))? {
+            Answer::Links(links) => Ok(Some(links)),
+            _ => Ok(None),
+        }
     }
 
     /// Makes a change of one slot; `false` if its value has changed.

@@ -149,7 +149,7 @@ pub fn answers(bytes: &[u8]) {
         &|names| names.remove_directory(&one).map(drop),
         &|names| names.rename(&one, &other, Flags::Replace).map(drop),
         &|names| names.rename(&one, &other, Flags::Exchange).map(drop),
-        &|names| names.set_attributes(&one, &AttributeUpdate::default()).map(drop),
+        &|names| names.attributes().set_attributes(&one, &AttributeUpdate::default()).map(drop),
         &list,
     ];
     let haste = WaitLimit { limit: Duration::ZERO, pause: Duration::ZERO, clock: Clock::MACHINE };

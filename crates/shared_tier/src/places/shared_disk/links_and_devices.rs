@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_model::namespace::{Name, ROOT};
+use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use rustix::fs::{
@@ -13,116 +13,114 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{SharedDisk, is_no_exchange};
+use super::is_no_exchange;
 use crate::entry_names::os;
-use crate::places::DirectoryStep;
 use crate::places::tree::{FoundDirectory, Tree, below, candidates, fresh, kind};
 use crate::stat_conversion::file_type;
 
-impl SharedDisk {
-    /// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there.
-    pub(crate) fn make_other(
-        &self,
-        near: &[DirectoryStep],
-        name: (&Name, u64),
-        of: &Attributes,
-    ) -> Result<()> {
-        let number = near.last().map_or(ROOT.0, |step| step.number);
-        let above = self.find(number, Some(near))?;
-        if is_as_in_store(&above, name.0, of)? {
-            return Ok(());
-        }
-        make_other_in(&self.tree, &above, name, of)
-    }
+/// A name in a directory.
+type At<'a> = (&'a FoundDirectory, &'a Name);
 
-    /// Renames a symbolic link, pipe, socket or device in one step, to a free name, or to that of another one, which then
-    /// has the old name and must be removed there: so neither is without a name at any moment. Returns whether the new
-    /// name is now as it should be; if not, it must be made there.
-    pub(crate) fn rename_other(
-        &self,
-        (from_near, from): (&[DirectoryStep], &Name),
-        (to_near, to): (&[DirectoryStep], &Name),
-        (inode, of): (u64, &Attributes),
-    ) -> Result<bool> {
-        let [from_above, to_above] = [from_near, to_near].map(|near| {
-            let number = near.last().map_or(ROOT.0, |step| step.number);
-            self.find(number, Some(near))
-        });
-        let (from_above, to_above) = (from_above?, to_above?);
-        for name in candidates(from, inode) {
-            if !is_as_in_store(&from_above, &name, of)? {
-                continue;
+/// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there.
+///
+/// # Errors
+/// Those of [`make`].
+pub(crate) fn make_missing(
+    tree: &Tree,
+    above: &FoundDirectory,
+    name: (&Name, u64),
+    of: &Attributes,
+) -> Result<()> {
+    if is_as_in_store((above, name.0), of)? {
+        return Ok(());
+    }
+    make(tree, above, name, of)
+}
+
+/// Renames a symbolic link, pipe, socket or device in one step, to a free name, or to that of another one, which then
+/// has the old name and must be removed there: so neither is without a name at any moment. Returns whether the new
+/// name is now as it should be; if not, it must be made there.
+///
+/// # Errors
+/// Those of `renameat2(2)`, except where the new name must be made.
+pub(crate) fn rename(
+    tree: &Tree,
+    (from_above, from): At<'_>,
+    (to_above, to): At<'_>,
+    (inode, of): (u64, &Attributes),
+) -> Result<bool> {
+    for name in candidates(from, inode) {
+        if !is_as_in_store((from_above, &name), of)? {
+            continue;
+        }
+        let path = below(from_above.1.as_ref(), &name)?;
+        return match tree.rename(&path, to_above, to) {
+            // Another one may have taken the old name, and may now have the new name.
+            Ok(_) => is_as_in_store((to_above, to), of),
+            Err(error) if error.errno() == libc::EEXIST => {
+                Ok(exchange(tree, (from_above, &name), (to_above, to))?
+                    && is_as_in_store((to_above, to), of)?)
             }
-            let path = below(from_above.1.as_ref(), &name)?;
-            return match self.tree.rename(&path, &to_above, to) {
-                // Another one may have taken the old name, and may now have the new name.
-                Ok(_) => is_as_in_store(&to_above, to, of),
-                Err(error) if error.errno() == libc::EEXIST => Ok(self
-                    .exchange_others((&from_above, &name), (&to_above, to))?
-                    && is_as_in_store(&to_above, to, of)?),
-                Err(error) if error.errno() == libc::ENOENT => Ok(false),
-                Err(error) => Err(error),
-            };
-        }
-        Ok(false)
-    }
-
-    /// Exchanges two things without numbers. Returns whether it did.
-    fn exchange_others(
-        &self,
-        (one_above, one): (&FoundDirectory, &Name),
-        (other_above, other): (&FoundDirectory, &Name),
-    ) -> Result<bool> {
-        let is_numbered = |above, name| {
-            Ok::<_, Error>(matches!(kind(above, name)?, Some(libc::S_IFREG | libc::S_IFDIR)))
+            Err(error) if error.errno() == libc::ENOENT => Ok(false),
+            Err(error) => Err(error),
         };
-        if is_numbered(other_above, other)? {
-            return Ok(false);
-        }
-        let exchange = || {
-            let (one, other) = (os(one), os(other));
-            renameat_with(&one_above.0, one, &other_above.0, other, RenameFlags::EXCHANGE)
-        };
-        match self.tree.step("exchanging two links or devices", exchange) {
-            Err(error) if is_no_exchange(&error) => return Ok(false),
-            done => done?,
-        }
-        if is_numbered(one_above, one)? {
-            // A file or directory had the name by then: back to its place.
-            self.tree.step("exchanging two links or devices", exchange)?;
-            return Ok(false);
-        }
-        Ok(true)
     }
+    Ok(false)
+}
 
-    /// Removes a symbolic link, pipe, socket or device, but nothing else; a missing one is no error.
-    pub(crate) fn remove_other(
-        &self,
-        near: &[DirectoryStep],
-        (name, inode): (&Name, u64),
-    ) -> Result<()> {
-        let number = near.last().map_or(ROOT.0, |step| step.number);
-        let above = self.find(number, Some(near))?;
-        for name in candidates(name, inode) {
-            remove_other_in(&self.tree, &above, &name)?;
-        }
-        Ok(())
+/// Exchanges two things without numbers. Returns whether it did.
+fn exchange(tree: &Tree, (one_above, one): At<'_>, (other_above, other): At<'_>) -> Result<bool> {
+    let is_numbered = |above, name| {
+        Ok::<_, Error>(matches!(kind(above, name)?, Some(libc::S_IFREG | libc::S_IFDIR)))
+    };
+    if is_numbered(other_above, other)? {
+        return Ok(false);
     }
+    let exchange = || {
+        let (one, other) = (os(one), os(other));
+        renameat_with(&one_above.0, one, &other_above.0, other, RenameFlags::EXCHANGE)
+    };
+    match tree.step("exchanging two links or devices", exchange) {
+        Err(error) if is_no_exchange(&error) => return Ok(false),
+        done => done?,
+    }
+    if is_numbered(one_above, one)? {
+        // A file or directory had the name by then: back to its place.
+        tree.step("exchanging two links or devices", exchange)?;
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Removes a symbolic link, pipe, socket or device, but nothing else; a missing one is no error.
+///
+/// # Errors
+/// Those of `unlink(2)`.
+pub(crate) fn remove(
+    tree: &Tree,
+    above: &FoundDirectory,
+    (name, inode): (&Name, u64),
+) -> Result<()> {
+    let mut names = candidates(name, inode).into_iter();
+    names.try_for_each(|name| remove_named(tree, (above, &name)))
 }
 
 /// Makes a symbolic link, pipe, socket or device among the temporary files, and names it. It replaces whatever has the
 /// name, except for a file or directory, which have numbers; then it gets the other name.
-pub(crate) fn make_other_in(
+///
+/// # Errors
+/// Those of `mknod(2)` and `rename(2)`; `EEXIST` if neither name can be had.
+pub(crate) fn make(
     tree: &Tree,
     above: &FoundDirectory,
     (name, inode): (&Name, u64),
     of: &Attributes,
 ) -> Result<()> {
     let temporary = fresh("o", inode);
-    tree.step("making a link or device", || make(&tree.tmp, &temporary, of))?;
+    tree.step("making a link or device", || make_unnamed(&tree.tmp, &temporary, of))?;
     let mut named = Err(Errno::EXIST.into());
     for name in candidates(name, inode) {
-        remove_other_in(tree, above, &name)?;
+        remove_named(tree, (above, &name))?;
         named = tree.settle_other(&temporary, above, &name);
         if !named.as_ref().is_err_and(|error| error.errno() == libc::EEXIST) {
             break;
@@ -133,7 +131,7 @@ pub(crate) fn make_other_in(
     })
 }
 
-fn make(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
+fn make_unnamed(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
     let owner = (of.uid, of.gid);
     if of.kind == Kind::Symlink {
         symlinkat(of.target.as_slice(), dir, fresh)?;
@@ -146,7 +144,7 @@ fn make(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
     Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
 }
 
-fn remove_other_in(tree: &Tree, above: &FoundDirectory, name: &Name) -> Result<()> {
+fn remove_named(tree: &Tree, (above, name): At<'_>) -> Result<()> {
     let path = below(above.1.as_ref(), name)?;
     match kind(above, name)? {
         None | Some(libc::S_IFREG | libc::S_IFDIR) => Ok(()),
@@ -158,7 +156,7 @@ fn remove_other_in(tree: &Tree, above: &FoundDirectory, name: &Name) -> Result<(
 }
 
 /// Whether a name on the disk is neither a file nor a directory, and is what the store says.
-fn is_as_in_store(above: &FoundDirectory, name: &Name, of: &Attributes) -> Result<bool> {
+fn is_as_in_store((above, name): At<'_>, of: &Attributes) -> Result<bool> {
     let found = match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(false),
         found => found?,

@@ -1,4 +1,5 @@
-//! Changes of attributes: each reads, changes, and compares and swaps in a single slot; and what is known of them.
+//! The attributes in the store: what this node knows of them without asking, and changes, each of which reads, changes,
+//! and compares and swaps in a single slot.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use rustix::io::Errno;
 
 use super::super::attributes::{Attributes, Location};
 use super::super::coding::decode_attributes;
-use super::driver::TRIES;
+use super::driver::{Driver, TRIES};
 use super::listings::There;
-use super::{Failure, Namespace, Node, Result, check, opaque, refused};
+use super::{Failure, Node, Result, check, opaque, refused};
 
 /// New values of some attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,10 +47,20 @@ pub struct KnownFile {
     pub after: Attributes,
 }
 
-impl Namespace {
+/// The attributes of what names lead to.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredAttributes<'a> {
+    driver: &'a Driver,
+}
+
+impl<'a> StoredAttributes<'a> {
+    pub(super) const fn over(driver: &'a Driver) -> Self {
+        Self { driver }
+    }
+
     /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
     #[must_use]
-    pub fn leased_directory(&self, inode: InodeNumber) -> Option<(Node, Duration)> {
+    pub fn leased_directory(self, inode: InodeNumber) -> Option<(Node, Duration)> {
         let now = self.driver.now();
         let left = self.driver.listings.lease_left(inode, now);
         // In this order: a lease that is granted in between is of attributes that are at least as new.
@@ -60,7 +71,7 @@ impl Namespace {
 
     /// A file with one name, with its attributes, if this node knows them without asking.
     #[must_use]
-    pub fn known_file(&self, at: &EntryName) -> Option<(InodeNumber, Attributes)> {
+    pub fn known_file(self, at: &EntryName) -> Option<(InodeNumber, Attributes)> {
         match self.driver.known(at)?.entry()? {
             Entry::Single(inode, attributes) => {
                 decode_attributes(&attributes).ok().map(|attributes| (inode, attributes))
@@ -74,7 +85,7 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, and the errors of `change`.
     pub fn update(
-        &self,
+        self,
         at: &EntryName,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
@@ -86,7 +97,7 @@ impl Namespace {
     /// # Errors
     /// As [`update`](Self::update); `ESTALE` if it leads to something else.
     pub fn update_of(
-        &self,
+        self,
         (at, inode): (&EntryName, InodeNumber),
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
@@ -99,7 +110,7 @@ impl Namespace {
     /// # Errors
     /// As [`update_of`](Self::update_of).
     pub fn update_known(
-        &self,
+        self,
         (at, inode): (&EntryName, InodeNumber),
         known: &Attributes,
         change: impl Fn(&mut Attributes) -> Result<()>,
@@ -119,7 +130,7 @@ impl Namespace {
     ///
     /// # Errors
     /// If the store does not answer.
-    pub fn update_all_known(&self, directory: InodeNumber, files: &[KnownFile]) -> Result<bool> {
+    pub fn update_all_known(self, directory: InodeNumber, files: &[KnownFile]) -> Result<bool> {
         let change = |file: &KnownFile| {
             let [from, to] = [opaque(&file.before)?, opaque(&file.after)?];
             let [from, to] =
@@ -131,7 +142,7 @@ impl Namespace {
     }
 
     fn update_if(
-        &self,
+        self,
         at: &EntryName,
         is_meant: impl Fn(InodeNumber) -> bool,
         change: impl Fn(&mut Attributes) -> Result<()>,
@@ -140,7 +151,7 @@ impl Namespace {
         // It is compared with the current value; if that differs, it is read.
         let mut known = self.driver.known(at).and_then(There::entry);
         for _ in 0..TRIES {
-            let entry = known.take().map_or_else(|| self.entry(at), Ok)?;
+            let entry = known.take().map_or_else(|| self.driver.entry(at), Ok)?;
             if !is_meant(entry.inode()) {
                 return refused(Errno::STALE);
             }
@@ -156,7 +167,7 @@ impl Namespace {
                     let node = Node { inode: *inode, attributes, links: 1 };
                     self.driver.replace(at.directory, change)?.then_some(node)
                 }
-                Entry::Linked(inode, shard) => match self.links(*shard)? {
+                Entry::Linked(inode, shard) => match self.driver.links(*shard)? {
                     None => None,
                     Some(links) => {
                         let (new, attributes) = changed(&links.attributes, &change)?;
@@ -178,7 +189,7 @@ impl Namespace {
     /// # Errors
     /// `ENOENT` if it is gone, and the errors of `change`.
     pub fn update_directory(
-        &self,
+        self,
         inode: InodeNumber,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
@@ -209,12 +220,12 @@ impl Namespace {
     /// # Errors
     /// The errors of `change`.
     pub fn update_links(
-        &self,
+        self,
         shard: InodeNumber,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<()> {
         for _ in 0..TRIES {
-            let Some(links) = self.links(shard)? else { return Ok(()) };
+            let Some(links) = self.driver.links(shard)? else { return Ok(()) };
             let (attributes, _) = changed(&links.attributes, &change)?;
             let to = Links { attributes, ..links.clone() };
             if self.driver.replace(shard, Change::Links(links, to))? {
@@ -228,7 +239,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    pub fn set_attributes(&self, at: &EntryName, changes: &AttributeUpdate) -> Result<Node> {
+    pub fn set_attributes(self, at: &EntryName, changes: &AttributeUpdate) -> Result<Node> {
         self.update(at, |attributes| {
             changes.apply(attributes);
             Ok(())
@@ -241,7 +252,7 @@ impl Namespace {
     /// # Errors
     /// `ENODATA`, `EEXIST`, `ENOSPC`.
     pub fn set_xattr(
-        &self,
+        self,
         at: &EntryName,
         name: &[u8],
         (value, is_there): (Option<&[u8]>, Option<bool>),
@@ -263,7 +274,7 @@ impl Namespace {
     /// # Errors
     /// `EBUSY`, `ENOENT`.
     pub fn set_writer(
-        &self,
+        self,
         at: &EntryName,
         from: Option<Session>,
         to: Option<Session>,
@@ -282,7 +293,7 @@ impl Namespace {
     /// # Errors
     /// `EBUSY`, `ENOENT`.
     pub fn set_location(
-        &self,
+        self,
         at: &EntryName,
         from: Option<&Location>,
         to: Option<&Location>,
