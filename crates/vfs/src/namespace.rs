@@ -16,34 +16,39 @@
 mod act_as;
 pub mod contents;
 mod directory;
-mod names;
 mod node;
 mod privileges;
+mod removed;
 pub mod statx;
 pub mod xattr;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, readlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, linkat, mkdirat, mknodat, openat,
+    readlinkat, renameat_with, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 
-use crate::{SetAttr, Stat};
+use crate::{Make, Maker, SetAttr, Stat};
 use halocline_os::error::{Error, Result};
 use halocline_os::open_files::OpenFiles;
+use halocline_os::rename_new::rename_new;
 
 pub use directory::{DirEntry, Directory};
-pub use names::Removed;
 pub use node::{Node, Pin};
 pub use privileges::has_privileges;
+pub use removed::Removed;
 use statx::Freshness;
 pub use statx::stat_descriptor;
 pub use statx::stat_of;
 
+use act_as::ActAs;
 use node::NodeTable;
 use node::descriptors::Descriptors;
 
@@ -254,6 +259,177 @@ impl Namespace {
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
         xattr::remove_on(&*self.descriptor(node)?, name)
+    }
+}
+
+/// New inodes, which belong to the caller.
+impl Namespace {
+    /// Creates a directory, symbolic link or special file that belongs to the caller.
+    pub fn make(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        what: Make<'_>,
+        by: Maker,
+    ) -> Result<(Node, Stat)> {
+        self.refuse_hidden(parent, name, Errno::PERM)?;
+        let dir = self.descriptor(parent)?;
+        let acting = ActAs::new(by)?;
+        match what {
+            Make::Directory(mode) => mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o7777))?,
+            Make::Symlink(target) => symlinkat(target, &dir, name)?,
+            Make::Special(mode, device) => mknodat(
+                &dir,
+                name,
+                FileType::from_raw_mode(mode),
+                Mode::from_raw_mode(mode & 0o7777),
+                device,
+            )?,
+        }
+        drop(acting);
+        self.lookup(parent, name)
+    }
+
+    /// Creates a regular file that belongs to the caller, and opens it with the `flags` of `open(2)` (`O_CREAT` is
+    /// added, `O_DIRECT` dropped).
+    pub fn create(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Result<(Node, Stat, File)> {
+        self.refuse_hidden(parent, name, Errno::PERM)?;
+        let dir = self.descriptor(parent)?;
+        let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
+        let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let acting = ActAs::new(by)?;
+        let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
+        drop(acting);
+        let stat = statx::stat_descriptor(file.as_fd())?;
+        let node = self.nodes.intern(&stat, parent, name);
+        Ok((node, stat, File::from(file)))
+    }
+}
+
+/// Names of inodes that are there. Nodes that lose a name get their descriptor first.
+impl Namespace {
+    /// Creates a hard link.
+    pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        self.refuse_hidden(parent, name, Errno::PERM)?;
+        let fd = self.descriptor(node)?;
+        let dir = self.descriptor(parent)?;
+        linkat(CWD, proc_path(&fd), &dir, name, AtFlags::SYMLINK_FOLLOW)?;
+        node.add_link(parent, name, false);
+        self.stat(node)
+    }
+
+    /// Removes a name of anything but a directory.
+    pub fn unlink(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove(parent, name, AtFlags::empty())
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove(parent, name, AtFlags::REMOVEDIR)
+    }
+
+    /// Removes a name for which [`Namespace::before_removal`] was just called, by moving its inode to another name, in
+    /// a directory outside the visible tree on the same file system.
+    pub fn take_out(
+        &self,
+        mut seen: Removed,
+        (parent, name): (&Node, &OsStr),
+        to: (BorrowedFd<'_>, &OsStr),
+    ) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        rename_new(&dir, name, to.0, to.1)?;
+        seen.forget_name(&self.nodes, parent, name);
+        Ok(seen)
+    }
+
+    fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {
+        let removed = self.before_removal(parent, name)?;
+        self.remove_seen(removed, parent, name, how)
+    }
+
+    /// Removes a name for which [`Namespace::before_removal`] was just called.
+    pub fn unlink_seen(&self, seen: Removed, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove_seen(seen, parent, name, AtFlags::empty())
+    }
+
+    fn remove_seen(
+        &self,
+        mut removed: Removed,
+        parent: &Node,
+        name: &OsStr,
+        how: AtFlags,
+    ) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        unlinkat(&dir, name, how)?;
+        removed.forget_name(&self.nodes, parent, name);
+        removed.count_names(self.freshness);
+        Ok(removed)
+    }
+
+    /// Renames; `flags` are those of `renameat2(2)`. Returns what the new name referred to before, if it was replaced.
+    pub fn rename(
+        &self,
+        from: (&Node, &OsStr),
+        to: (&Node, &OsStr),
+        flags: u32,
+    ) -> Result<Option<Removed>> {
+        self.refuse_hidden(from.0, from.1, Errno::NOENT)?;
+        self.refuse_hidden(to.0, to.1, Errno::PERM)?;
+        let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let moved = statx::stat_at_as(from_dir.as_fd(), from.1, self.freshness)?;
+        let mut target = self.before_removal(to.0, to.1).ok();
+        let flags = RenameFlags::from_bits_retain(flags);
+        renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
+        if target.as_ref().is_some_and(|target| target.key == moved.key()) {
+            // Both are names of one file: rename(2) does nothing.
+            return Ok(None);
+        }
+        if let Some(target) = &mut target {
+            if exchange && let Some(node) = &target.node {
+                node.add_link(from.0, from.1, target.is_directory());
+            }
+            target.forget_name(&self.nodes, to.0, to.1);
+            if !exchange {
+                target.count_names(self.freshness);
+            }
+        }
+        if let Some(node) = self.find(moved.key()) {
+            node.add_link(to.0, to.1, removed::is_directory(&moved));
+            node.remove_link(from.0, from.1);
+        }
+        Ok(target.filter(|_| !exchange))
+    }
+
+    /// Atomically puts what `from` names (in a directory outside the visible tree, on the same file system) in place of
+    /// `name`, if that still is the inode `expected` (`ESTALE` otherwise). The caller must keep others from changing
+    /// the name meanwhile.
+    pub fn replace(
+        &self,
+        from: (BorrowedFd<'_>, &OsStr),
+        to: (&Node, &OsStr),
+        expected: (u64, u64),
+    ) -> Result<(Node, Stat)> {
+        let dir = self.descriptor(to.0)?;
+        let mut old = self.before_removal(to.0, to.1)?;
+        if old.key != expected {
+            return Err(Errno::STALE.into());
+        }
+        renameat_with(from.0, from.1, &dir, to.1, RenameFlags::empty())?;
+        old.forget_name(&self.nodes, to.0, to.1);
+        self.lookup(to.0, to.1)
+    }
+
+    /// Examines what a name refers to, and makes sure that its live node, if any, keeps a descriptor when the name is
+    /// removed.
+    pub fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.refuse_hidden(parent, name, Errno::NOENT)?;
+        Removed::examine(&self.nodes, &*self.descriptor(parent)?, (parent, name))
     }
 }
 
