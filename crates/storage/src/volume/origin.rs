@@ -44,6 +44,7 @@ pub use identity::ObjectId;
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
 use object_binding::{Bindings, bind};
+use orphans::Orphans;
 use volume_directory::VolumeDir;
 
 /// An origin, opened.
@@ -273,6 +274,34 @@ impl Origin {
             .map(|server| server.directory().remove(&path))
             .fold(Ok(()), Result::and)?;
         layouts::remove(id, &self.volume)
+    }
+
+    /// Finds the objects to which nothing refers; a plain origin has none. The caller guarantees that the origin is not
+    /// mounted ([`Origin::open_alone`]): an open file without a name would count as an orphan.
+    ///
+    /// # Errors
+    /// If a server or a name cannot be read: a name that cannot be seen must not make its object an orphan.
+    pub fn orphans(&self) -> Result<Orphans> {
+        if self.is_striped() { orphans::find(&self.volume, &self.dir) } else { Ok(Orphans::new()) }
+    }
+
+    /// Makes durable the names of all files, and the objects to which they refer.
+    ///
+    /// # Errors
+    /// If the file system of the names does not sync.
+    pub fn sync_names(&self) -> Result<()> {
+        let names = File::open(self.namespace_dir());
+        let synced = names.and_then(|names| Ok(rustix::fs::syncfs(names)?));
+        synced.map_err(Error::at(self.namespace_dir(), "sync"))
+    }
+
+    /// Removes an orphan from all servers. That no file refers to it must already be durable, by [`Origin::sync_names`]
+    /// or a sync of the file that did: otherwise, after a power loss, the file would refer to an object that is gone.
+    ///
+    /// # Errors
+    /// If a server does not remove it.
+    pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
+        orphans::remove(id, &self.volume)
     }
 
     /// Assigns objects to which only one file refers to that file, as is needed after a file was restored from a backup

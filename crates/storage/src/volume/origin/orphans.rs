@@ -7,60 +7,45 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
 use super::layouts;
-use crate::volume::{Server, object_paths};
+use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
 
 /// Objects without a name, with the bytes of blocks that each uses on all servers.
 pub(crate) type Orphans = BTreeMap<ObjectId, u64>;
 
-impl Origin {
-    /// Finds the objects to which nothing refers. The caller guarantees that the origin is not mounted
-    /// ([`Origin::open_alone`]): an open file without a name would count as an orphan.
-    pub fn orphans(&self) -> Result<Orphans> {
-        let mut orphans = Orphans::new();
-        if !self.is_striped() {
-            return Ok(orphans);
+/// Finds the objects of a striped volume to which no file below `names` refers.
+pub(super) fn find(volume: &Volume, names: &Path) -> Result<Orphans> {
+    let mut orphans = Orphans::new();
+    for server in volume.servers() {
+        let failed = || Error::at(server.dir(), "list the objects in");
+        for id in ids_on(server, ObjectId::ROOT).map_err(failed())? {
+            *orphans.entry(id).or_default() +=
+                server.directory().allocated_of(&id.path()).map_err(failed())?;
         }
-        for server in self.servers() {
-            let failed = || Error::at(server.dir(), "list the objects in");
-            for id in ids_on(server, ObjectId::ROOT).map_err(failed())? {
-                *orphans.entry(id).or_default() +=
-                    server.directory().allocated_of(&id.path()).map_err(failed())?;
-            }
-        }
-        let first = &self.servers()[0];
-        let layouts = ids_on(first, object_paths::LAYOUTS);
-        for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
-            orphans.entry(id).or_default();
-        }
-        // The names are read second: a file created meanwhile has a name before it has an object.
-        take_named(self.namespace_dir(), &mut orphans)?;
-        Ok(orphans)
     }
+    let first = &volume.servers()[0];
+    let layouts = ids_on(first, object_paths::LAYOUTS);
+    for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
+        orphans.entry(id).or_default();
+    }
+    // The names are read second: a file created meanwhile has a name before it has an object.
+    take_named(names, &mut orphans)?;
+    Ok(orphans)
+}
 
-    /// Makes durable the names of all files, and the objects to which they refer.
-    pub fn sync_names(&self) -> Result<()> {
-        let names = fs::File::open(self.namespace_dir());
-        let synced = names.and_then(|names| Ok(rustix::fs::syncfs(names)?));
-        synced.map_err(Error::at(self.namespace_dir(), "sync"))
+/// Removes an object, with its layout, from all servers.
+pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
+    let path = id.path();
+    for server in volume.servers() {
+        server
+            .directory()
+            .remove(&path)
+            .map_err(Error::at(server.dir().join(&path), "remove the object"))?;
     }
-
-    /// Removes an orphan from all servers. That no file refers to it must already be durable, by [`Origin::sync_names`]
-    /// or a sync of the file that did: otherwise, after a power loss, the file would refer to an object that is gone.
-    pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
-        let path = id.path();
-        for server in self.servers() {
-            server
-                .directory()
-                .remove(&path)
-                .map_err(Error::at(server.dir().join(&path), "remove the object"))?;
-        }
-        let failed = Error::at(self.servers()[0].dir(), "remove the layout of an object in");
-        layouts::remove(id, &self.volume).map_err(failed)
-    }
+    let failed = Error::at(volume.servers()[0].dir(), "remove the layout of an object in");
+    layouts::remove(id, volume).map_err(failed)
 }
 
 /// The objects to which files below `root` on a server (data or layouts) belong. Names that are not ours are skipped.
