@@ -5,6 +5,7 @@
 //! that the same code detects.
 
 mod backpressure;
+mod devices;
 mod extents;
 mod flush;
 mod region;
@@ -17,19 +18,16 @@ use halocline_model::evict;
 use halocline_model::fill::{Allowance, Reads};
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
-use halocline_model::streams::Streams;
-use halocline_model::striping::Striping;
 use halocline_trace::{Op, Request};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::issue::Issuer;
-use super::sides::{SPAN, STRIPE, Sides, striped};
-use super::station::Station;
-use super::{Options, inode_of, seconds};
-use crate::FileLayout;
+use super::sides::{SPAN, STRIPE, Sides};
+use super::{Options, seconds};
 use crate::servers::ServerSet;
 use backpressure::{Backpressure, Waiter};
+use devices::Devices;
 use extents::{Extents, Key, LOOK_AHEAD};
 use flush::Flush;
 
@@ -119,7 +117,7 @@ pub fn replay_cached_by(
                  and no system call transfers as many"
             ));
         }
-        cache.flush_until(now_ns);
+        cache.flush.until(now_ns, &mut cache.extents, &mut cache.devices);
         match cache.serve(now_ns, &request) {
             Served::Done(done_ns) => issuer.done(&request, done_ns)?,
             Served::WaitsUntil(again_ns) => issuer.again(request, again_ns),
@@ -139,23 +137,14 @@ enum Served {
 
 #[derive(Debug)]
 struct Cache {
-    stations: Vec<Station>,
-    /// Indices of the cache's servers in the set.
-    fast: Vec<usize>,
-    origin: FileLayout,
-    /// The origin as seen by policies.
-    striping: Striping,
-    layouts: FxHashMap<Placement, FileLayout>,
-    geometry: CacheGeometry,
+    devices: Devices,
     admission: Box<dyn Admission>,
     extents: Extents,
-    streams: FxHashMap<u32, Streams>,
     /// Ranges that critical reads missed, and how many bytes programs had read by then.
     missed: FxHashMap<Key, u64>,
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
     backpressure: Backpressure,
-    seed: u64,
     capacity: u64,
     allowance: Allowance,
     first_ns: Option<u64>,
@@ -189,20 +178,18 @@ impl Cache {
         let admission = make(&setting)?;
         let policy = admission.name().to_owned();
         Ok(Self {
-            stations: servers.iter().map(Station::new).collect(),
-            origin: striped(servers.len(), &slow),
-            striping: setting.origin.striping(),
-            fast,
-            layouts: FxHashMap::default(),
-            geometry,
+            devices: Devices::new(
+                servers,
+                (geometry, fast),
+                (setting.origin.striping(), &slow),
+                seed,
+            ),
             admission,
             extents: Extents::new(capacity, (evict::POLICIES[0].make)()),
-            streams: FxHashMap::default(),
             missed: FxHashMap::default(),
             pieces: Vec::new(),
-            flush: Flush::new(slow.len(), &setting.origin.profile),
+            flush: Flush::new(capacity, slow.len(), &setting.origin.profile),
             backpressure: Backpressure::default(),
-            seed,
             capacity,
             allowance: Allowance::new(capacity),
             first_ns: None,
@@ -244,7 +231,7 @@ impl Cache {
             Some(waiter) => (waiter.verdict, waiter.sequential),
             None => self.judge(now_ns, request, range, direction),
         };
-        let placement = self.geometry.place(verdict.layout, request.process);
+        let placement = self.devices.geometry.place(verdict.layout, request.process);
         let mut pieces = std::mem::take(&mut self.pieces);
         self.extents.pieces(file, range, &mut pieces);
         let is_known = pieces.iter().any(|piece| piece.1.is_some());
@@ -293,7 +280,8 @@ impl Cache {
             let of_side = pieces.iter().filter(|piece| piece.1.is_some() == on_cache);
             let (mut bytes, mut parts, mut side_ns) = (0, 0, now_ns);
             for (piece, place) in of_side {
-                side_ns = side_ns.max(self.transfer(now_ns, file, *piece, *place, direction));
+                side_ns =
+                    side_ns.max(self.devices.transfer(now_ns, file, *piece, *place, direction));
                 bytes += piece.len();
                 parts += 1;
             }
@@ -345,9 +333,10 @@ impl Cache {
         range: ByteRange,
         direction: Direction,
     ) -> (Verdict, bool) {
-        let streams = self.streams.entry(request.file).or_default();
-        let pattern = streams.note(self.striping, request.process, range, now_ns / 1_000_000);
-        let continues_origin = streams.continues_origin(self.striping, range, pattern, direction);
+        let striping = self.devices.striping;
+        let streams = self.devices.streams.entry(request.file).or_default();
+        let pattern = streams.note(striping, request.process, range, now_ns / 1_000_000);
+        let continues_origin = streams.continues_origin(striping, range, pattern, direction);
         let origin_serves_reads = streams.origin_serves_reads();
         let verdict = self.admission.judge(&Query {
             direction,
@@ -411,40 +400,10 @@ impl Cache {
             if self.extents.make_room(piece.len(), (file, range), may_evict) {
                 self.allowance.spend(self.extents.evicted_bytes - before);
                 self.extents.put(file, *piece, placement, false);
-                self.transfer(now_ns, file, *piece, Some(placement), Direction::Write);
+                self.devices.transfer(now_ns, file, *piece, Some(placement), Direction::Write);
                 self.sums.filled_bytes += piece.len();
             }
         }
-    }
-
-    /// When reading or writing `range` completes, on the cache or, without a placement, on the origin.
-    fn transfer(
-        &mut self,
-        now_ns: u64,
-        file: u32,
-        range: ByteRange,
-        place: Option<Placement>,
-        direction: Direction,
-    ) -> u64 {
-        let layout = match place {
-            None => {
-                let streams = self.streams.entry(file).or_default();
-                streams.goes_to_origin(self.striping, range, direction);
-                &self.origin
-            }
-            Some(place) => {
-                let (geometry, fast, all) = (self.geometry, &self.fast, self.stations.len());
-                self.layouts
-                    .entry(place)
-                    .or_insert_with(|| cache_layout(geometry, place, fast, all))
-            }
-        };
-        let (stations, inode) = (&mut self.stations, inode_of(self.seed, file));
-        let mut done_ns = now_ns;
-        layout.split(range, |server, local| {
-            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
-        });
-        done_ns
     }
 
     fn sum(&mut self, on_cache: bool, direction: Direction) -> &mut u64 {
@@ -458,26 +417,16 @@ impl Cache {
 
     fn outcome(mut self) -> CacheOutcome {
         let first_ns = self.first_ns.unwrap_or(0);
-        let drained_ns = self.drain(self.end_ns);
+        let drained_ns = self.flush.drain(self.end_ns, &mut self.extents, &mut self.devices);
         CacheOutcome {
             foreground_seconds: seconds(self.end_ns - first_ns),
             total_seconds: seconds(drained_ns - first_ns),
             evicted_bytes: self.extents.evicted_bytes,
+            written_back_bytes: self.flush.written_back_bytes,
             most_used_bytes: self.extents.most_used,
             ..self.sums
         }
     }
-}
-
-fn cache_layout(
-    geometry: CacheGeometry,
-    place: Placement,
-    fast: &[usize],
-    all: usize,
-) -> FileLayout {
-    let (first, striping) = geometry.resolve(place);
-    let (first, count) = (first as usize, striping.servers() as usize);
-    striped(all, &fast[first..first + count])
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The servers of the slowest class are the disk, all others the SSD. Which files come and which leave is decided by
 //! the same policies of [`halocline_model::tier`] as on a mount.
 
+mod devices;
 mod moves;
 mod uses;
 
@@ -16,11 +17,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::issue::Issuer;
-use super::sides::{Sides, striped};
-use super::station::Station;
-use super::{Options, Pace, inode_of, seconds};
-use crate::FileLayout;
+use super::sides::Sides;
+use super::{Options, Pace, seconds};
 use crate::servers::ServerSet;
+use devices::Devices;
 use moves::Move;
 pub use uses::Uses;
 
@@ -148,9 +148,7 @@ struct File {
 
 #[derive(Debug)]
 struct Tier {
-    stations: Vec<Station>,
-    /// For the disk and the SSD.
-    layouts: [FileLayout; 2],
+    devices: Devices,
     policy: Box<dyn Keep>,
     /// In the order of their numbers, so that a replay is reproducible.
     files: BTreeMap<u32, File>,
@@ -160,7 +158,6 @@ struct Tier {
     demotion: Move,
     capacity: u64,
     used: u64,
-    seed: u64,
     first_ns: Option<u64>,
     end_ns: u64,
     moved_ns: u64,
@@ -209,8 +206,7 @@ impl Tier {
         let mut keep = tier::by_name(policy).map_err(|error| error.to_string())?;
         keep.holds(capacity);
         Ok(Self {
-            stations: set.servers().iter().map(Station::new).collect(),
-            layouts: [striped(set.len(), &sides.slow), striped(set.len(), &sides.fast)],
+            devices: Devices::new(set.servers(), &sides, seed),
             policy: keep,
             files: BTreeMap::new(),
             uses: Uses::default(),
@@ -218,7 +214,6 @@ impl Tier {
             demotion: Move::default(),
             capacity,
             used: 0,
-            seed,
             first_ns: None,
             end_ns: 0,
             moved_ns: 0,
@@ -259,7 +254,7 @@ impl Tier {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
-        let done_ns = self.transfer(now_ns, number, range, on_ssd, direction);
+        let done_ns = self.devices.transfer(now_ns, number, range, on_ssd, direction);
         let sum = match (on_ssd, direction) {
             (true, Direction::Read) => &mut self.sums.ssd_read_bytes,
             (true, Direction::Write) => &mut self.sums.ssd_written_bytes,
@@ -383,20 +378,24 @@ impl Tier {
         self.demotion = going;
     }
 
-    fn transfer(
-        &mut self,
-        now_ns: u64,
-        file: u32,
-        range: ByteRange,
-        on_ssd: bool,
-        direction: Direction,
-    ) -> u64 {
-        let (stations, inode) = (&mut self.stations, inode_of(self.seed, file));
-        let mut done_ns = now_ns;
-        self.layouts[usize::from(on_ssd)].split(range, |server, local| {
-            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
-        });
-        done_ns
+    /// Performs the due steps of the move for which requests to `file` wait; returns until when they wait, if they do.
+    fn waits_until(&mut self, now_ns: u64, file: u32) -> Option<u64> {
+        let file = self.files.get_mut(&file)?;
+        let moving = file.moving.as_mut()?;
+        let stepped_ns = moving.advance(now_ns, &mut self.devices);
+        self.moved_ns = self.moved_ns.max(stepped_ns.unwrap_or(0));
+        let ready_ns = moving.ready_ns();
+        if moving.is_done() && ready_ns <= now_ns {
+            file.moving = None;
+            return None;
+        }
+        Some(ready_ns)
+    }
+
+    /// Performs background moves until `now_ns`.
+    fn move_until(&mut self, now_ns: u64) {
+        let stepped_ns = self.demotion.advance(now_ns, &mut self.devices);
+        self.moved_ns = self.moved_ns.max(stepped_ns.unwrap_or(0));
     }
 
     fn outcome(mut self) -> TierOutcome {

@@ -11,9 +11,8 @@ use halocline_model::profile::DeviceProfile;
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::sieve::OriginCost;
 
-use super::Cache;
-use super::extents::Run;
-use super::inode_of;
+use super::devices::Devices;
+use super::extents::{Extents, Run};
 
 /// Bytes of a file that a region covers on each server of the origin.
 const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
@@ -28,6 +27,10 @@ pub(super) const BEGINS_AT_ONE_IN: u64 = 2;
 /// A flush in progress while programs run.
 #[derive(Debug)]
 pub(super) struct Flush {
+    /// Of the cache.
+    capacity: u64,
+    /// Dirty bytes that were written back so far.
+    pub(super) written_back_bytes: u64,
     /// Whether workers take more regions.
     running: bool,
     /// The number of dirty bytes at which it ends.
@@ -58,9 +61,11 @@ enum Step {
 }
 
 impl Flush {
-    /// No flush in progress; the origin has this many servers of this kind.
-    pub(super) fn new(origin_servers: usize, origin: &DeviceProfile) -> Self {
+    /// No flush in progress of a cache of `capacity` bytes; the origin has this many servers of this kind.
+    pub(super) fn new(capacity: u64, origin_servers: usize, origin: &DeviceProfile) -> Self {
         Self {
+            capacity,
+            written_back_bytes: 0,
             running: false,
             until_dirty: 0,
             queue: VecDeque::new(),
@@ -87,37 +92,40 @@ impl Flush {
     fn is_idle(&self) -> bool {
         !self.running && self.workers.iter().all(|worker| matches!(worker.step, Step::Next))
     }
-}
 
-impl Cache {
-    /// Advances a flush by the steps it takes before `now_ns`.
-    pub(super) fn flush_until(&mut self, now_ns: u64) {
+    /// Advances a flush by the steps it takes before `now_ns`; one begins if there are too many dirty bytes.
+    pub(super) fn until(&mut self, now_ns: u64, extents: &mut Extents, devices: &mut Devices) {
         let most = self.capacity / BEGINS_AT_ONE_IN;
-        if self.flush.is_idle() && self.extents.dirty_bytes > most {
-            self.flush.begin(now_ns, most / 2);
+        if self.is_idle() && extents.dirty_bytes > most {
+            self.begin(now_ns, most / 2);
         }
-        while self.flush_step(now_ns) {}
+        while self.step(now_ns, extents, devices) {}
     }
 
     /// Flushes everything dirty from `now_ns` on; returns when it is on the origin.
-    pub(super) fn drain(&mut self, now_ns: u64) -> u64 {
-        while self.flush_step(u64::MAX) {}
-        let busy_ns = self.flush.workers.iter().map(|worker| worker.ready_ns).max();
+    pub(super) fn drain(
+        &mut self,
+        now_ns: u64,
+        extents: &mut Extents,
+        devices: &mut Devices,
+    ) -> u64 {
+        while self.step(u64::MAX, extents, devices) {}
+        let busy_ns = self.workers.iter().map(|worker| worker.ready_ns).max();
         let mut end_ns = now_ns;
-        if self.extents.dirty_bytes > 0 {
-            self.flush.begin(now_ns, 0);
-            while self.flush_step(u64::MAX) {}
+        if extents.dirty_bytes > 0 {
+            self.begin(now_ns, 0);
+            while self.step(u64::MAX, extents, devices) {}
         }
-        for worker in &self.flush.workers {
+        for worker in &self.workers {
             end_ns = end_ns.max(worker.ready_ns);
         }
         end_ns.max(busy_ns.unwrap_or(0))
     }
 
     /// The next step of the worker that is ready first, if there is one until `now_ns`.
-    fn flush_step(&mut self, now_ns: u64) -> bool {
-        let running = self.flush.running;
-        let due = self.flush.workers.iter().enumerate();
+    fn step(&mut self, now_ns: u64, extents: &mut Extents, devices: &mut Devices) -> bool {
+        let running = self.running;
+        let due = self.workers.iter().enumerate();
         let due = due.filter(|(_, worker)| running || !matches!(worker.step, Step::Next));
         let Some((index, _)) = due
             .filter(|(_, worker)| worker.ready_ns <= now_ns)
@@ -125,77 +133,48 @@ impl Cache {
         else {
             return false;
         };
-        let at_ns = self.flush.workers[index].ready_ns;
-        let step = match std::mem::take(&mut self.flush.workers[index].step) {
-            Step::Next => self.read_region(index),
+        let at_ns = self.workers[index].ready_ns;
+        let step = match std::mem::take(&mut self.workers[index].step) {
+            Step::Next => self.read_region(index, extents, devices),
             Step::Write(runs) => {
-                self.flush.workers[index].ready_ns = self.write_to_origin(at_ns, &runs);
+                self.written_back_bytes += runs.iter().map(|run| run.range.len()).sum::<u64>();
+                self.workers[index].ready_ns = devices.write_to_origin(at_ns, &runs, &self.cost);
                 Step::Clean(runs)
             }
             Step::Clean(runs) => {
                 for run in &runs {
-                    self.extents.flushed(run.file, run.range);
+                    extents.flushed(run.file, run.range);
                 }
                 Step::Next
             }
         };
-        self.flush.workers[index].step = step;
+        self.workers[index].step = step;
         true
     }
 
-    /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what a mount's sieve
-    /// plans for it, one stretch after another.
-    fn write_to_origin(&mut self, at_ns: u64, runs: &[Run]) -> u64 {
-        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return at_ns };
-        let file = first.file;
-        let span = ByteRange::new(first.range.start, last.range.end);
-        self.streams.entry(file).or_default().flushed(self.striping, span);
-        let mut by_server: Vec<Vec<ByteRange>> = vec![Vec::new(); self.stations.len()];
-        for run in runs {
-            self.sums.written_back_bytes += run.range.len();
-            self.origin.split(run.range, |server, local| match by_server[server].last_mut() {
-                Some(last) if last.end == local.start => last.end = local.end,
-                _ => by_server[server].push(local),
-            });
-        }
-        let inode = inode_of(self.seed, file);
-        let mut done_ns = at_ns;
-        for (station, runs) in self.stations.iter_mut().zip(&by_server) {
-            let mut ready_ns = at_ns;
-            for stretch in self.flush.cost.plan(runs) {
-                if stretch.gaps {
-                    ready_ns = station.serve(ready_ns, inode, stretch.range, Direction::Read);
-                }
-                ready_ns = station.serve(ready_ns, inode, stretch.range, Direction::Write);
-            }
-            done_ns = done_ns.max(ready_ns);
-        }
-        done_ns
-    }
-
-    fn read_region(&mut self, index: usize) -> Step {
-        let at_ns = self.flush.workers[index].ready_ns;
+    fn read_region(&mut self, index: usize, extents: &mut Extents, devices: &mut Devices) -> Step {
+        let at_ns = self.workers[index].ready_ns;
         let mut runs = Vec::new();
         let mut looked = false;
         while runs.is_empty() {
-            if self.extents.dirty_bytes <= self.flush.until_dirty {
+            if extents.dirty_bytes <= self.until_dirty {
                 break;
             }
-            if let Some((file, range)) = self.flush.queue.pop_front() {
-                self.extents.flush_stretch(file, range, &mut runs);
+            if let Some((file, range)) = self.queue.pop_front() {
+                extents.flush_stretch(file, range, &mut runs);
             } else if std::mem::replace(&mut looked, true) {
                 break;
             } else {
-                let stretches = self.extents.dirty_stretches(self.flush.region_bytes);
+                let stretches = extents.dirty_stretches(self.region_bytes);
                 let waiting: u64 = stretches.iter().map(|(_, stretch)| stretch.dirty).sum();
-                let enough = waiting.saturating_sub(self.flush.until_dirty);
+                let enough = waiting.saturating_sub(self.until_dirty);
                 let chosen = flush_order::densest(stretches, |(_, stretch)| *stretch, enough);
-                self.flush.queue =
+                self.queue =
                     chosen.into_iter().map(|(file, stretch)| (file, stretch.range)).collect();
             }
         }
         if runs.is_empty() {
-            self.flush.running = false;
+            self.running = false;
             return Step::Next;
         }
         let mut readers = [at_ns; READERS];
@@ -205,12 +184,12 @@ impl Cache {
                 let piece = ByteRange::new(start, run.range.end.min(start + PIECE_BYTES));
                 let reader = readers.iter_mut().min().expect("there are readers");
                 let begun_ns = *reader;
-                *reader =
-                    self.transfer(begun_ns, run.file, piece, Some(run.placement), Direction::Read);
+                let place = Some(run.placement);
+                *reader = devices.transfer(begun_ns, run.file, piece, place, Direction::Read);
                 start = piece.end;
             }
         }
-        self.flush.workers[index].ready_ns = readers.into_iter().fold(at_ns, u64::max);
+        self.workers[index].ready_ns = readers.into_iter().fold(at_ns, u64::max);
         Step::Write(runs)
     }
 }

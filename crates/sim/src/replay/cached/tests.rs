@@ -3,6 +3,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::FileLayout;
 use crate::replay;
 use crate::workload::{Ior, Workload};
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use halocline_model::request::{ByteRange, Direction};
 
-use super::Tier;
+use super::devices::Devices;
 
 /// Bytes read at a time, while the previous piece is written.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -39,51 +39,40 @@ impl Move {
     pub(super) fn is_done(&self) -> bool {
         self.files.is_empty()
     }
-}
 
-impl Tier {
-    /// Performs the due steps of the move for which requests to `file` wait; returns until when they wait, if they do.
-    pub(super) fn waits_until(&mut self, now_ns: u64, file: u32) -> Option<u64> {
-        let mut moving = self.files.get_mut(&file)?.moving.take()?;
-        while moving.ready_ns <= now_ns && !moving.is_done() {
-            self.step(&mut moving);
-        }
-        let ready_ns = moving.ready_ns;
-        if !moving.is_done() || ready_ns > now_ns {
-            self.files.get_mut(&file)?.moving = Some(moving);
-            return Some(ready_ns);
-        }
-        None
+    /// When the next step is due, or the last one ended.
+    pub(super) const fn ready_ns(&self) -> u64 {
+        self.ready_ns
     }
 
-    /// Performs background moves until `now_ns`.
-    pub(super) fn move_until(&mut self, now_ns: u64) {
-        let mut going = std::mem::take(&mut self.demotion);
-        while going.ready_ns <= now_ns && !going.is_done() {
-            self.step(&mut going);
+    /// Performs the steps that are due at `now_ns`. Returns when the last of them ends, if there was any.
+    pub(super) fn advance(&mut self, now_ns: u64, devices: &mut Devices) -> Option<u64> {
+        let mut stepped_ns = None;
+        while self.ready_ns <= now_ns && !self.is_done() {
+            self.step(devices);
+            stepped_ns = Some(self.ready_ns);
         }
-        self.demotion = going;
+        stepped_ns
     }
 
     /// Writes the piece that was read, and reads the next one meanwhile: the step ends when both have, as in a mount's
     /// own copies.
-    fn step(&mut self, moving: &mut Move) {
-        let Some(&(file, to_ssd, len)) = moving.files.front() else { return };
-        let at_ns = moving.ready_ns;
-        if let Some(piece) = moving.read.take() {
-            moving.ready_ns = self.transfer(at_ns, file, piece, to_ssd, Direction::Write);
-            moving.copied = piece.end;
+    fn step(&mut self, devices: &mut Devices) {
+        let Some(&(file, to_ssd, len)) = self.files.front() else { return };
+        let at_ns = self.ready_ns;
+        if let Some(piece) = self.read.take() {
+            self.ready_ns = devices.transfer(at_ns, file, piece, to_ssd, Direction::Write);
+            self.copied = piece.end;
         }
-        if moving.copied < len {
+        if self.copied < len {
             let bytes = PIECE_BYTES.max(len.div_ceil(PIECES_MAX));
-            let piece = ByteRange::new(moving.copied, len.min(moving.copied.saturating_add(bytes)));
-            let read_ns = self.transfer(at_ns, file, piece, !to_ssd, Direction::Read);
-            moving.ready_ns = moving.ready_ns.max(read_ns);
-            moving.read = Some(piece);
+            let piece = ByteRange::new(self.copied, len.min(self.copied.saturating_add(bytes)));
+            let read_ns = devices.transfer(at_ns, file, piece, !to_ssd, Direction::Read);
+            self.ready_ns = self.ready_ns.max(read_ns);
+            self.read = Some(piece);
         } else {
-            moving.files.pop_front();
-            moving.copied = 0;
+            self.files.pop_front();
+            self.copied = 0;
         }
-        self.moved_ns = self.moved_ns.max(moving.ready_ns);
     }
 }
