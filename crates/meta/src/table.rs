@@ -21,15 +21,21 @@ mod tests;
 mod untrusted;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::batch::Batch;
+use super::cdt::Cdt;
 use super::checksums::Checksums;
+use super::eviction_queue::EvictionQueue;
 use super::identity::CacheIdentity;
+use super::invalidations::Invalidation;
+use super::load::{self, Recovery, Shutdown, Source};
 use super::owner::Owner;
 use super::record;
 use super::record::State;
 use super::records::RecordStore;
+use super::records::unrecorded::Unrecorded;
 use halocline_os::error::{Error, Result};
 
 pub use super::block_accounting::Space;
@@ -43,6 +49,7 @@ pub use registry::FileRegistry;
 pub use untrusted::Untrusted;
 
 use epochs::Epochs;
+use sums::Sums;
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
@@ -78,6 +85,101 @@ impl fmt::Debug for ExtentTable {
             .field("usage", &self.index.usage())
             .field("limit", &self.index.space().limit())
             .finish_non_exhaustive()
+    }
+}
+
+/// Opening.
+impl ExtentTable {
+    /// Takes the cache directory `dir` and opens its tables, or creates them if it is empty.
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
+        Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
+    }
+
+    /// The same on a machine with the boot id `boot_id`, which distinguishes a power loss from a crash.
+    pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
+        Self::open_rewriting(dir, options, boot_id, None)
+    }
+
+    /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes, so that a few
+    /// records lead to snapshots.
+    pub fn open_tuned(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        log_bytes: u64,
+    ) -> Result<(Self, Recovery)> {
+        Self::open_rewriting(dir, options, boot_id, Some(log_bytes))
+    }
+
+    fn open_rewriting(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        rewrite_bytes: Option<u64>,
+    ) -> Result<(Self, Recovery)> {
+        let opened = open::store(dir, &options, boot_id, rewrite_bytes)?;
+        let (owner, invalidated) = (opened.owner, &opened.invalidated);
+        let (dmt, mut recovery) =
+            Self::over((owner, invalidated), opened.records, options, boot_id)?;
+        recovery.damage = opened.damage;
+        Ok((dmt, recovery))
+    }
+
+    /// The tables of an owned cache whose records are open, and the invalidations that were found for it.
+    fn over(
+        (owner, invalidated): (Owner, &[Invalidation]),
+        records: Arc<dyn RecordStore>,
+        options: Options,
+        boot_id: &str,
+    ) -> Result<(Self, Recovery)> {
+        let set_aside = options.records_bytes;
+        let access = options.access;
+        let looks = access != Access::Change;
+        let records = if looks { Arc::new(Unrecorded(records)) } else { records };
+        let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
+        let eviction_queue = EvictionQueue::new(options.eviction);
+        let cdt = Cdt::new(options.cdt_entries);
+        let path = &owner.dir().join(STORE_DIR);
+        let source = Source { records: &*records, path, space: &space };
+        let loaded = load::load(source, eviction_queue, cdt, boot_id)?;
+        if loaded.recovery.last_shutdown == Shutdown::PowerLost {
+            tracing::warn!(
+                files = loaded.recovery.dropped.len(),
+                "the machine went down: extents that no fsync covered were dropped"
+            );
+        }
+        let of_boot = (boot_id, loaded.recovery.last_shutdown);
+        let are_kept = options.checksums;
+        let checksums =
+            open::checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;
+        let critical = Arc::new(CriticalRanges::new(&records, loaded.cdt));
+        let files = FileRegistry::new(&records, &critical, loaded.files);
+        let (sums, last) = (Sums::of(loaded.counts), (loaded.generation, options.clock));
+        let index = ExtentIndex::new(files, (space, sums), loaded.eviction_queue, last);
+        let (index, owner) = (Arc::new(index), Arc::new(owner));
+        let epochs = Arc::new(Epochs::after(loaded.epoch, loaded.completed));
+        let changes =
+            Arc::new(ExtentChanges::new(&records, &index, &epochs, &owner, options.intent_bytes));
+        let dmt = Self {
+            evictor: Evictor::new(&records, &index, &epochs),
+            blocks: UnmappedBlocks::new(&index, &epochs, loaded.recovery.trim),
+            untrusted: Untrusted::new(&changes, &index, &owner),
+            records,
+            critical,
+            index,
+            epochs,
+            changes,
+            boot_id: boot_id.to_owned(),
+            checksums,
+            owner,
+        };
+        dmt.untrusted.honour(invalidated, access)?;
+        match access {
+            Access::Change if dmt.index.usage().dirty > 0 => dmt.owner.mark().set(),
+            Access::Change if options.marks_witness => {}
+            _ => dmt.owner.mark().leave_off(),
+        }
+        Ok((dmt, loaded.recovery))
     }
 }
 

@@ -272,8 +272,9 @@ impl ExtentChanges {
         let planned = |start| plan.binary_search_by_key(&start, |replace| replace.start).is_ok();
         let touched = plan.iter().map(|replace| replace.start);
         let all_clean = write_intents::all_clean(&mapped, planned, touched);
+        let records = write_intents::clean_records(state.id, &mapped, &plan, &all_clean);
         drop(mapped);
-        self.commit_clean(&state, &plan, &all_clean)?;
+        self.commit_unless_empty(&records)?;
         if may_come_back {
             self.cleaned.note();
         }
@@ -346,6 +347,32 @@ impl ExtentChanges {
         let mut edit = self.index.edit(&state);
         edit.cut_intents(range);
         edit.unmap(plan, gone, self.epochs.current());
+        Ok(())
+    }
+
+    /// Records the pieces of every intent as they are: the clean ones can be evicted after the next barrier.
+    pub(super) fn settle_intents(&self) -> Result<()> {
+        for state in self.index.files().states() {
+            let _change = state.change.lock();
+            let intents: Vec<_> = state.mapped().intents.all().collect();
+            for intent in intents {
+                self.settle(&state, intent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one intent. The caller holds `change`.
+    fn settle(&self, state: &FileState, intent: WriteIntent) -> Result<()> {
+        let plan = write_intents::pieces(&state.mapped(), intent);
+        self.commit(state.id, &plan)?;
+        let epoch = self.epochs.current();
+        let mut edit = self.index.edit(state);
+        for mut replace in plan {
+            replace.release(epoch);
+            edit.replace(replace);
+        }
+        edit.remove_intent(intent);
         Ok(())
     }
 

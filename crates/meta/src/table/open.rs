@@ -1,4 +1,4 @@
-//! Opens the tables of a cache: finds or creates its store, and loads what is recorded.
+//! Opens what the tables of a cache are made of: finds or creates its store of records, and its checksums.
 
 use std::io;
 use std::path::Path;
@@ -7,134 +7,53 @@ use std::sync::Arc;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::blocks::UnmappedBlocks;
-use super::change::ExtentChanges;
-use super::critical::CriticalRanges;
-use super::epochs::Epochs;
-use super::evict::Evictor;
-use super::extent_index::ExtentIndex;
-use super::registry::FileRegistry;
-use super::sums::Sums;
-use super::untrusted::Untrusted;
-use super::{Access, ExtentTable, Options, STORE_DIR};
+use super::{Access, Options, STORE_DIR};
 use crate::FileId;
 use crate::block_accounting::Space;
-use crate::cdt::Cdt;
 use crate::checksums::{Checksums, Setting};
-use crate::eviction_queue::EvictionQueue;
 use crate::files::Files;
 use crate::invalidations::Invalidation;
-use crate::load::{self, Recovery, Shutdown, Source};
+use crate::load::Shutdown;
 use crate::owner::Owner;
 use crate::record_stores::{DEFAULT, by_name};
-use crate::records::unrecorded::Unrecorded;
 use crate::records::{Opening, RecordStore, StoreKind};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
-impl ExtentTable {
-    /// Takes the cache directory `dir` and opens its tables, or creates them if it is empty.
-    pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
-        Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
-    }
+/// A cache directory that belongs to this process, with its records open.
+pub(super) struct OpenedStore {
+    pub(super) owner: Owner,
+    /// What invalidated extents of it while it was not mounted.
+    pub(super) invalidated: Vec<Invalidation>,
+    pub(super) records: Arc<dyn RecordStore>,
+    /// What is damaged, if the intact part of damaged records is read.
+    pub(super) damage: Option<String>,
+}
 
-    /// The same on a machine with the boot id `boot_id`, which distinguishes a power loss from a crash.
-    pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
-        Self::open_rewriting(dir, options, boot_id, None)
-    }
-
-    /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes, so that a few
-    /// records lead to snapshots.
-    pub fn open_tuned(
-        dir: &Path,
-        options: Options,
-        boot_id: &str,
-        log_bytes: u64,
-    ) -> Result<(Self, Recovery)> {
-        Self::open_rewriting(dir, options, boot_id, Some(log_bytes))
-    }
-
-    fn open_rewriting(
-        dir: &Path,
-        options: Options,
-        boot_id: &str,
-        rewrite_bytes: Option<u64>,
-    ) -> Result<(Self, Recovery)> {
-        halocline_os::private::check_above(dir)?;
-        let (mut owner, invalidated) = Owner::take_with_witness(dir, options.witness.as_deref())?;
-        let path = owner.dir().join(STORE_DIR);
-        let is_there = is_there(&path)?;
-        let kind = store_kind(&owner, options.record_store, is_there)?;
-        let (records, damage) = if options.access == Access::Salvage {
-            (kind.salvage)(&PrivateDir::open(&path)?, boot_id)?
-        } else {
-            let torn = owner.last_boot() != Some(boot_id);
-            let set_aside_bytes = options.records_bytes;
-            let opening = Opening { torn, set_aside_bytes, rewrite_bytes };
-            let records = open_records(&mut owner, kind, is_there, opening)?;
-            owner.opened_on(boot_id)?;
-            (records, None)
-        };
-        let (dmt, mut recovery) = Self::over((owner, &invalidated), records, options, boot_id)?;
-        recovery.damage = damage;
-        Ok((dmt, recovery))
-    }
-
-    /// The tables of an owned cache whose records are open, and the invalidations that were found for it.
-    pub(super) fn over(
-        (owner, invalidated): (Owner, &[Invalidation]),
-        records: Arc<dyn RecordStore>,
-        options: Options,
-        boot_id: &str,
-    ) -> Result<(Self, Recovery)> {
-        let set_aside = options.records_bytes;
-        let access = options.access;
-        let looks = access != Access::Change;
-        let records = if looks { Arc::new(Unrecorded(records)) } else { records };
-        let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
-        let eviction_queue = EvictionQueue::new(options.eviction);
-        let cdt = Cdt::new(options.cdt_entries);
-        let path = &owner.dir().join(STORE_DIR);
-        let source = Source { records: &*records, path, space: &space };
-        let loaded = load::load(source, eviction_queue, cdt, boot_id)?;
-        if loaded.recovery.last_shutdown == Shutdown::PowerLost {
-            tracing::warn!(
-                files = loaded.recovery.dropped.len(),
-                "the machine went down: extents that no fsync covered were dropped"
-            );
-        }
-        let of_boot = (boot_id, loaded.recovery.last_shutdown);
-        let are_kept = options.checksums;
-        let checksums = open_checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;
-        let critical = Arc::new(CriticalRanges::new(&records, loaded.cdt));
-        let files = FileRegistry::new(&records, &critical, loaded.files);
-        let (sums, last) = (Sums::of(loaded.counts), (loaded.generation, options.clock));
-        let index = ExtentIndex::new(files, (space, sums), loaded.eviction_queue, last);
-        let (index, owner) = (Arc::new(index), Arc::new(owner));
-        let epochs = Arc::new(Epochs::after(loaded.epoch, loaded.completed));
-        let changes =
-            Arc::new(ExtentChanges::new(&records, &index, &epochs, &owner, options.intent_bytes));
-        let dmt = Self {
-            evictor: Evictor::new(&records, &index, &epochs),
-            blocks: UnmappedBlocks::new(&index, &epochs, loaded.recovery.trim),
-            untrusted: Untrusted::new(&changes, &index, &owner),
-            records,
-            critical,
-            index,
-            epochs,
-            changes,
-            boot_id: boot_id.to_owned(),
-            checksums,
-            owner,
-        };
-        dmt.untrusted.honour(invalidated, access)?;
-        match access {
-            Access::Change if dmt.index.usage().dirty > 0 => dmt.owner.mark().set(),
-            Access::Change if options.marks_witness => {}
-            _ => dmt.owner.mark().leave_off(),
-        }
-        Ok((dmt, loaded.recovery))
-    }
+/// Takes the cache directory `dir`, and opens its records on the boot `boot_id`, or creates them if it is empty.
+/// `rewrite_bytes` are those of a log that is replaced by a snapshot, if it is not to choose them itself.
+pub(super) fn store(
+    dir: &Path,
+    options: &Options,
+    boot_id: &str,
+    rewrite_bytes: Option<u64>,
+) -> Result<OpenedStore> {
+    halocline_os::private::check_above(dir)?;
+    let (mut owner, invalidated) = Owner::take_with_witness(dir, options.witness.as_deref())?;
+    let path = owner.dir().join(STORE_DIR);
+    let is_there = is_there(&path)?;
+    let kind = store_kind(&owner, options.record_store, is_there)?;
+    let (records, damage) = if options.access == Access::Salvage {
+        (kind.salvage)(&PrivateDir::open(&path)?, boot_id)?
+    } else {
+        let torn = owner.last_boot() != Some(boot_id);
+        let set_aside_bytes = options.records_bytes;
+        let opening = Opening { torn, set_aside_bytes, rewrite_bytes };
+        let records = open_records(&mut owner, kind, is_there, opening)?;
+        owner.opened_on(boot_id)?;
+        (records, None)
+    };
+    Ok(OpenedStore { owner, invalidated, records, damage })
 }
 
 /// Whether the cache has a store at `path`. This does not follow a link.
@@ -195,7 +114,7 @@ fn open_records(
 
 /// Opens the checksums of a cache whose last session ended as `last_shutdown` says, on a machine booted as `boot_id`. Checksums of bytes that are in
 /// no extent of `files` are forgotten.
-fn open_checksums(
+pub(super) fn checksums(
     owner: &Owner,
     (are_kept, access): (bool, Access),
     (boot_id, last_shutdown): (&str, Shutdown),
