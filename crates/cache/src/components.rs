@@ -42,10 +42,10 @@ use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::page_cache_passthrough::{self, PageCachePassthrough};
 use crate::peers::Peers;
-use crate::permits::Permits;
+use crate::permits::{OriginPages, Permits};
 use crate::rebuild::Rounds;
 use crate::recover::Recoverer;
-use crate::redirect::Redirector;
+use crate::redirect::{MissReader, Redirector};
 use crate::repair::Repair;
 use crate::resize::Resizer;
 use crate::revocation::Revocation;
@@ -195,7 +195,8 @@ impl Components {
     ) -> Self {
         let identifier = Arc::new(identifier);
         let mappings = wire!(Mappings: base { store, damage, origin, health, counters, clock });
-        let permits = wire!(Permits: base { coherence, origin, store, clock }; mappings);
+        let pages = wire!(OriginPages: base { origin, clock });
+        let permits = wire!(Permits: base { coherence, origin, store }; mappings, pages);
         let share = wire!(OriginShare: base { origin, coherence });
         let peers = wire!(Peers: base { coherence, store, settings, clock });
         let (lease, evidence) = lease;
@@ -231,9 +232,10 @@ impl Components {
             damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, degraded_mode,
             sweeper, discards, barriers, fetcher, recoverer, share);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, known, mappings, space);
+        let misses = wire!(MissReader: base { origin }; identifier, peers);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure,
             backpressure, settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits,
-            peers);
+            peers, misses);
         let page_cache_passthrough = wire!(PageCachePassthrough: base { store, notes, origin }; known, mappings =>
             wanted = page_cache_passthrough::is_wanted(&base.settings.config, &base.origin).into());
         let lifecycle = wire!(Lifecycle: base { namespace, origin, store, files }; own, external, known, times,

@@ -10,15 +10,21 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
 
 use halocline_model::request::ByteRange;
 
+use self::open::Assembled;
+use crate::coherence::LocalCache;
 use crate::components::{Base, Components, Controls};
 use crate::extent::file::tail;
 use crate::fill::Filler;
 use crate::handle::Handle;
 use crate::lease_renewal::LeaseRenewal;
 use crate::rebuild::Rebuilder;
+use crate::servers::Decorations;
+use halocline_api::config::Config;
 use halocline_api::control::{SOCKET_NAME, SOCKET_XATTR};
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
@@ -36,6 +42,70 @@ pub struct ExtentEngine {
     rebuilder: Rebuilder,
     filler: Filler,
     renewal: LeaseRenewal,
+}
+
+impl ExtentEngine {
+    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`](halocline_api::config::Binding)).
+    /// Files that an earlier session left dirty are found again; bytes of those that are gone are saved and noted (I4,
+    /// I9).
+    ///
+    /// # Errors
+    /// Names the directory, file or option that does not fit, and the remedy. The origin is then unchanged.
+    pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
+        Self::open_decorated(origin_dir, cache_dir, config, Decorations::NONE)
+    }
+
+    /// The same with decorators around the devices of both sides.
+    ///
+    /// # Errors
+    /// As [`ExtentEngine::open`].
+    pub fn open_decorated(
+        origin_dir: &Path,
+        cache_dir: &Path,
+        config: &Config,
+        around: Decorations<'_>,
+    ) -> Result<Self> {
+        let assembled = open::assemble(origin_dir, cache_dir, config, around)?;
+        let Assembled { base, components, meters, recovery } = assembled;
+        // What the last session left is taken over before any thread works on it.
+        components.session.take_over(&recovery)?;
+        components.permits.attach(&(Arc::clone(&components.revocation) as Arc<dyn LocalCache>));
+        let controls = Controls::wire(&base, &components, meters);
+        let (rebuilder, filler) =
+            (Rebuilder::start(&components.rounds), Filler::start(&components.fills));
+        let renewal = LeaseRenewal::start(&components.own, &base.clock);
+        Ok(Self { base, components, controls, rebuilder, filler, renewal })
+    }
+
+    /// Sets a note about the two sides together, shown in status and explanations. Only the first call counts.
+    pub fn note_of_sides(&self, note: &'static str) {
+        self.base.notes.set_of_sides(note);
+    }
+
+    /// Identifies the cache, whatever its directory is called.
+    pub fn cache_id(&self) -> &str {
+        &self.base.store.dmt.identity().cache_id
+    }
+
+    /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as cleanly closed.
+    /// Flush first to leave the origin complete (I7).
+    pub fn close(&self) -> Result<()> {
+        self.filler.stop();
+        self.rebuilder.stop();
+        self.renewal.stop();
+        self.components.session.leave()
+    }
+
+    /// For tests: bytes of blocks that the cache's objects use on disk, for checking I5.
+    pub fn cache_allocated_bytes(&self) -> Result<u64> {
+        Ok(self.base.store.objects.allocated_bytes()?)
+    }
+
+    /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
+    /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
+    pub fn fetch_wanted(&self) -> Result<u64> {
+        self.components.fetcher.fetch_all()
+    }
 }
 
 impl Engine for ExtentEngine {

@@ -24,6 +24,7 @@ use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 use parking_lot::RwLockReadGuard;
 
+pub(crate) use self::pages::OriginPages;
 use super::mappings::Mappings;
 use super::origin_access::{Forgotten, OriginAccess};
 use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
@@ -31,7 +32,6 @@ use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
 use crate::open_file::OpenFile;
 use halocline_os::client_pages::ClientPages;
-use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 
@@ -43,7 +43,7 @@ pub(crate) struct Permits {
     origin: Arc<OriginAccess>,
     store: Arc<ExtentStore>,
     mappings: Arc<Mappings>,
-    clock: Clock,
+    pages: Arc<OriginPages>,
 }
 
 /// A permit in use by a request; empty if there are no other nodes.
@@ -167,7 +167,7 @@ impl Permits {
             // The next permit may drop pages, and nobody, not even this thread, may use pages meanwhile.
             held.pages = None;
             let Some(rest) = self.at_once(tokens, handle, alone(range.start, range))? else {
-                return Ok(HeldPermit { pages: self.use_pages(file), ..held });
+                return Ok(HeldPermit { pages: self.pages.in_use(file), ..held });
             };
             return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
         }
@@ -319,14 +319,14 @@ impl Permits {
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(unknown);
         }
-        let mut pages = self.use_pages(file);
+        let mut pages = self.pages.in_use(file);
         if grant.renewed || !grant.caches {
             self.refresh_size(file)?;
             self.drop_clean(file, unknown)?;
             // Pages elsewhere belong to tokens that this node has held all along, or must get before it reads them.
             let mut is_sure = true;
             if let Some(guard) = pages {
-                let (guard, forgotten) = self.forget_pages(file, open, unknown, guard)?;
+                let (guard, forgotten) = self.pages.forget(file, open, unknown, guard)?;
                 (pages, is_sure) = (Some(guard), forgotten == Forgotten::All);
             }
             // Otherwise the next request under this token looks again: it may be able to drop the pages.

@@ -8,6 +8,7 @@ mod missing_bytes;
 
 use std::sync::Arc;
 
+pub(crate) use self::missing_bytes::MissReader;
 use self::missing_bytes::{MissingBytes, Read};
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction, index};
@@ -76,6 +77,7 @@ pub(crate) struct Redirector {
     identifier: Arc<Identifier>,
     permits: Arc<Permits>,
     peers: Arc<Peers>,
+    misses: Arc<MissReader>,
 }
 
 impl Redirector {
@@ -451,7 +453,7 @@ impl Redirector {
         // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
         let MissingBytes { peers, mut whole } =
-            self.read_missing(handle, identified, range, buf, segments)?;
+            self.misses.read(handle, identified, range, buf, segments)?;
         let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, peers, whole }) };
         let (mut cached, mut rest) = (0, segments);
         while let Some(first) = rest.first() {

@@ -1,4 +1,4 @@
-//! Assembles an extent engine from two directories and a configuration, and closes it.
+//! Makes the components of an extent engine from two directories and a configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,15 +7,11 @@ use halocline_model::admit::{OriginSide, Setting};
 use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 
-use super::ExtentEngine;
-use crate::coherence::{LocalCache, REGISTRY};
-use crate::components::{Base, Components, Controls};
+use crate::coherence::REGISTRY;
+use crate::components::{Base, Components};
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
-use crate::fill::Filler;
 use crate::identify::Identifier;
-use crate::lease_renewal::LeaseRenewal;
-use crate::rebuild::Rebuilder;
 use crate::servers::{self, Decorations, Meters};
 use crate::settings::Settings;
 use halocline_api::config::{Binding, Config, Mode, Shares};
@@ -31,116 +27,71 @@ use halocline_storage::volume::objects::CacheObjects;
 use halocline_storage::volume::{Origin, Volume};
 use halocline_vfs::namespace::Namespace;
 
-impl ExtentEngine {
-    /// Sets a note about the two sides together, shown in status and explanations. Only the first call counts.
-    pub fn note_of_sides(&self, note: &'static str) {
-        self.base.notes.set_of_sides(note);
-    }
+/// What an engine is made of, before its threads run.
+pub(super) struct Assembled {
+    pub(super) base: Base,
+    pub(super) components: Components,
+    pub(super) meters: Meters,
+    /// What the last session left.
+    pub(super) recovery: Recovery,
+}
 
-    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). Files that an earlier session
-    /// left dirty are found again; bytes of those that are gone are saved and noted (I4, I9).
-    ///
-    /// # Errors
-    /// Names the directory, file or option that does not fit, and the remedy. The origin is then unchanged.
-    pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
-        Self::open_decorated(origin_dir, cache_dir, config, Decorations::NONE)
+/// Opens both sides, and makes the components over them. Nothing of what the last session left is taken over yet.
+///
+/// # Errors
+/// As [`ExtentEngine::open`](super::ExtentEngine::open).
+pub(super) fn assemble(
+    origin_dir: &Path,
+    cache_dir: &Path,
+    config: &Config,
+    around: Decorations<'_>,
+) -> Result<Assembled> {
+    // Checked before anything is touched, and again under the cache's lock, when it is claimed.
+    let binding = Binding::of(origin_dir, config)?;
+    binding.check(cache_dir)?;
+    let mut meters = Meters::default();
+    let origin = servers::open_origin(origin_dir, config, &mut meters, around)?;
+    let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
+    let namespace = if around.coherence.is_some() { namespace.shared() } else { namespace };
+    let geometry = geometry(config);
+    let shares = servers::shares(cache_dir, config, around.data_bytes)?;
+    let mut options = options(shares, origin_dir, config, around.clock)?;
+    options.record_store = Some(by_name(&config.record_store, around.record_stores)?);
+    if around.coherence.is_some() {
+        // After a crash everything that is recorded as dirty goes to the origin. Other nodes, too, may have had
+        // tokens for the clean bytes beside it, and may have written newer ones by then (I13).
+        options.intent_bytes = 1;
     }
-
-    /// The same with decorators around the devices of both sides.
-    pub fn open_decorated(
-        origin_dir: &Path,
-        cache_dir: &Path,
-        config: &Config,
-        around: Decorations<'_>,
-    ) -> Result<Self> {
-        // Checked before anything is touched, and again under the cache's lock, when it is claimed.
-        let binding = Binding::of(origin_dir, config)?;
-        binding.check(cache_dir)?;
-        let mut meters = Meters::default();
-        let origin = servers::open_origin(origin_dir, config, &mut meters, around)?;
-        let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
-        let namespace = if around.coherence.is_some() { namespace.shared() } else { namespace };
-        let geometry = geometry(config);
-        let shares = servers::shares(cache_dir, config, around.data_bytes)?;
-        let mut options = options(shares, origin_dir, config, around.clock)?;
-        options.record_store = Some(by_name(&config.record_store, around.record_stores)?);
-        if around.coherence.is_some() {
-            // After a crash everything that is recorded as dirty goes to the origin. Other nodes, too, may have had
-            // tokens for the clean bytes beside it, and may have written newer ones by then (I13).
-            options.intent_bytes = 1;
-        }
-        // The store comes before the volume: it finds out whether the directory is ours (I8).
-        let boot_id = around.boot_id;
-        let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
-        binding.check(cache_dir)?;
-        binding.record(cache_dir)?;
-        let cache = servers::open_cache(cache_dir, config, &mut meters, around)?;
-        servers::check_servers(&cache, &dmt, cache_dir)?;
-        let setting = Setting {
-            origin: OriginSide {
-                servers: origin.striping().servers(),
-                stripe: origin.striping().stripe(),
-                profile: servers::origin_profile(origin_dir, config),
-            },
-            cache: servers::cache(geometry, cache_dir, config),
-        };
-        let settings = settings_of(config, &setting, origin_dir, cache_dir);
-        let (objects, flush_handles) = within_open_files(cache, geometry, &origin)?;
-        let store = ExtentStore::new(dmt, objects, geometry);
-        let base = Base::new(
-            (namespace, origin),
-            (store, flush_handles),
-            settings,
-            around.clock,
-            around.coherence,
-        );
-        let lease = Lease::open(cache_dir, boot_id)?;
-        let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
-        let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
-        let components = Components::wire(&base, lease, identifier, globs);
-        Self::begin(base, components, meters, &recovery)
-    }
-
-    /// Takes over what the last session left, then starts the background threads.
-    fn begin(
-        base: Base,
-        components: Components,
-        meters: Meters,
-        recovery: &Recovery,
-    ) -> Result<Self> {
-        components.session.take_over(recovery)?;
-        components.permits.attach(&(Arc::clone(&components.revocation) as Arc<dyn LocalCache>));
-        let controls = Controls::wire(&base, &components, meters);
-        let (rebuilder, filler) =
-            (Rebuilder::start(&components.rounds), Filler::start(&components.fills));
-        let renewal = LeaseRenewal::start(&components.own, &base.clock);
-        Ok(Self { base, components, controls, rebuilder, filler, renewal })
-    }
-
-    /// Identifies the cache, whatever its directory is called.
-    pub fn cache_id(&self) -> &str {
-        &self.base.store.dmt.identity().cache_id
-    }
-
-    /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as cleanly closed.
-    /// Flush first to leave the origin complete (I7).
-    pub fn close(&self) -> Result<()> {
-        self.filler.stop();
-        self.rebuilder.stop();
-        self.renewal.stop();
-        self.components.session.leave()
-    }
-
-    /// For tests: bytes of blocks that the cache's objects use on disk, for checking I5.
-    pub fn cache_allocated_bytes(&self) -> Result<u64> {
-        Ok(self.base.store.objects.allocated_bytes()?)
-    }
-
-    /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
-    /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
-    pub fn fetch_wanted(&self) -> Result<u64> {
-        self.components.fetcher.fetch_all()
-    }
+    // The store comes before the volume: it finds out whether the directory is ours (I8).
+    let boot_id = around.boot_id;
+    let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
+    binding.check(cache_dir)?;
+    binding.record(cache_dir)?;
+    let cache = servers::open_cache(cache_dir, config, &mut meters, around)?;
+    servers::check_servers(&cache, &dmt, cache_dir)?;
+    let setting = Setting {
+        origin: OriginSide {
+            servers: origin.striping().servers(),
+            stripe: origin.striping().stripe(),
+            profile: servers::origin_profile(origin_dir, config),
+        },
+        cache: servers::cache(geometry, cache_dir, config),
+    };
+    let settings = settings_of(config, &setting, origin_dir, cache_dir);
+    let (objects, flush_handles) = within_open_files(cache, geometry, &origin)?;
+    let store = ExtentStore::new(dmt, objects, geometry);
+    let base = Base::new(
+        (namespace, origin),
+        (store, flush_handles),
+        settings,
+        around.clock,
+        around.coherence,
+    );
+    let lease = Lease::open(cache_dir, boot_id)?;
+    let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
+    let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
+    let components = Components::wire(&base, lease, identifier, globs);
+    Ok(Assembled { base, components, meters, recovery })
 }
 
 fn geometry(config: &Config) -> CacheGeometry {

@@ -1,16 +1,18 @@
 //! Pages that the kernel keeps of the origin's files, where these may be older than what other nodes wrote.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::served_program;
 use halocline_storage::volume::origin::OriginFile;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::Permits;
 use crate::extent::file::CachedFile;
-use crate::origin_access::Forgotten;
+use crate::origin_access::{Forgotten, OriginAccess};
 
 /// How long a request waits for pages that are in use: as long as for a token.
 const PAGES_LIMIT: Duration = Duration::from_mins(2);
@@ -19,16 +21,23 @@ const PAGES_PAUSE: Duration = Duration::from_micros(200);
 /// After so many pauses it looks whether its program was killed.
 const PAGES_LOOKS: u32 = 1000;
 
-impl Permits {
-    /// Keeps the kernel's pages of a file from being dropped, where they may be old.
-    pub(super) fn use_pages<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
+/// The kernel's pages of the origin's files.
+#[derive(Debug, Builder)]
+pub(crate) struct OriginPages {
+    origin: Arc<OriginAccess>,
+    clock: Clock,
+}
+
+impl OriginPages {
+    /// Keeps the pages of a file from being dropped, where they may be old.
+    pub(super) fn in_use<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
         self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
     }
 
     /// Makes sure that nothing of a range is read from pages of before this call, where that can be done. A page that a
     /// request is using, or that is being read ahead of one, cannot be dropped: then no further request begins before
     /// it is.
-    pub(super) fn forget_pages<'f>(
+    pub(super) fn forget<'f>(
         &self,
         file: &'f CachedFile,
         open: Option<&OriginFile>,

@@ -1,10 +1,14 @@
 //! Bytes of a read that the cache does not have: they come from the caches of other nodes, or from the origin.
 
+use std::sync::Arc;
+
+use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
-use super::Redirector;
-use crate::identify::Identified;
+use crate::identify::{Identified, Identifier};
 use crate::open_file::OpenFile;
+use crate::origin_access::OriginAccess;
+use crate::peers::Peers;
 use crate::request_split::{missing_in, missing_spans, rest_of, slice_mut};
 use halocline_meta::Segment;
 use halocline_os::error::Result;
@@ -27,9 +31,18 @@ pub(super) struct MissingBytes {
     pub(super) whole: bool,
 }
 
-impl Redirector {
-    /// Reads what `segments` do not have, in few large pieces that may include cached ranges.
-    pub(super) fn read_missing(
+/// Reads bytes that the cache does not have.
+#[derive(Debug, Builder)]
+pub(crate) struct MissReader {
+    peers: Arc<Peers>,
+    origin: Arc<OriginAccess>,
+    identifier: Arc<Identifier>,
+}
+
+impl MissReader {
+    /// Reads what `segments` do not have of `range`, in few large pieces that may include cached ranges, into `buf`, which
+    /// is of the whole range.
+    pub(super) fn read(
         &self,
         handle: &OpenFile,
         identified: &Identified,
