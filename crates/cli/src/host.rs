@@ -309,6 +309,23 @@ impl<E: Hosted> Host<E> {
         ended.map(|left| (report, left))
     }
 
+    /// Detaches the mount, informs the requester, and leaves everything else to the end of the process, which the
+    /// caller causes: threads that wait for the origin end with it.
+    fn leave(self) -> Result<MoveReport> {
+        self.members.close();
+        let Self { engine, session, server, unmount_requests, untold, recording, claim, .. } = self;
+        forced_unmount::detach(session);
+        if let Some(recording) = recording {
+            recording.end();
+        }
+        let told = Ok(forced_unmount::left_as_it_is(&*engine, &untold));
+        unmount_requests.tell(&told);
+        server.leave();
+        // Dropping these would wait for threads that wait for the origin.
+        std::mem::forget((engine, claim));
+        told
+    }
+
     /// Flushes, unmounts and closes, and returns the report of the whole mount. If `told` stops a flush that makes no
     /// progress, dirty bytes stay on the cache, and the waiting threads end with the process.
     pub(crate) fn finish_with_report(

@@ -15,10 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_api::control::{Health, MoveReport, Progress, ProgressSink, Skipped};
+use halocline_fuse::MountedSession;
 use halocline_os::error::{Error, Result};
 use halocline_os::timed_calls::TimedCalls;
+use parking_lot::Mutex;
 
-use super::{Host, Hosted, flushed};
+use super::{Hosted, flushed};
 
 /// How long an origin may take to report its space: far longer than a busy one needs.
 const ORIGIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -158,38 +160,28 @@ fn stuck() -> Error {
     )
 }
 
-impl<E: Hosted> Host<E> {
-    /// Detaches the mount, informs the requester, and leaves everything else to the end of the process, which the
-    /// caller causes: threads that wait for the origin end with it.
-    pub(super) fn leave(self) -> Result<MoveReport> {
-        self.members.close();
-        let Self { engine, session, server, unmount_requests, untold, recording, claim, .. } = self;
-        let (detached, answer) = channel();
-        // Requests of programs may wait for the origin, and the session's end for them.
-        let detach = thread::Builder::new().name("detach".into()).spawn(move || {
-            let _gone = detached.send(session.detach());
-            mem::forget(session);
-        });
-        if detach.is_err() || !matches!(answer.recv_timeout(DETACH_TIMEOUT), Ok(Ok(()))) {
-            tracing::warn!("the mount could not be detached; it ends with this process");
-        }
-        if let Some(recording) = recording {
-            recording.end();
-        }
-        let reason = match engine.status().health {
-            Health::Silent { reason } => reason,
-            _ => "the origin does not answer: this was not flushed to it".to_owned(),
-        };
-        let left_bytes = engine.report().dirty_bytes_left;
-        let skipped = vec![Skipped { path: PathBuf::new(), reason }];
-        let mut conflicts = mem::take(&mut *untold.lock());
-        conflicts.append(&mut engine.take_conflicts());
-        let report = MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() };
-        let told = Ok(report);
-        unmount_requests.tell(&told);
-        server.leave();
-        // Dropping these would wait for threads that wait for the origin.
-        mem::forget((engine, claim));
-        told
+/// Detaches a mount; what then ends it is the end of the process.
+pub(super) fn detach(session: MountedSession) {
+    let (detached, answer) = channel();
+    // Requests of programs may wait for the origin, and the session's end for them.
+    let detach = thread::Builder::new().name("detach".into()).spawn(move || {
+        let _gone = detached.send(session.detach());
+        mem::forget(session);
+    });
+    if detach.is_err() || !matches!(answer.recv_timeout(DETACH_TIMEOUT), Ok(Ok(()))) {
+        tracing::warn!("the mount could not be detached; it ends with this process");
     }
+}
+
+/// What is reported of an engine that is left as it is: all dirty bytes stay on the cache.
+pub(super) fn left_as_it_is<E: Hosted>(engine: &E, untold: &Mutex<Vec<Skipped>>) -> MoveReport {
+    let reason = match engine.status().health {
+        Health::Silent { reason } => reason,
+        _ => "the origin does not answer: this was not flushed to it".to_owned(),
+    };
+    let left_bytes = engine.report().dirty_bytes_left;
+    let skipped = vec![Skipped { path: PathBuf::new(), reason }];
+    let mut conflicts = mem::take(&mut *untold.lock());
+    conflicts.append(&mut engine.take_conflicts());
+    MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() }
 }
