@@ -1,5 +1,5 @@
-//! Figures of the structure: what is spread over many files, what is public for nobody, what is asserted. No rule has a bound
-//! for them; `cargo x figures` prints them, of another checkout with `cargo x figures DIR`.
+//! Figures of the structure: what is spread over many files, what is public for nobody, what is asserted. `cargo x figures`
+//! prints them, of another checkout with `cargo x figures DIR`: some that a rule bounds by now are for older checkouts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

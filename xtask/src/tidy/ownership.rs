@@ -1,88 +1,126 @@
-//! Methods stand with the fields that they work on: an `impl` of a type stands in the file that defines the type, or in a
-//! file below that one. Implementations of traits may stand elsewhere. A type has its methods in two files at most: what
-//! needs more is several components, each with fields of its own.
+//! Methods stand with the fields that they work on: each `impl` of a type stands in the file that defines the type, under the
+//! name that it has there. Implementations of traits may stand elsewhere. What is too much for one file is several
+//! components, each with fields of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
 
 use super::{Finding, Source};
 
-/// Files that may have methods of one type.
-const FILES_MAX: usize = 2;
-
-/// Finds `impl` blocks that stand apart from their types, and types whose methods stand in too many files.
+/// Finds `impl` blocks that stand apart from their types, except in folders of tests.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    let mut crates: BTreeMap<&str, Vec<(&Source, &syn::File)>> = BTreeMap::new();
-    for source in sources {
-        if let (Some((root, _)), Some(tree)) = (source.path.split_once("/src/"), &source.tree) {
-            crates.entry(root).or_default().push((source, tree));
-        }
-    }
-    crates.values().flat_map(|files| of_crate(files)).collect()
+    sources.iter().filter(|source| source.path.contains("/src/")).flat_map(of_file).collect()
 }
 
-fn of_crate(files: &[(&Source, &syn::File)]) -> Vec<Finding> {
-    let mut definitions: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
-    for (source, tree) in files {
-        for name in tree.items.iter().filter_map(defined) {
-            definitions.entry(name.to_string()).or_default().push(source);
-        }
+fn of_file(source: &Source) -> Vec<Finding> {
+    let Some(tree) = &source.tree else { return Vec::new() };
+    let mut file = OfFile::default();
+    file.visit_file(tree);
+    let apart = file
+        .methods
+        .iter()
+        .filter(|methods| methods.is_from_elsewhere || !file.defined.contains(&methods.name));
+    let found = apart.map(|Methods { name, line, .. }| {
+        let what = format!(
+            "methods of {name} belong into the file that defines it: make a component of what they need"
+        );
+        Finding::new(source, *line, what)
+    });
+    found.collect()
+}
+
+/// An inherent `impl`.
+struct Methods {
+    name: String,
+    line: usize,
+    /// Whether its path leads out of the file.
+    is_from_elsewhere: bool,
+}
+
+/// What a file defines, also in modules and functions, and the methods that stand in it.
+#[derive(Default)]
+struct OfFile {
+    defined: BTreeSet<String>,
+    methods: Vec<Methods>,
+    /// How many modules of the file are around what is visited.
+    depth: usize,
+}
+
+impl OfFile {
+    fn define(&mut self, name: &syn::Ident) {
+        self.defined.insert(name.to_string());
     }
-    let mut found = Vec::new();
-    // By the type's file and name: the files that have methods of it.
-    let mut with_methods: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
-    for (source, tree) in files {
-        for (line, name) in tree.items.iter().filter_map(methods) {
-            // A macro makes some types: those are at no place.
-            let Some(definitions) = definitions.get(&name) else { continue };
-            // Several types may have the name: the nearest file above is meant.
-            let above =
-                definitions.iter().filter(|file| may_have_methods_of(&file.path, &source.path));
-            if let Some(file) = above.max_by_key(|file| file.path.len()) {
-                with_methods.entry((&file.path, name)).or_default().insert(&source.path);
-            } else {
-                let what = format!("methods of {name} belong into the file that defines it");
-                found.push(Finding::new(source, line, what));
+
+    /// A macro makes some types: any word in it may be one.
+    fn define_words(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(word) => self.define(&word),
+                TokenTree::Group(group) => self.define_words(group.stream()),
+                _ => {}
             }
         }
     }
-    for file in files.iter().map(|(source, _)| *source) {
-        let of_file = with_methods.iter().filter(|((path, _), _)| *path == file.path);
-        found.extend(of_file.filter(|(_, at)| at.len() > FILES_MAX).map(|((_, name), at)| {
-            let what = format!(
-                "methods of {name} stand in {} files, {FILES_MAX} are allowed: make components of it that own their fields",
-                at.len()
-            );
-            Finding::new(file, 1, what)
-        }));
+}
+
+impl<'ast> Visit<'ast> for OfFile {
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.define(&item.ident);
     }
-    found
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.define(&item.ident);
+    }
+
+    fn visit_item_union(&mut self, item: &'ast syn::ItemUnion) {
+        self.define(&item.ident);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.define(&item.ident);
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        self.define_words(item.mac.tokens.clone());
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        self.depth += 1;
+        visit::visit_item_mod(self, module);
+        self.depth -= 1;
+    }
+
+    fn visit_item_impl(&mut self, block: &'ast syn::ItemImpl) {
+        if let (None, Some(path)) = (&block.trait_, path_of(&block.self_ty))
+            && let Some(last) = path.segments.last()
+        {
+            let begins = |word: &str| path.segments.first().is_some_and(|part| part.ident == word);
+            let leads_out = path.segments.len() > 1 && (begins("super") || begins("crate"));
+            self.methods.push(Methods {
+                name: last.ident.to_string(),
+                line: block.span().start().line,
+                is_from_elsewhere: leads_out && self.depth == 0,
+            });
+        }
+        visit::visit_item_impl(self, block);
+    }
 }
 
-/// Whether a type of the file `file` may have methods in the file `path`.
-fn may_have_methods_of(file: &str, path: &str) -> bool {
-    let module = file.trim_end_matches(".rs");
-    let above = module.strip_suffix("lib").or(module.strip_suffix("main"));
-    let above = above.filter(|above| above.ends_with('/'));
-    file == path || path.starts_with(above.unwrap_or(&format!("{module}/")))
-}
-
-/// The type that an item defines.
-fn defined(item: &syn::Item) -> Option<&syn::Ident> {
-    match item {
-        syn::Item::Struct(syn::ItemStruct { ident, .. })
-        | syn::Item::Enum(syn::ItemEnum { ident, .. }) => Some(ident),
+/// The path of a type with methods of its own, or of the first trait of an object.
+fn path_of(of: &syn::Type) -> Option<&syn::Path> {
+    match of {
+        syn::Type::Path(of) => Some(&of.path),
+        syn::Type::TraitObject(of) => of.bounds.iter().find_map(|bound| match bound {
+            syn::TypeParamBound::Trait(bound) => Some(&bound.path),
+            _ => None,
+        }),
+        syn::Type::Paren(of) => path_of(&of.elem),
         _ => None,
     }
-}
-
-/// The line and the type of an inherent `impl`.
-fn methods(item: &syn::Item) -> Option<(usize, String)> {
-    let syn::Item::Impl(block) = item else { return None };
-    let (None, syn::Type::Path(of)) = (&block.trait_, &*block.self_ty) else { return None };
-    let name = of.path.segments.last()?.ident.to_string();
-    Some((block.span().start().line, name))
 }
 
 #[cfg(test)]
@@ -93,45 +131,79 @@ mod tests {
         let path = |name: &str| format!("crates/tier/src/{name}");
         let sources: Vec<Source> =
             sources.iter().map(|(name, text)| Source::new(path(name), *text)).collect();
+        assert!(sources.iter().all(|source| source.tree.is_some()));
         check(&sources).len()
     }
 
     #[test]
     fn methods_beside_their_fields_pass() {
-        assert_eq!(findings(&[("a.rs", "struct A; impl A { fn f(&self) {} }")]), 0);
-        assert_eq!(findings(&[("a.rs", "struct A;"), ("a/b.rs", "impl A {}")]), 0);
-        assert_eq!(findings(&[("lib.rs", "struct A;"), ("b.rs", "impl A {}")]), 0);
+        let alone = |text| findings(&[("a.rs", text)]);
+        assert_eq!(alone("struct A; impl A { fn f(&self) {} } impl A {}"), 0);
+        assert_eq!(alone("enum A<T> { B(T) } impl<T> A<T> {}"), 0);
+        assert_eq!(alone("union A { b: u8 } impl A {}"), 0);
+        assert_eq!(alone("trait A {} impl dyn A {}"), 0);
+        assert_eq!(alone("struct A; mod tests { impl super::A {} }"), 0);
+        assert_eq!(alone("mod inner { pub struct A; } impl inner::A {}"), 0);
+        assert_eq!(alone("fn f() { struct A; impl A {} }"), 0);
+        assert_eq!(alone("make! { pub struct A(u32) } impl A {}"), 0, "a macro makes it");
+    }
+
+    #[test]
+    fn traits_may_be_implemented_anywhere() {
         assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "impl Drop for A {}")]), 0);
+        assert_eq!(findings(&[("a.rs", "struct A;"), ("a/b.rs", "impl Drop for super::A {}")]), 0);
+    }
+
+    #[test]
+    fn types_of_one_name_have_their_methods_each_in_its_file() {
         assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "struct A; impl A {}")]), 0);
-        let other = [
-            Source::new("crates/a/src/a.rs", "struct A;"),
-            Source::new("crates/b/src/b.rs", "impl A {}"),
-        ];
-        assert_eq!(check(&other), []);
+        assert_eq!(findings(&[("a.rs", "struct A;"), ("a/b.rs", "enum A {} impl A {}")]), 0);
+        let above = "struct A; impl super::A {}";
+        assert_eq!(findings(&[("a.rs", "struct A;"), ("a/b.rs", above)]), 1);
+        assert_eq!(
+            findings(&[("a.rs", "struct A;"), ("b.rs", "struct A; impl crate::a::A {}")]),
+            1
+        );
     }
 
     #[test]
     fn methods_in_another_file_are_found() {
-        assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "impl A {}")]), 1);
-        assert_eq!(findings(&[("a.rs", "struct A<'a>;"), ("b.rs", "impl A<'_> {}")]), 1);
-        assert_eq!(findings(&[("a/b.rs", "enum A {}"), ("a.rs", "impl A {}")]), 1);
-        assert_eq!(findings(&[("lib/a.rs", "enum A {}"), ("b.rs", "impl A {}")]), 1);
+        let apart = |one, other| findings(&[("a.rs", one), ("b.rs", other)]);
+        assert_eq!(apart("struct A;", "impl A {}"), 1);
+        assert_eq!(apart("struct A<'a>;", "impl A<'_> {} impl A<'_> {}"), 2);
+        assert_eq!(apart("union A { b: u8 }", "impl A {}"), 1);
+        assert_eq!(apart("trait A {}", "impl dyn A + Send {}"), 1);
+        assert_eq!(apart("struct A;", "mod tests { impl crate::a::A {} }"), 1);
+        assert_eq!(apart("struct A;", "fn f() { impl crate::a::A {} }"), 1);
+        assert_eq!(apart("make! { pub struct A(u32) }", "impl A {}"), 1);
     }
 
-    /// A type of `a.rs` with methods in `files` files, and two others of its name: one in a file below, one beside it.
-    fn in_files(files: usize) -> usize {
-        let below = |at: usize| format!("a/b{at}.rs");
-        let mut sources = vec![("a.rs".to_owned(), "struct A; impl A {} impl A {}")];
-        sources.extend((1..files).map(|at| (below(at), "impl A {}")));
-        sources.push((below(0), "enum A {} impl A {}"));
-        sources.push(("c.rs".to_owned(), "struct A; impl A {}"));
-        sources.push(("c/d.rs".to_owned(), "impl A {}"));
-        let sources: Vec<_> = sources.iter().map(|(name, text)| (&**name, *text)).collect();
-        findings(&sources)
+    /// A file below was allowed one such block: a type's fields were then open to two files.
+    #[test]
+    fn methods_in_a_file_below_or_above_are_found() {
+        assert_eq!(findings(&[("a.rs", "struct A; impl A {}"), ("a/b.rs", "impl A {}")]), 1);
+        assert_eq!(findings(&[("a.rs", "enum A {}"), ("a/b.rs", "impl super::A {}")]), 1);
+        assert_eq!(findings(&[("lib.rs", "struct A;"), ("b.rs", "impl A {}")]), 1);
+        assert_eq!(findings(&[("a/b.rs", "enum A {}"), ("a.rs", "impl b::A {}")]), 1);
+        assert_eq!(findings(&[("a.rs", "struct A;"), ("a/tests.rs", "impl A {}")]), 1);
     }
 
     #[test]
-    fn methods_in_many_files_are_found() {
-        assert_eq!([1, 2, 3, 4].map(in_files), [0, 0, 1, 1]);
+    fn methods_under_another_name_are_found() {
+        assert_eq!(
+            findings(&[("a.rs", "struct A;"), ("b.rs", "use super::a::A as B; impl B {}")]),
+            1
+        );
+        assert_eq!(
+            findings(&[("a.rs", "struct A;"), ("b.rs", "type B = crate::a::A; impl B {}")]),
+            1
+        );
+    }
+
+    /// What a fixture does for one subject may stand with the tests of that.
+    #[test]
+    fn folders_of_tests_are_left_out() {
+        let below = |folder: &str| Source::new(format!("crates/tier/{folder}/t/b.rs"), "impl A {}");
+        assert_eq!([below("tests"), below("src")].map(|source| check(&[source]).len()), [0, 1]);
     }
 }
