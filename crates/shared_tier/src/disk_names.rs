@@ -99,7 +99,7 @@ impl DiskNames<'_> {
 
     /// The directory of a name on the disk.
     fn above(&self, name: &EntryName) -> Result<FoundDirectory> {
-        self.places.shared().at(&*self.directories.near(name.directory.0)?)
+        self.places.shared().at(&self.directories.near(name.directory.0)?)
     }
 
     fn make(&self, name: &EntryName, number: InodeNumber, of: &Attributes) -> Result<()> {
