@@ -163,7 +163,9 @@ impl<E: Hosted> Host<E> {
     /// caller causes: threads that wait for the origin end with it.
     pub(super) fn leave(self) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, unmount_requests, untold, recording, claim, .. } = self;
+        let Self {
+            engine, session, server, unmount_requests, unreported, recording, claim, ..
+        } = self;
         let (detached, answer) = channel();
         // Requests of programs may wait for the origin, and the session's end for them.
         let detach = thread::Builder::new().name("detach".into()).spawn(move || {
@@ -182,7 +184,7 @@ impl<E: Hosted> Host<E> {
         };
         let left_bytes = engine.report().dirty_bytes_left;
         let skipped = vec![Skipped { path: PathBuf::new(), reason }];
-        let mut conflicts = mem::take(&mut *untold.lock());
+        let mut conflicts = mem::take(&mut *unreported.lock());
         conflicts.append(&mut engine.take_conflicts());
         let report = MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() };
         let told = Ok(report);

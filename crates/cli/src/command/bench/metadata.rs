@@ -26,7 +26,7 @@ use self::record::{Large, Results, Setup};
 use self::row::Row;
 use super::interrupted;
 use super::report_args::ReportArgs;
-use super::store_server::{Halves, Server};
+use super::store_server::{ProcessorSplit, Server};
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say};
@@ -108,9 +108,9 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let (rows, large, why_no_native) = if args.masters.is_empty() {
         let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
         // The simulation is of a machine whose processors all share.
-        let halves = if server.is_own() && !args.simulate { Halves::find()? } else { None };
-        let heading = text::heading(server.is_own(), halves.as_ref());
-        on(server, halves.as_ref(), |server| measure(args, server, &heading, &mut signals))?
+        let split = if server.is_own() && !args.simulate { ProcessorSplit::find()? } else { None };
+        let heading = text::heading(server.is_own(), split.as_ref());
+        on(server, split.as_ref(), |server| measure(args, server, &heading, &mut signals))?
     } else {
         (on_masters(args, &mut signals)?, None, Some("it measures one server"))
     };
@@ -190,10 +190,10 @@ fn measure(
 /// started it.
 fn on<T>(
     server: Server,
-    halves: Option<&Halves>,
+    split: Option<&ProcessorSplit>,
     measure: impl FnOnce(&Server) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let bound = halves.map(|halves| halves.bind(&server)).transpose();
+    let bound = split.map(|split| split.bind(&server)).transpose();
     let measured = bound.and_then(|_bound| measure(&server));
     let ended = server.end();
     let measured = measured?;
@@ -204,12 +204,12 @@ fn on<T>(
 /// The same on clusters of so many masters each, in turn.
 fn on_masters(args: &MetadataArgs, signals: &mut Signals) -> Result<Vec<Row>, Failure> {
     let tell = |text: &str| args.report.tell(text);
-    let halves = Halves::find()?;
-    tell(&text::heading_of_masters(halves.as_ref()));
+    let split = ProcessorSplit::find()?;
+    tell(&text::heading_of_masters(split.as_ref()));
     let mut rows = Vec::new();
     for _ in 0..args.report.repeat {
         for &masters in &args.masters {
-            on(Server::start_masters(masters)?, halves.as_ref(), |server| {
+            on(Server::start_masters(masters)?, split.as_ref(), |server| {
                 for &count in &args.clients {
                     case(args, (server, count), None, signals, &mut |row| {
                         let row = Row { masters: Some(masters), ..row };
