@@ -93,6 +93,12 @@ macro_rules! stories {
                 shuttle::thread::spawn(move || what(&node))
             }
 
+            fn join(threads: impl IntoIterator<Item = shuttle::thread::JoinHandle<()>>) {
+                for thread in threads {
+                    thread.join().expect("it ends");
+                }
+            }
+
             impl Node {
                 fn new() -> Arc<Self> {
                     let store = Store { versions: vec![[None, None]], leased: 0 };
@@ -247,7 +253,7 @@ macro_rules! stories {
                     })
                 });
                 creates.join().expect("it ends");
-                others.into_iter().for_each(|other| other.join().expect("it ends"));
+                join(others);
             }
 
             /// A listing and a lease of the version before a create were answered before it was made, and their answers
@@ -262,7 +268,7 @@ macro_rules! stories {
                     spawn(&node, move |node| node.listings.lease((DIRECTORY, 1), leased, until)),
                 ];
                 node.look_up(0);
-                threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+                join(threads);
                 node.look_up(0);
             }
 
@@ -278,7 +284,7 @@ macro_rules! stories {
                     spawn(&node, move |node| node.take_names(&old)),
                     spawn(&node, move |node| node.listings.lease((DIRECTORY, 2), leased, until)),
                 ];
-                threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+                join(threads);
                 node.look_up(0);
             }
 
@@ -298,7 +304,7 @@ macro_rules! stories {
                     })
                 });
                 elsewhere.join().expect("it ends");
-                programs.into_iter().for_each(|program| program.join().expect("it ends"));
+                join(programs);
             }
 
             /// What is created is known without asking, once nothing is in progress any more.
@@ -306,7 +312,7 @@ macro_rules! stories {
                 let node = Node::new();
                 node.read(0);
                 let creates = [0, 1].map(|at| spawn(&node, move |node| node.create(at, 9)));
-                creates.into_iter().for_each(|create| create.join().expect("it ends"));
+                join(creates);
                 for at in 0..2 {
                     let asked = EntryName { directory: DIRECTORY, name: name(at) };
                     let known = node.listings.find(&asked, node.now());
