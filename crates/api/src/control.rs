@@ -37,7 +37,7 @@ use crate::config::Mode;
 use halocline_os::error::{Error, Result};
 
 pub use crate::globs::is_glob;
-pub use claim::{Claim, ClaimRequest, Taken, UseAs};
+pub use claim::{Claim, ClaimRequest, DirectoryInUse, UseAs};
 pub use client::{Client, has_hung_up};
 pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;

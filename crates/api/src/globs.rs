@@ -53,7 +53,7 @@ const GLOB_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Saved {
+struct GlobsFile {
     #[serde(deserialize_with = "bounded::list::<_, _, GLOBS_MAX>")]
     pin: Vec<String>,
     #[serde(deserialize_with = "bounded::list::<_, _, GLOBS_MAX>")]
@@ -129,7 +129,7 @@ impl Globs {
             dir => dir?,
         };
         let Some(json) = dir.read(RULES, RULES_BYTES_MAX)? else { return Ok(globs) };
-        let saved: Saved = serde_json::from_slice(&json).map_err(|error| {
+        let saved: GlobsFile = serde_json::from_slice(&json).map_err(|error| {
             Error::invalid(
                 format!("{}: {error}", path.display()),
                 "delete the file and set the pins and excludes again",
@@ -142,7 +142,8 @@ impl Globs {
 
     /// Saves the globs for the next mount of this cache.
     pub fn save(&self, cache_dir: &Path) -> Result<()> {
-        let saved = Saved { pin: self.pin.sources.clone(), exclude: self.exclude.sources.clone() };
+        let saved =
+            GlobsFile { pin: self.pin.sources.clone(), exclude: self.exclude.sources.clone() };
         let json = serde_json::to_vec_pretty(&saved).expect("globs are plain data");
         PrivateDir::open(cache_dir)?.replace(RULES, &json)
     }

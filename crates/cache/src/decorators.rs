@@ -10,9 +10,9 @@ use halocline_storage::device::meter::{Meter, MeteredDevice};
 use halocline_storage::device::piecewise::PiecewiseDevice;
 use halocline_storage::volume::Decorate;
 
-/// Whose server a device is.
+/// What a server is to this mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum ServerRole {
     Origin,
     Cache,
     /// The cache of another node, which is only read.
@@ -21,7 +21,7 @@ pub(crate) enum Whose {
 
 /// A server, and what its decorators may need.
 pub(crate) struct Decorated<'a> {
-    pub(crate) whose: Whose,
+    pub(crate) role: ServerRole,
     /// The server's number.
     pub(crate) index: usize,
     pub(crate) config: &'a Config,
@@ -37,17 +37,17 @@ pub(crate) struct Decorated<'a> {
 /// A decorator: whose servers get it, and how it is put around a device. It returns the device itself where the
 /// configuration does not want it.
 struct Decorator {
-    around: &'static [Whose],
+    around: &'static [ServerRole],
     put: fn(Arc<dyn Device>, &Decorated<'_>) -> Arc<dyn Device>,
 }
 
 /// From the inside out. Meters are outside, so that they count what the engine asks for and how long it takes; what a
 /// test injects is directly inside them, so that its errors are counted.
 const DECORATORS: &[Decorator] = &[
-    Decorator { around: &[Whose::Cache], put: in_pieces },
-    Decorator { around: &[Whose::Origin, Whose::Cache, Whose::Peer], put: emulated },
-    Decorator { around: &[Whose::Origin, Whose::Cache], put: injected },
-    Decorator { around: &[Whose::Origin, Whose::Cache], put: metered },
+    Decorator { around: &[ServerRole::Cache], put: in_pieces },
+    Decorator { around: &[ServerRole::Origin, ServerRole::Cache, ServerRole::Peer], put: emulated },
+    Decorator { around: &[ServerRole::Origin, ServerRole::Cache], put: injected },
+    Decorator { around: &[ServerRole::Origin, ServerRole::Cache], put: metered },
 ];
 
 impl Decorated<'_> {
@@ -57,15 +57,15 @@ impl Decorated<'_> {
     }
 
     fn by(&self, table: &[Decorator], device: Arc<dyn Device>) -> Arc<dyn Device> {
-        let mine = table.iter().filter(|decorator| decorator.around.contains(&self.whose));
+        let mine = table.iter().filter(|decorator| decorator.around.contains(&self.role));
         mine.fold(device, |device, decorator| (decorator.put)(device, self))
     }
 
     fn group(&self) -> Option<&EmulatedGroup> {
         let emulation = self.config.emulate.as_ref()?;
-        Some(match self.whose {
-            Whose::Origin => &emulation.origin,
-            Whose::Cache | Whose::Peer => &emulation.cache,
+        Some(match self.role {
+            ServerRole::Origin => &emulation.origin,
+            ServerRole::Cache | ServerRole::Peer => &emulation.cache,
         })
     }
 }
@@ -109,28 +109,34 @@ mod tests {
         devices.map(str::to_owned).collect()
     }
 
-    fn decorated<'a>(whose: Whose, config: &'a Config, meter: &'a Arc<Meter>) -> Decorated<'a> {
-        let meter = (whose != Whose::Peer).then_some(meter);
+    fn decorated<'a>(role: ServerRole, config: &'a Config, meter: &'a Arc<Meter>) -> Decorated<'a> {
+        let meter = (role != ServerRole::Peer).then_some(meter);
         let injected = &|_, device| device;
-        Decorated { whose, index: 0, config, clock: &Clock::MACHINE, queue: None, injected, meter }
+        Decorated { role, index: 0, config, clock: &Clock::MACHINE, queue: None, injected, meter }
     }
 
     #[test]
     fn each_server_gets_its_decorators_from_the_inside_out() {
         let (mut config, meter) = (Config::default(), Arc::default());
-        let of = |whose, config: &Config| {
-            names(&decorated(whose, config, &meter).decorate(Arc::new(NullDevice)))
+        let of = |role, config: &Config| {
+            names(&decorated(role, config, &meter).decorate(Arc::new(NullDevice)))
         };
-        assert_eq!(of(Whose::Origin, &config), ["MeteredDevice", "NullDevice"]);
-        assert_eq!(of(Whose::Cache, &config), ["MeteredDevice", "PiecewiseDevice", "NullDevice"]);
-        assert_eq!(of(Whose::Peer, &config), ["NullDevice"]);
-        config.set(OptionSpec::find("emulate").unwrap(), "hdd+ssd").unwrap();
-        assert_eq!(of(Whose::Origin, &config), ["MeteredDevice", "EmulatedServer", "NullDevice"]);
+        assert_eq!(of(ServerRole::Origin, &config), ["MeteredDevice", "NullDevice"]);
         assert_eq!(
-            of(Whose::Cache, &config),
+            of(ServerRole::Cache, &config),
+            ["MeteredDevice", "PiecewiseDevice", "NullDevice"]
+        );
+        assert_eq!(of(ServerRole::Peer, &config), ["NullDevice"]);
+        config.set(OptionSpec::find("emulate").unwrap(), "hdd+ssd").unwrap();
+        assert_eq!(
+            of(ServerRole::Origin, &config),
+            ["MeteredDevice", "EmulatedServer", "NullDevice"]
+        );
+        assert_eq!(
+            of(ServerRole::Cache, &config),
             ["MeteredDevice", "EmulatedServer", "PiecewiseDevice", "NullDevice"]
         );
-        assert_eq!(of(Whose::Peer, &config), ["EmulatedServer", "NullDevice"]);
+        assert_eq!(of(ServerRole::Peer, &config), ["EmulatedServer", "NullDevice"]);
     }
 
     /// The recipe of CONTRIBUTING.md: a decorator is a file and a row.
@@ -142,16 +148,18 @@ mod tests {
             Arc::new(FaultyDevice::new(device, faults))
         }
         let (config, meter) = (Config::default(), Arc::default());
-        let row = Decorator { around: &[Whose::Origin], put: failing };
+        let row = Decorator { around: &[ServerRole::Origin], put: failing };
         let file =
             halocline_storage::device::ServerFile::new(tempfile::tempfile().unwrap()).unwrap();
-        for (whose, fails) in [(Whose::Origin, true), (Whose::Cache, false), (Whose::Peer, false)] {
-            let device = decorated(whose, &config, &meter)
+        for (role, fails) in
+            [(ServerRole::Origin, true), (ServerRole::Cache, false), (ServerRole::Peer, false)]
+        {
+            let device = decorated(role, &config, &meter)
                 .by(std::slice::from_ref(&row), Arc::new(NullDevice));
             assert_eq!(
                 device.write_at(&file, 0, &[IoSlice::new(b"x")]).is_err(),
                 fails,
-                "{whose:?}"
+                "{role:?}"
             );
         }
     }

@@ -103,23 +103,23 @@ struct Refusal {
 /// Space taken by a write in progress.
 #[derive(Debug)]
 #[must_use = "the write has ended when it is dropped"]
-pub(crate) struct Taken<'a> {
+pub(crate) struct TakenSpace<'a> {
     space: &'a OriginSpace,
     bytes: u64,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenSpace<'_> {
     fn drop(&mut self) {
         self.space.ended.fetch_add(self.bytes, Ordering::Release);
     }
 }
 
 impl OriginSpace {
-    fn take(&self, bytes: u64, limit: &AtomicU64) -> Option<Taken<'_>> {
+    fn take(&self, bytes: u64, limit: &AtomicU64) -> Option<TakenSpace<'_>> {
         let limit = limit.load(Ordering::Acquire);
         let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= limit);
         let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits);
-        taken.ok().map(|_| Taken { space: self, bytes })
+        taken.ok().map(|_| TakenSpace { space: self, bytes })
     }
 
     /// Whether dirty bytes with promised space should be flushed soon, before others take that space.
@@ -158,14 +158,14 @@ impl OriginSpace {
 
     /// Takes space on the origin for a part that is to become dirty. `None`: the origin may not have it later, so the
     /// part must go there at once.
-    pub(crate) fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
+    pub(crate) fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<TakenSpace<'_>> {
         let bytes = part.widen_to(BLOCK).len();
         let taken = self.take(bytes, &self.limit);
         if taken.is_some() {
             return taken;
         }
         if new_bytes_in(&handle.origin, part) == 0 {
-            return Some(Taken { space: self, bytes: 0 });
+            return Some(TakenSpace { space: self, bytes: 0 });
         }
         let mut last_check = self.last_check.try_lock()?;
         if last_check.at.is_some_and(|at| self.clock.elapsed(at) < RECHECK_AFTER) {
@@ -181,12 +181,20 @@ impl OriginSpace {
     /// # Errors
     ///
     /// `ENOSPC` if dirty bytes need what the origin has left.
-    pub(crate) fn take_for_origin(&self, handle: &OpenFile, part: ByteRange) -> Result<Taken<'_>> {
+    pub(crate) fn take_for_origin(
+        &self,
+        handle: &OpenFile,
+        part: ByteRange,
+    ) -> Result<TakenSpace<'_>> {
         self.take_now(part, &|| new_bytes_in(&handle.origin, part))
     }
 
     /// The same for blocks that a program reserves in `range`. Dirty bytes there already have their space.
-    pub(crate) fn take_reserved(&self, handle: &OpenFile, range: ByteRange) -> Result<Taken<'_>> {
+    pub(crate) fn take_reserved(
+        &self,
+        handle: &OpenFile,
+        range: ByteRange,
+    ) -> Result<TakenSpace<'_>> {
         self.take_now(range, &|| {
             let dmt = &self.store.dmt;
             let dirty = handle.file.id().map(|id| dmt.index().dirty(id, range, COMPARED_MAX));
@@ -205,17 +213,17 @@ impl OriginSpace {
     }
 
     /// The same for a name or `bytes` of attributes: a block that a directory or an inode may need.
-    pub(crate) fn take_name(&self, bytes: u64) -> Result<Taken<'_>> {
+    pub(crate) fn take_name(&self, bytes: u64) -> Result<TakenSpace<'_>> {
         let range = ByteRange::at(0, bytes.max(1));
         self.take_now(range, &|| range.widen_to(BLOCK).len())
     }
 
     /// Takes space for new blocks in `range`; `needed` returns their size in bytes.
-    fn take_now(&self, range: ByteRange, needed: &dyn Fn() -> u64) -> Result<Taken<'_>> {
+    fn take_now(&self, range: ByteRange, needed: &dyn Fn() -> u64) -> Result<TakenSpace<'_>> {
         if let Some(taken) = self.take(range.widen_to(BLOCK).len(), &self.last) {
             return Ok(taken);
         }
-        let nobodys = || Ok(Taken { space: self, bytes: 0 });
+        let nobodys = || Ok(TakenSpace { space: self, bytes: 0 });
         if self.store.dmt.index().usage().dirty == 0 {
             return nobodys();
         }
@@ -241,10 +249,10 @@ impl OriginSpace {
         origin: &OriginFile,
         span: ByteRange,
         bytes: u64,
-    ) -> Option<Taken<'_>> {
+    ) -> Option<TakenSpace<'_>> {
         let gaps = span.widen_to(BLOCK).len().saturating_sub(bytes);
         let nobodys =
-            || (new_bytes_in(origin, span) == 0).then_some(Taken { space: self, bytes: 0 });
+            || (new_bytes_in(origin, span) == 0).then_some(TakenSpace { space: self, bytes: 0 });
         self.take(gaps, &self.limit).or_else(nobodys)
     }
 

@@ -27,7 +27,7 @@ use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::open_file::OpenFile;
 use crate::origin_access::OriginAccess;
-use crate::origin_space::{OriginSpace, Taken};
+use crate::origin_space::{OriginSpace, TakenSpace};
 use crate::own_changes::OwnChanges;
 use crate::peers::Peers;
 use crate::permits::Permits;
@@ -45,7 +45,7 @@ const QUESTIONS: u32 = 2;
 
 /// Where the bytes of a read came from.
 #[derive(Debug, Clone, Copy)]
-struct Served {
+struct BytesBySource {
     /// Bytes from the cache.
     cached: u64,
     /// Bytes from the caches of other nodes.
@@ -182,7 +182,7 @@ impl Redirector {
         let buf = &mut buf[..index(range.len())];
         let mut identified = self.identify(file, Direction::Read, range, tid);
         identified.verdict.critical &= held.caches;
-        let Served { cached, peers, whole } = with_segments(|segments| {
+        let BytesBySource { cached, peers, whole } = with_segments(|segments| {
             used_segments_of(&self.store, file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
@@ -284,7 +284,7 @@ impl Redirector {
     }
 
     /// What bytes need to become dirty: space, and a descriptor for the flush, whatever name the file has by then.
-    fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
+    fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<TakenSpace<'_>> {
         self.known.may_become_dirty(&handle.file).then(|| self.space.take_dirty(handle, part))?
     }
 
@@ -449,12 +449,14 @@ impl Redirector {
         range: ByteRange,
         buf: &mut [u8],
         segments: &[Segment],
-    ) -> Result<Served> {
+    ) -> Result<BytesBySource> {
         // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
         let MissingBytes { peers, mut whole } =
             self.misses.read(handle, identified, range, buf, segments)?;
-        let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, peers, whole }) };
+        let Some(id) = handle.file.id() else {
+            return Ok(BytesBySource { cached: 0, peers, whole });
+        };
         let (mut cached, mut rest) = (0, segments);
         while let Some(first) = rest.first() {
             let (segments, behind) = rest.split_at(run(rest));
@@ -494,6 +496,6 @@ impl Redirector {
                 }
             }
         }
-        Ok(Served { cached, peers, whole })
+        Ok(BytesBySource { cached, peers, whole })
     }
 }

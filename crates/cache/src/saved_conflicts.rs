@@ -19,7 +19,7 @@ use halocline_os::private::PrivateDir;
 use parking_lot::Mutex;
 
 /// Conflicts that are reported to a command one by one; of others only the number is reported.
-const UNTOLD_MAX: usize = 1000;
+const UNREPORTED_MAX: usize = 1000;
 
 /// The most bytes that one extent takes in a conflict's description, listed as dirty and as damaged.
 const DESCRIPTION_BYTES_MAX: u64 = 160;
@@ -31,12 +31,12 @@ pub(crate) struct SavedConflicts {
     seen: Mutex<Option<SystemTime>>,
     /// Files whose conflict did not fit when that was last tried. Their records say so, durably.
     refused: Mutex<HashSet<FileId>>,
-    untold: Mutex<Untold>,
+    unreported: Mutex<UnreportedConflicts>,
 }
 
 /// Conflicts that were not reported to a command yet.
 #[derive(Debug, Default)]
-struct Untold {
+struct UnreportedConflicts {
     listed: Vec<Skipped>,
     /// The number of further ones.
     more: u64,
@@ -118,17 +118,17 @@ impl SavedConflicts {
 
     /// Notes a saved conflict.
     pub(crate) fn note(&self, conflict: Skipped) {
-        let mut untold = self.untold.lock();
-        if untold.listed.len() < UNTOLD_MAX {
-            untold.listed.push(conflict);
+        let mut unreported = self.unreported.lock();
+        if unreported.listed.len() < UNREPORTED_MAX {
+            unreported.listed.push(conflict);
         } else {
-            untold.more += 1;
+            unreported.more += 1;
         }
     }
 
     /// The conflicts not reported yet, for a command that reports them; they are saved in `dir`.
     pub(crate) fn take(&self, dir: &Path) -> Vec<Skipped> {
-        let Untold { mut listed, more } = std::mem::take(&mut *self.untold.lock());
+        let UnreportedConflicts { mut listed, more } = std::mem::take(&mut *self.unreported.lock());
         if more > 0 {
             let reason = format!("so many more conflicts are saved here: {more}");
             listed.push(Skipped { path: dir.to_owned(), reason });

@@ -10,7 +10,7 @@ use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
 use crate::coherence::{Coherence, PeerCache};
-use crate::decorators::{Decorated, Whose};
+use crate::decorators::{Decorated, ServerRole};
 use halocline_api::config::{Config, EmulatedGroup, Shares, VolumeKind};
 use halocline_api::control::{ServerStatus, Side};
 use halocline_meta::identity::identity_of;
@@ -121,8 +121,8 @@ pub(crate) fn open_origin(
         let queue = common.as_ref().map(|queues| queues[index].clone());
         let (clock, injected) = (around.clock, around.origin);
         let meter = Some(&meters.origin[index]);
-        let whose = Whose::Origin;
-        Decorated { whose, index, config, clock, queue, injected, meter }.decorate(device)
+        let role = ServerRole::Origin;
+        Decorated { role, index, config, clock, queue, injected, meter }.decorate(device)
     })
 }
 
@@ -139,8 +139,8 @@ pub(crate) fn open_cache(
     let decorate = |index: usize, device| {
         let (clock, injected) = (around.clock, around.cache);
         let meter = Some(&meters.cache[index]);
-        let whose = Whose::Cache;
-        Decorated { whose, index, config, clock, queue: None, injected, meter }.decorate(device)
+        let role = ServerRole::Cache;
+        Decorated { role, index, config, clock, queue: None, injected, meter }.decorate(device)
     };
     let Some(server) = around.cache_servers else {
         return Volume::in_directory(dir, shape.servers, shape.stripe, &decorate);
@@ -172,8 +172,8 @@ pub(crate) fn open_peer(
         return Err(other());
     }
     let decorate = |index, device| {
-        let (whose, injected) = (Whose::Peer, Decorations::NONE.cache);
-        let peer = Decorated { whose, index, config, clock, queue: None, injected, meter: None };
+        let (role, injected) = (ServerRole::Peer, Decorations::NONE.cache);
+        let peer = Decorated { role, index, config, clock, queue: None, injected, meter: None };
         peer.decorate(device)
     };
     let volume = Volume::of_another(dir, geometry.servers(), geometry.stripe(), &decorate)?;

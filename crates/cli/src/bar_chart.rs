@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The result of drawing.
-pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub(crate) type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
 /// Colours that people with any colour vision can distinguish (Okabe and Ito); grey is the origin.
 const COLOURS: [RGBColor; 8] = [
@@ -60,7 +60,7 @@ impl Bars {
 
     /// Draws them from the top of `area`.
     #[expect(clippy::cast_possible_truncation, reason = "pixels")]
-    pub(crate) fn draw(&self, area: &Area<'_>) -> Drawn {
+    pub(crate) fn draw(&self, area: &Area<'_>) -> DrawResult {
         let room = (i32::try_from(area.dim_in_pixel().0)? - NAMES - VALUES).max(1);
         let largest = self.rows.iter().map(|row| row.value).fold(0.0, f64::max);
         let most = self.most.unwrap_or(largest).max(f64::MIN_POSITIVE);

@@ -54,7 +54,7 @@ use crate::text;
 #[derive(Debug, Parser)]
 #[command(name = "halocline", version, after_help = STATUSES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Say more: -v what is done, -vv details
+    /// Print more: -v what is done, -vv details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]

@@ -66,14 +66,14 @@ pub(crate) struct Host<E: Hosted> {
     cache: File,
     /// Other users of the mount than this process.
     members: Members,
-    untold: Untold,
+    unreported: UnreportedConflicts,
     recording: Option<Arc<Recording>>,
     /// No one else may use the origin until the engine is closed.
     claim: Claim,
 }
 
 /// Conflicts found by earlier flushes: the request that ends the mount reports all of them.
-type Untold = Arc<Mutex<Vec<Skipped>>>;
+type UnreportedConflicts = Arc<Mutex<Vec<Skipped>>>;
 
 impl<E: Hosted> Host<E> {
     /// Mounts `engine`, whose origin is claimed; `recording` records the requests to it. With `unmountable`, the
@@ -88,7 +88,7 @@ impl<E: Hosted> Host<E> {
         Self::begin((engine, claim), config, (paths, recording), unmountable).inspect_err(|_| {
             // In order: it was not used, and other nodes need not wait for it.
             if let Err(error) = opened.close() {
-                tracing::warn!(%error, "what was not mounted is not left in order");
+                tracing::warn!(%error, "a mount that failed could not be closed in order");
             }
         })
     }
@@ -118,14 +118,14 @@ impl<E: Hosted> Host<E> {
         }
         let (sender, unmount_requests) = UnmountRequests::new();
         let members = Members::default();
-        let untold = Untold::default();
+        let unreported = UnreportedConflicts::default();
         let open_to = E::JOINED.then(|| OpenTo::new(paths, config, unmountable)).transpose()?;
         let membership = Arc::new(Membership {
             engine: Arc::clone(&engine),
             unmount_requests: unmountable.then_some(sender),
             mount: OnceLock::new(),
             members: members.clone(),
-            untold: Arc::clone(&untold),
+            unreported: Arc::clone(&unreported),
             recording: recording.clone(),
             open_to,
         });
@@ -148,7 +148,7 @@ impl<E: Hosted> Host<E> {
             server,
             cache,
             members,
-            untold,
+            unreported,
             recording,
             claim,
         })
@@ -226,7 +226,7 @@ impl<E: Hosted> Host<E> {
             tracing::info!("told to stop: flushing");
             let mut silent = |_| ControlFlow::Continue(());
             match flushed(&*self.engine, &mut silent) {
-                Ok(flushed) => self.untold.lock().extend(flushed.conflicts),
+                Ok(flushed) => self.unreported.lock().extend(flushed.conflicts),
                 Err(error) => tracing::warn!(%error, "cannot flush"),
             }
         }
@@ -240,7 +240,7 @@ impl<E: Hosted> Host<E> {
             Ok(()) => true,
             Err(covered) => {
                 if told {
-                    tracing::warn!("told to stop, which waits: {covered}");
+                    tracing::warn!("told to stop, but this waits: {covered}");
                 }
                 false
             }
@@ -290,12 +290,12 @@ impl<E: Hosted> Host<E> {
             mut unmount_requests,
             server,
             members,
-            untold,
+            unreported,
             recording,
             claim,
             ..
         } = self;
-        let asking = (&members, &untold, &mut unmount_requests);
+        let asking = (&members, &unreported, &mut unmount_requests);
         let ended = finish(&engine, session, asking, keep_dirty, progress);
         if let Some(recording) = recording {
             recording.end();
@@ -313,12 +313,12 @@ impl<E: Hosted> Host<E> {
     /// caller causes: threads that wait for the origin end with it.
     fn leave(self) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, unmount_requests, untold, recording, claim, .. } = self;
+        let Self { engine, session, server, unmount_requests, unreported, recording, claim, .. } = self;
         forced_unmount::detach(session);
         if let Some(recording) = recording {
             recording.end();
         }
-        let told = Ok(forced_unmount::left_as_it_is(&*engine, &untold));
+        let told = Ok(forced_unmount::left_as_it_is(&*engine, &unreported));
         unmount_requests.tell(&told);
         server.leave();
         // Dropping these would wait for threads that wait for the origin.
@@ -361,7 +361,7 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
-    (members, untold, unmount_requests): (&Members, &Untold, &mut UnmountRequests),
+    (members, unreported, unmount_requests): (&Members, &UnreportedConflicts, &mut UnmountRequests),
     mut keep_dirty: bool,
     progress: ProgressSink<'_>,
 ) -> Result<MoveReport> {
@@ -385,7 +385,7 @@ fn finish<E: Hosted>(
         report.left_bytes = left.left_bytes;
         report.skipped.extend(left.skipped);
     }
-    report.conflicts.splice(..0, std::mem::take(&mut *untold.lock()));
+    report.conflicts.splice(..0, std::mem::take(&mut *unreported.lock()));
     Ok(report)
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use halocline_api::config::{Config, Mode};
 use halocline_api::control::has_hung_up;
 use halocline_api::control::{
-    AnyStatus, Claim, ClaimRequest, Client, Request, SOCKET_NAME, Taken, UseAs,
+    AnyStatus, Claim, ClaimRequest, Client, DirectoryInUse, Request, SOCKET_NAME, UseAs,
 };
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
@@ -121,7 +121,7 @@ const LAST_LOOKS: u32 = 300;
 /// The origin is used by a process that is not ending; `EINTR` if the wait was given up.
 pub(crate) fn when_free(
     mut given_up: impl FnMut() -> bool,
-    mut claim: impl FnMut() -> Result<Claim, Taken>,
+    mut claim: impl FnMut() -> Result<Claim, DirectoryInUse>,
 ) -> Result<Claim> {
     let (mut told, mut last_looks, begun) = (false, 0, Instant::now());
     let own = rustix::process::geteuid().as_raw();
@@ -164,7 +164,7 @@ enum Ending {
 }
 
 /// How the process that uses a directory is ending; `None` if it is not.
-fn ending(taken: &Taken) -> Option<Ending> {
+fn ending(taken: &DirectoryInUse) -> Option<Ending> {
     match mount_lookup::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
         Ok(mut client) => match client.call(&Request::Ending {}, |_| {}) {
             Ok(true) => Some(Ending::Answers(client)),
@@ -178,7 +178,7 @@ fn ending(taken: &Taken) -> Option<Ending> {
 }
 
 /// Reports for whom it waits.
-fn tell_wait(taken: &Taken, users: Option<&str>) {
+fn tell_wait(taken: &DirectoryInUse, users: Option<&str>) {
     let (dir, pid) = (text::path(&taken.wanted), taken.pid);
     let Some(users) = users else {
         return tell!("halocline: {dir}: waiting for process {pid}, which ends");
@@ -192,7 +192,11 @@ fn tell_wait(taken: &Taken, users: Option<&str>) {
 
 /// Claims the origin of a mount. Must be called before a private namespace is entered, because other claimants cannot
 /// be identified from inside one.
-pub(crate) fn claim(paths: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
+pub(crate) fn claim(
+    paths: &MountPaths,
+    config: &Config,
+    alone: bool,
+) -> Result<Claim, DirectoryInUse> {
     let use_as = match config.mode {
         _ if !alone => UseAs::Node,
         Mode::ReadOnly => UseAs::Reader,

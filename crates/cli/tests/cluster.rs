@@ -278,7 +278,7 @@ fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
     }
     let clean = nodes.cluster("fsck", &[]);
     assert!(
-        clean.status.success() && written(&clean).contains("fits together"),
+        clean.status.success() && written(&clean).contains("no inconsistencies"),
         "{}",
         said(&clean)
     );
@@ -436,7 +436,7 @@ fn a_redis_cluster_serves_mounts_and_its_silent_part_is_named() {
         store.revive(server);
     }
     store.wait_until_well();
-    eventually("all fits together", || ask("fsck", &[]).status.success());
+    eventually("no inconsistencies", || ask("fsck", &[]).status.success());
     scratch.succeed(&["umount", "one"]);
     assert_eq!(fs::read(scratch.path("origin/file")).unwrap(), [1; 10_000]);
 }

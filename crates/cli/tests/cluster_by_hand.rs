@@ -51,7 +51,7 @@ fn i14_keys_that_somebody_removes_or_overwrites_are_made_anew() {
             written.unwrap_or_else(|error| panic!("{changes:?}: {error}"));
         }
     }
-    eventually("all fits together", || nodes.cluster("fsck", &[]).status.success());
+    eventually("no inconsistencies", || nodes.cluster("fsck", &[]).status.success());
     drop(files);
     for node in ["one", "other"] {
         nodes.succeed(&["umount", node]);

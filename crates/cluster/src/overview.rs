@@ -244,9 +244,9 @@ fn look_at(
         |held: &Held| held.mode == Mode::Direct && tokens.is_contended(held.range, now_ms);
     found.contended_files += u64::from(tokens.all().iter().any(is_contended));
     let mut unreadable: BTreeMap<Session, u64> = BTreeMap::new();
-    for mark in tokens.unreadable() {
-        let bytes = unreadable.entry(mark.session).or_default();
-        *bytes = bytes.saturating_add(mark.range.len());
+    for entry in tokens.unreadable() {
+        let bytes = unreadable.entry(entry.session).or_default();
+        *bytes = bytes.saturating_add(entry.range.len());
     }
     for (session, bytes) in unreadable {
         let node = registry.node(session);

@@ -14,7 +14,7 @@ use crate::store::{self, Lease, Reading, Roll, Store};
 /// How many files are examined to find what a session holds.
 const FILES_MAX: usize = 1_000_000;
 
-/// A session, for people.
+/// A node of a cluster with its session, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Node {
     /// Its number.

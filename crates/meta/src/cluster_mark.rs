@@ -23,7 +23,7 @@ const MARK_BYTES_MAX: usize = 1024;
 
 /// The contents of a mark: identifies the marked directory, because a copy with its attributes has another inode.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Said {
+struct MarkContent {
     origin_inode: u64,
     origin_born_ns: u64,
     /// The nodes' user. Lists of other users are nobody's here, and so are their marks, which anybody can make who may write
@@ -31,7 +31,7 @@ struct Said {
     user: u32,
 }
 
-impl Said {
+impl MarkContent {
     fn of(origin: &File) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let found = origin.metadata()?;
@@ -48,9 +48,9 @@ impl Said {
             && (one == two || one == 0 || two == 0)
     }
 
-    /// Whether `value`, which anybody may have written, is such a mark.
-    fn is_said_by(&self, value: &[u8]) -> bool {
-        serde_json::from_slice(value).is_ok_and(|said: Self| said.is_alike(self))
+    /// Whether `value`, which anybody may have written, is this mark.
+    fn is_in(&self, value: &[u8]) -> bool {
+        serde_json::from_slice(value).is_ok_and(|mark: Self| mark.is_alike(self))
     }
 }
 
@@ -59,14 +59,14 @@ impl Said {
 /// # Errors
 /// If the origin cannot be written just now.
 pub fn set(origin: &File, list_id: &str) -> io::Result<bool> {
-    let said = serde_json::to_vec(&Said::of(origin)?)?;
+    let mark = serde_json::to_vec(&MarkContent::of(origin)?)?;
     let attribute = OriginAttribute::new(origin.try_clone()?, WHAT, list_id)?;
     // What cannot be read, such as a longer value, is not a mark of ours.
-    if attribute.read_own(MARK_BYTES_MAX).is_ok_and(|found| found == said) {
+    if attribute.read_own(MARK_BYTES_MAX).is_ok_and(|found| found == mark) {
         // A change of the directory would be taken for one of its names by who searches it.
         return Ok(true);
     }
-    match attribute.write(&said) {
+    match attribute.write(&mark) {
         Ok(()) => Ok(true),
         Err(error) => {
             let never = [libc::EOPNOTSUPP, libc::EPERM, libc::EACCES, libc::ENOSPC];
@@ -82,12 +82,12 @@ pub fn set(origin: &File, list_id: &str) -> io::Result<bool> {
 /// # Errors
 /// If its attributes cannot be read.
 pub fn found_on(origin: &File) -> io::Result<Vec<(String, String)>> {
-    let own = Said::of(origin)?;
+    let own = MarkContent::of(origin)?;
     let mut found = Vec::new();
     for id in OriginAttribute::caches(origin, WHAT)? {
         let attribute = OriginAttribute::new(origin.try_clone()?, WHAT, &id)?;
         let is_plain = id.chars().all(|letter| letter.is_ascii_alphanumeric());
-        let name = attribute.believed(MARK_BYTES_MAX, |value| own.is_said_by(value));
+        let name = attribute.believed(MARK_BYTES_MAX, |value| own.is_in(value));
         if let Some(name) = name.filter(|_| is_plain) {
             found.push((id, name));
         }

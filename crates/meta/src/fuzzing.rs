@@ -76,7 +76,7 @@ pub fn record(bytes: &[u8]) {
 
 /// Records of a batch: the tables loaded from them are consistent.
 pub fn records(bytes: &[u8]) {
-    let mut given = Given::default();
+    let mut given = InputRecords::default();
     for (key, value) in rebuilt(bytes).iter() {
         match value {
             Some(value) => given.0.insert(key.to_vec(), value.to_vec()),
@@ -88,9 +88,9 @@ pub fn records(bytes: &[u8]) {
 
 /// Records given by the input.
 #[derive(Debug, Default)]
-struct Given(BTreeMap<Vec<u8>, Vec<u8>>);
+struct InputRecords(BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl RecordStore for Given {
+impl RecordStore for InputRecords {
     fn scan(&self, each: Visit<'_>) -> Result<()> {
         self.0.iter().try_for_each(|(key, value)| each(key, value))
     }
@@ -118,7 +118,7 @@ impl RecordStore for Given {
 
 /// Loads records, which are refused or result in consistent tables.
 fn load(records: &dyn RecordStore) {
-    let nothing = std::sync::Arc::new(Given::default());
+    let nothing = std::sync::Arc::new(InputRecords::default());
     let space = Space::new(1 << 40, nothing, 1 << 20);
     let eviction_queue = EvictionQueue::new((evict::POLICIES[0].make)());
     let source = Source { records, path: Path::new("records"), space: &space };

@@ -117,8 +117,8 @@ impl Statements {
 
 /// What one of the two places certainly contains.
 #[derive(Debug, Default)]
-struct Said {
-    what: Statements,
+struct ListContent {
+    statements: Statements,
     /// Its lines.
     lines: String,
 }
@@ -128,7 +128,7 @@ struct Said {
 pub(crate) struct InvalidationList {
     lock: File,
     witness: Option<OriginAttribute>,
-    said: Mutex<Said>,
+    content: Mutex<ListContent>,
     /// Whether nothing more needs to be added: everything is invalidated already, or there is no means to record
     /// anything.
     given_up: AtomicBool,
@@ -153,29 +153,29 @@ impl InvalidationList {
             .filter(|line| !line.is_empty())
             .map(|line| parse(line).ok_or_else(|| line.to_owned()));
         let parsed: Result<Vec<_>, _> = lines.collect();
-        let mut said = Statements::default();
+        let mut statements = Statements::default();
         for what in parsed.iter().flatten() {
-            said.add(*what);
+            statements.add(*what);
         }
-        let parsed = parsed.map(|_| said.all().collect());
-        let said = Mutex::new(Said { what: said, lines: text });
+        let parsed = parsed.map(|_| statements.all().collect());
+        let content = Mutex::new(ListContent { statements, lines: text });
         let given_up = AtomicBool::new(false);
-        Ok((Self { lock, witness, said, given_up }, parsed))
+        Ok((Self { lock, witness, content, given_up }, parsed))
     }
 
     /// Adds to the list, durably; an error means that neither place accepted it, or that there is only room for
     /// [`Invalidation::All`].
     pub(crate) fn add(&self, what: Invalidation) -> io::Result<()> {
-        let mut said = self.said.lock();
-        let mut all = said.what.clone();
+        let mut content = self.content.lock();
+        let mut all = content.statements.clone();
         all.add(what);
-        if all == said.what {
+        if all == content.statements {
             return Ok(());
         }
         // Appended, so that a write that a power loss cut short loses nothing; and the statement that invalidates
         // everything always fits.
         let max = if what == Invalidation::All { LINES_BYTES_MAX } else { OTHERS_BYTES_MAX };
-        let mut lines = format!("{}{what}", said.lines);
+        let mut lines = format!("{}{what}", content.lines);
         if lines.len() > max {
             lines = all.text();
         }
@@ -184,7 +184,7 @@ impl InvalidationList {
         }
         self.write_lock_file(&lines)
             .or_else(|error| self.witness.as_ref().ok_or(error)?.write(lines.as_bytes()))?;
-        *said = Said { what: all, lines };
+        *content = ListContent { statements: all, lines };
         Ok(())
     }
 
@@ -200,8 +200,8 @@ impl InvalidationList {
 
     /// Empties the list, because the store has recorded its effect.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        let mut said = self.said.lock();
-        if said.lines.is_empty() {
+        let mut content = self.content.lock();
+        if content.lines.is_empty() {
             return Ok(());
         }
         if let Some(witness) = &self.witness {
@@ -209,7 +209,7 @@ impl InvalidationList {
         }
         self.lock.set_len(HEADER_BYTES)?;
         self.lock.sync_all()?;
-        *said = Said::default();
+        *content = ListContent::default();
         Ok(())
     }
 
@@ -264,13 +264,13 @@ mod tests {
             let text = lines.join("\n") + "\n";
             let file = lock_file(dir.path());
             file.write_all_at(&text.as_bytes()[..text.len() - cut.min(text.len())], 256).unwrap();
-            let (_, said) = InvalidationList::load(file, None, "id").unwrap();
+            let (_, parsed) = InvalidationList::load(file, None, "id").unwrap();
             let mut statements = Statements::default();
-            for what in said.iter().flatten() {
+            for what in parsed.iter().flatten() {
                 statements.add(*what);
             }
             let again: Option<Vec<_>> = statements.text().lines().map(parse).collect();
-            prop_assert_eq!(again, Some(said.unwrap_or_default()));
+            prop_assert_eq!(again, Some(parsed.unwrap_or_default()));
         }
     }
 

@@ -35,7 +35,7 @@ const TRY_AGAIN_MS: u64 = 1000;
 
 /// The contents of a mark.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Said {
+struct MarkContent {
     /// The host on which the cache was last mounted.
     host: String,
     /// Its directory there, as displayable text.
@@ -48,7 +48,7 @@ struct Said {
     origin_born_ns: u64,
 }
 
-impl Said {
+impl MarkContent {
     fn of(origin: &File, cache: &Path) -> io::Result<Self> {
         let (origin, dir) = (key_of(origin)?, key_of(&File::open(cache)?)?);
         Ok(Self {
@@ -64,10 +64,10 @@ impl Said {
     /// Parses the value of a mark on the origin with this key. Anyone who may write to the directory may have written
     /// it.
     fn parse(value: &[u8], origin: OriginKey) -> Option<Self> {
-        let said: Self = serde_json::from_slice(value).ok()?;
-        let is_plain = !format!("{}{}", said.host, said.cache).contains(char::is_control);
-        let is_of_it = (said.origin_inode, said.origin_born_ns) == (origin.inode, origin.born_ns);
-        (is_plain && is_of_it).then_some(said)
+        let mark: Self = serde_json::from_slice(value).ok()?;
+        let is_plain = !format!("{}{}", mark.host, mark.cache).contains(char::is_control);
+        let is_of_it = (mark.origin_inode, mark.origin_born_ns) == (origin.inode, origin.born_ns);
+        (is_plain && is_of_it).then_some(mark)
     }
 
     fn is_by(&self, cache: OriginKey) -> bool {
@@ -101,17 +101,17 @@ impl OriginMark {
     pub(super) fn open(origin: Option<&Path>, cache: &Path, cache_id: &str) -> Self {
         let opened = origin.map(|origin| -> io::Result<_> {
             let dir = File::open(origin)?;
-            let (key, said) = (key_of(&dir)?, Said::of(&dir, cache)?);
+            let (key, mark) = (key_of(&dir)?, MarkContent::of(&dir, cache)?);
             let attribute = OriginAttribute::new(dir, WHAT, cache_id)?;
             let found = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
-            let found = Said::parse(&found, key).filter(|found| {
+            let found = MarkContent::parse(&found, key).filter(|found| {
                 // If this is a copy, the original's mark stays.
-                (found.cache_inode, found.cache_born_ns) == (said.cache_inode, said.cache_born_ns)
+                (found.cache_inode, found.cache_born_ns) == (mark.cache_inode, mark.cache_born_ns)
             });
             Ok(Self {
                 attribute: Some(attribute),
-                mark: serde_json::to_vec(&said)?,
-                is_set: (found.as_ref() == Some(&said)).into(),
+                mark: serde_json::to_vec(&mark)?,
+                is_set: (found.as_ref() == Some(&mark)).into(),
                 changing: Mutex::new(Changing { is_there: found.is_some(), was_told: false }),
                 ..Self::default()
             })
@@ -183,7 +183,7 @@ impl OriginMark {
 #[derive(Debug)]
 struct Other {
     id: String,
-    said: Said,
+    mark: MarkContent,
     /// The directory that it marked.
     origin: PathBuf,
     attribute: OriginAttribute,
@@ -197,22 +197,22 @@ struct Other {
 pub fn check(origin: &Path, cache: &Path, is_coherent: impl Fn(&str) -> bool) -> Result<()> {
     let mut others = others(origin, cache)?;
     others.retain(|other| !is_coherent(&other.id));
-    let Some(Other { id, said, origin, .. }) = others.first() else { return Ok(()) };
-    let is_here = said.host == host();
-    let on_host = if is_here { String::new() } else { format!(" on {}", said.host) };
+    let Some(Other { id, mark, origin, .. }) = others.first() else { return Ok(()) };
+    let is_here = mark.host == host();
+    let on_host = if is_here { String::new() } else { format!(" on {}", mark.host) };
     let is_copy = identity_of(cache)?.is_some_and(|identity| identity.cache_id == *id);
-    let what = if is_copy { "of which this is a copy" } else { "which is not the one here" };
-    let remedy = if is_here && Path::new(&said.cache) == cache {
+    let what = if is_copy { "of which the one here is a copy" } else { "not the one here" };
+    let remedy = if is_here && Path::new(&mark.cache) == cache {
         "mount the device of that cache there first"
     } else {
-        "mount with that cache, which brings them to the origin"
+        "mount with that cache, which flushes its data to the origin"
     };
     Err(Error::invalid(
         format!(
-            "the origin {} may be older than what its cache has that was last in {}{on_host} (id {id}), {what}: it was not \
-             ended in order, or with dirty data",
+            "the origin {} may be out of date: a cache that was last used in {}{on_host} (id {id}), {what}, was killed or \
+             left with dirty data",
             origin.display(),
-            said.cache
+            mark.cache
         ),
         format!("{remedy}; if it is lost for good, go on without its bytes: --cache-lost"),
     ))
@@ -232,10 +232,10 @@ pub fn forget_others(
         Err(error) => return tracing::warn!("marks of other caches stay: {error}"),
     };
     lost.retain(|other| !known.contains(&other.id));
-    for Other { id, said, origin, attribute } in &lost {
+    for Other { id, mark, origin, attribute } in &lost {
         tracing::warn!(
             "going on without the bytes that only the cache {} (id {id}) has",
-            said.cache
+            mark.cache
         );
         if let Err(error) = attribute.clear_everywhere() {
             tracing::warn!("{}: the mark of that cache stays: {error}", origin.display());
@@ -246,8 +246,8 @@ pub fn forget_others(
     }
     // One that was thought lost may have begun since, and what was removed is then the mark that it made now.
     let returned = coherent().unwrap_or_else(|_| lost.iter().map(|lost| lost.id.clone()).collect());
-    for Other { id, said, origin, attribute } in &lost {
-        let restored = returned.contains(id).then(|| attribute.write(&serde_json::to_vec(said)?));
+    for Other { id, mark, origin, attribute } in &lost {
+        let restored = returned.contains(id).then(|| attribute.write(&serde_json::to_vec(mark)?));
         if let Some(Err(error)) = restored {
             tracing::warn!("{}: the mark of the cache {id} is missing: {error}", origin.display());
         }
@@ -269,7 +269,7 @@ fn others(origin: &Path, cache: &Path) -> Result<Vec<Other>> {
     let own = identity_of(cache)?.map(|identity| identity.cache_id);
     let dir = File::open(cache).and_then(|dir| key_of(&dir)).map_err(at())?;
     let real = fs::canonicalize(origin).map_err(Error::at(origin, "look at"))?;
-    let is_own = |other: &Other| own.as_ref() == Some(&other.id) && other.said.is_by(dir);
+    let is_own = |other: &Other| own.as_ref() == Some(&other.id) && other.mark.is_by(dir);
     let mut others = Vec::new();
     for path in real.ancestors() {
         let opened = match File::open(path) {
@@ -316,20 +316,20 @@ fn mark_of(dir: &File, path: &Path, id: &str) -> Result<Option<Other>> {
     // A longer one is not ours.
     let own = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
     let (of_users, is_believed) = attribute.read_of_users(MARK_BYTES_MAX).unwrap_or_default();
-    let by_users = Said::parse(&of_users, key);
-    let said = Said::parse(&own, key).or_else(|| {
-        let said = by_users?;
+    let by_users = MarkContent::parse(&of_users, key);
+    let mark = MarkContent::parse(&own, key).or_else(|| {
+        let mark = by_users?;
         if !is_believed {
             tracing::warn!(
                 "{}: if a user who may write there is right, the cache {} on {} has newer bytes",
                 path.display(),
-                said.cache,
-                said.host
+                mark.cache,
+                mark.host
             );
         }
-        is_believed.then_some(said)
+        is_believed.then_some(mark)
     });
-    Ok(said.map(|said| Other { id: id.to_owned(), said, origin: path.to_owned(), attribute }))
+    Ok(mark.map(|mark| Other { id: id.to_owned(), mark, origin: path.to_owned(), attribute }))
 }
 
 fn key_of(dir: &File) -> io::Result<OriginKey> {
@@ -383,7 +383,7 @@ mod tests {
         let name = crate::identity::CACHE_FILE;
         fs::copy(sides.cache.path().join(name), copy.path().join(name)).unwrap();
         let refused = sides.check(copy.path()).unwrap_err().to_string();
-        assert!(refused.contains("of which this is a copy"), "{refused}");
+        assert!(refused.contains("of which the one here is a copy"), "{refused}");
         sides.owner(copy.path()).mark().clear();
         sides.check(copy.path()).unwrap_err();
         sides.check(sides.cache.path()).unwrap();

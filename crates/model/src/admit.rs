@@ -21,7 +21,7 @@ pub(crate) use sla::Sla;
 pub(crate) use unconditional::Unconditional;
 
 use crate::cost::Cost;
-use crate::cost::sla::Mode;
+use crate::cost::sla::Formulas;
 use crate::layout::{CacheGeometry, Layout};
 pub use crate::policy::UnknownPolicy;
 use crate::profile::DeviceProfile;
@@ -219,16 +219,16 @@ pub const POLICIES: &[Policy] = &[
     },
     Policy {
         name: "sla",
-        doc: "the cost model of SLA-Cache, in the default reading",
+        doc: "the cost model of SLA-Cache, with repaired formulas",
         compared: true,
-        make: |setting| Box::new(Sla::new(setting, Mode::Spec)),
+        make: |setting| Box::new(Sla::new(setting, Formulas::Repaired)),
     },
     Policy {
         name: "sla-paper",
         doc: "the cost model of SLA-Cache with its formulas as printed",
         // For comparisons with the papers.
         compared: false,
-        make: |setting| Box::new(Sla::new(setting, Mode::Paper)),
+        make: |setting| Box::new(Sla::new(setting, Formulas::AsPrinted)),
     },
     Policy {
         name: "s4d",

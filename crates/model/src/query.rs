@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_examples_of_the_spec() {
+    fn worked_layout_examples() {
         asked(
             r#"{"query":"layout.uniform","f":65536,"r":131072,"str":65536,"M":8}"#,
             &json!({"m":2,"s_m":65536,"per_server":[
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sla_example_of_the_spec() {
+    fn a_worked_example_of_the_sla_cost() {
         let line = r#"{"query":"cost.sla","mode":"spec","f":0,"r":8192,"str":65536,"M":8,"N":4,"p":1,"g":2,"alpha_H_ps":1000,"beta_H_ps_per_byte":2,"alpha_S_ps":10,"beta_S_ps_per_byte":1}"#;
         let said = answer(line).expect("an answer");
         assert_eq!(said["H"]["m"], 1);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tier_example_of_the_spec() {
+    fn a_worked_example_of_a_tier_replay() {
         let said = answer(
             r#"{"query":"tier.replay","policy":"heuristic","capacity":100,"sizes":{"F1":20,"F2":40,"F3":9,"F4":40},"refs":["F1","F2","F3","F4","F3","F1","F2","F4","F3"]}"#,
         )

@@ -404,7 +404,7 @@ macro_rules! stories {
             pub(super) fn moves() {
                 let tier = Tier::new();
                 let other = spawn(&tier, |tier| tier.use_file(1));
-                let mover = spawn(&tier, |tier| {
+                let moving = spawn(&tier, |tier| {
                     for _ in 0..2 {
                         tier.use_file(0);
                         // As `Executor::demote`.
@@ -412,7 +412,7 @@ macro_rules! stories {
                         assert!(!tier.is_open(0), "it is closed, and cannot be moved");
                     }
                 });
-                other.join().and(mover.join()).expect("both end");
+                other.join().and(moving.join()).expect("both end");
             }
 
             /// Closes that nobody asks for are noted by the thread, which ends where nothing is closed for a while.

@@ -13,6 +13,7 @@ mod backpressure;
 mod bell;
 mod changes;
 mod closes;
+mod listings;
 mod own_session;
 mod pending_syncs;
 mod queue;

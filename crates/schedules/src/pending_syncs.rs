@@ -48,7 +48,7 @@ macro_rules! stories {
             pub(super) fn moves_and_fsyncs() {
                 let shared: Arc<(PendingSyncs, tiers::Tiers, Mutex<(usize, usize)>)> =
                     Arc::default();
-                let mover = {
+                let moving = {
                     let shared = Arc::clone(&shared);
                     shuttle::thread::spawn(move || {
                         let (pending, tiers, last) = &*shared;
@@ -76,7 +76,7 @@ macro_rules! stories {
                         }
                     })
                 });
-                mover.join().expect("it ends");
+                moving.join().expect("it ends");
                 for program in programs {
                     program.join().expect("it ends");
                 }

@@ -69,7 +69,7 @@ struct CommandProgress<'a> {
 }
 
 /// One pass over the files of a command.
-struct Turn<'a, 'b> {
+struct Pass<'a, 'b> {
     /// All files of the command.
     asked: &'a FxHashSet<u64>,
     told: &'a Mutex<CommandProgress<'b>>,
@@ -77,7 +77,7 @@ struct Turn<'a, 'b> {
     is_last: bool,
 }
 
-impl Turn<'_, '_> {
+impl Pass<'_, '_> {
     /// Reports that so many more bytes were copied; says whether to go on.
     fn tell(&self, path: &Path, copied: u64) -> ControlFlow<()> {
         let mut told = self.told.lock();
@@ -270,8 +270,8 @@ impl MoveCommands<'_> {
         });
         let mut left = VecDeque::from(files);
         for again in (0..TRIES).rev() {
-            let turn = Turn { asked: &asked, told: &told, is_last: again == 0 };
-            left = self.one_turn(left, &turn);
+            let pass = Pass { asked: &asked, told: &told, is_last: again == 0 };
+            left = self.one_pass(left, &pass);
             if left.is_empty() || told.lock().stops {
                 break;
             }
@@ -285,10 +285,10 @@ impl MoveCommands<'_> {
     }
 
     /// Moves files, small ones several at a time; returns those that are busy, or were left because of a stop.
-    fn one_turn(
+    fn one_pass(
         &self,
         left: VecDeque<SelectedFile>,
-        turn: &Turn<'_, '_>,
+        pass: &Pass<'_, '_>,
     ) -> VecDeque<SelectedFile> {
         let first: Vec<u64> = left.iter().take(PARALLEL_MAX).map(|file| file.size).collect();
         // To an SSD without room for all, one by one: the next file must see the room that was made for this one.
@@ -298,11 +298,11 @@ impl MoveCommands<'_> {
         let work = || {
             loop {
                 let Some(file) = left.lock().pop_front() else { break };
-                if turn.tell(&file.path, 0).is_break() {
+                if pass.tell(&file.path, 0).is_break() {
                     left.lock().push_front(file);
                     break;
                 }
-                if let Some(file) = self.one(file, turn) {
+                if let Some(file) = self.one(file, pass) {
                     busy.lock().push_back(file);
                 }
             }
@@ -320,32 +320,32 @@ impl MoveCommands<'_> {
     }
 
     /// Moves one file. A busy file is returned for a retry, unless this is the last pass.
-    fn one(&self, file: SelectedFile, turn: &Turn<'_, '_>) -> Option<SelectedFile> {
+    fn one(&self, file: SelectedFile, pass: &Pass<'_, '_>) -> Option<SelectedFile> {
         if let Some(why) = self.why_it_stays(&file) {
-            turn.skip(file, why.to_owned());
+            pass.skip(file, why.to_owned());
             return None;
         }
-        if self.tier == SSD && !self.make_room(&file, turn.asked) {
+        if self.tier == SSD && !self.make_room(&file, pass.asked) {
             self.executor.history.not_moved(file.inode.0, NO_ROOM);
-            turn.skip(file, NO_ROOM.to_owned());
+            pass.skip(file, NO_ROOM.to_owned());
             return None;
         }
         let (what, ends) = ((file.inode, file.size), (&file.place, self.tier));
-        let goes_on = &mut |copied| turn.tell(&file.path, copied);
+        let goes_on = &mut |copied| pass.tell(&file.path, copied);
         let moved = self.executor.move_file(&file.name, what, ends, goes_on);
         let reason = match moved {
             Ok(Moved::Done(_)) => {
-                let report = &mut turn.told.lock().report;
+                let report = &mut pass.told.lock().report;
                 report.files += 1;
                 report.bytes = report.bytes.saturating_add(file.size);
                 return None;
             }
             Ok(Moved::Already) => {
-                turn.told.lock().report.already_files += 1;
+                pass.told.lock().report.already_files += 1;
                 return None;
             }
             Ok(Moved::Gone) => return None,
-            Ok(Moved::Busy) if !turn.is_last => {
+            Ok(Moved::Busy) if !pass.is_last => {
                 self.mend(&file);
                 return Some(file);
             }
@@ -353,7 +353,7 @@ impl MoveCommands<'_> {
             Err(error) if error.is_full() => NO_ROOM.to_owned(),
             Err(error) => error.to_string(),
         };
-        turn.skip(file, reason);
+        pass.skip(file, reason);
         None
     }
 

@@ -39,7 +39,7 @@ pub(super) struct Plan {
 }
 
 /// What jobs conclude from an open.
-pub(super) struct Followed {
+pub(super) struct FollowedOpen {
     /// Announced references after it, if it is a job's own use of the file.
     pub(super) ahead: Option<Ahead>,
     /// Paths of announced files that were skipped: they may leave earlier, which [`Planner::changed`] must be told.
@@ -243,7 +243,7 @@ impl Planner {
     }
 
     /// Tells jobs that thread `by` opens or creates a file with these paths (at least one).
-    pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> Followed {
+    pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> FollowedOpen {
         let opener = self.openers.of_thread(by, self.clock.instant());
         let (passed, ahead) = {
             let mut jobs = self.jobs.lock();
@@ -254,7 +254,7 @@ impl Planner {
         if passed.untrusted {
             self.changed_for_many();
         }
-        Followed { ahead, skipped: passed.skipped }
+        FollowedOpen { ahead, skipped: passed.skipped }
     }
 
     /// Whether any jobs are announced.

@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 use crate::error::Error;
 use crate::request::{Op, Source};
 use crate::writer::Writer;
-use slot::{Served, Slot};
+use slot::{ServedRequest, Slot};
 use writing::Writing;
 
 /// How often the writer checks buffers that are less than half full.
@@ -176,7 +176,7 @@ impl Recorder {
         };
         if length > 0 {
             let start_ns = begun.start_ns();
-            let served = Served { start_ns, took_ns, offset, length, file, by, op };
+            let served = ServedRequest { start_ns, took_ns, offset, length, file, by, op };
             if slot.push(served)
                 && let Some(writer) = self.shared.writer.get()
             {

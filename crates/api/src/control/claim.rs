@@ -87,7 +87,7 @@ struct ClaimReport {
 
 /// A directory that another process uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct DirectoryInUse {
     /// The directory that was asked for.
     pub wanted: PathBuf,
     /// The cache that it was asked for with.
@@ -107,7 +107,7 @@ pub struct Taken {
 impl Claim {
     /// Claims directories, or reports which process uses one. Starts no thread: until [`Claim::answer`] is called,
     /// processes that ask wait for a second.
-    pub fn take(request: &ClaimRequest<'_>) -> Result<Self, Taken> {
+    pub fn take(request: &ClaimRequest<'_>) -> Result<Self, DirectoryInUse> {
         let (nonce, deadline) = (nonce(), Instant::now() + TRIES * ANSWER_TIMEOUT);
         for tried in 1.. {
             let (claim, above) = Self::begin(request, nonce);
@@ -148,7 +148,7 @@ impl Claim {
         request: &ClaimRequest<'_>,
         above: &[Vec<Ancestor>],
         deadline: Instant,
-    ) -> Result<Self, Other> {
+    ) -> Result<Self, OtherClaim> {
         loop {
             let mut about = request.dirs.iter().zip(above);
             let found = about.find_map(|(dir, above)| self.find_other(dir, above));
@@ -158,7 +158,7 @@ impl Claim {
             }
             let taken = other.ask();
             if taken.answers {
-                return Err(Other::Known(taken));
+                return Err(OtherClaim::Known(taken));
             }
             thread::sleep(LOOK_AGAIN_AFTER);
         }
@@ -228,7 +228,7 @@ impl Claim {
     }
 
     /// Another process that uses `dir`, or a directory above or below it.
-    fn find_other(&self, dir: &Path, above: &[Ancestor]) -> Option<Other> {
+    fn find_other(&self, dir: &Path, above: &[Ancestor]) -> Option<OtherClaim> {
         let own = above.first()?;
         let entries = names::all().unwrap_or_else(|error| {
             tracing::warn!("cannot see whether others use {}: {error}", dir.display());
@@ -251,33 +251,33 @@ impl Claim {
             let claimant = Claimant { peer, stream };
             if write_permission::may_change(&claimant.peer, way) {
                 let asked = (dir.to_owned(), self.cache.clone());
-                return Some(Other::Claimant { nonce: entry.nonce, asked, claimant });
+                return Some(OtherClaim::Claimant { nonce: entry.nonce, asked, claimant });
             }
             other_users.add(entry.kind, meets, claimant);
         }
-        other_users.user_of_one_below(dir, &self.cache).map(Other::Known)
+        other_users.user_of_one_below(dir, &self.cache).map(OtherClaim::Known)
     }
 }
 
 /// A claim that excludes another.
-enum Other {
+enum OtherClaim {
     /// Its process was not asked yet; `asked` has the directory and the cache of the claim that it excludes.
     Claimant {
         nonce: u64,
         asked: (PathBuf, PathBuf),
         claimant: Claimant,
     },
-    Known(Taken),
+    Known(DirectoryInUse),
 }
 
-impl Other {
+impl OtherClaim {
     /// Whether this claim gives way to the claim `nonce`, if it is also just beginning.
     fn gives_way_to(&self, nonce: u64) -> bool {
         matches!(self, Self::Claimant { nonce: own, .. } if nonce < *own)
     }
 
     /// What its process reports, within [`ANSWER_TIMEOUT`]; at once if it gives the claim up.
-    fn ask(self) -> Taken {
+    fn ask(self) -> DirectoryInUse {
         match self {
             Self::Known(taken) => taken,
             Self::Claimant { asked: (dir, cache), claimant, .. } => {
@@ -288,12 +288,12 @@ impl Other {
     }
 }
 
-fn taken((dir, cache): (&Path, &Path), peer: &UCred, told: Option<ClaimReport>) -> Taken {
+fn taken((dir, cache): (&Path, &Path), peer: &UCred, told: Option<ClaimReport>) -> DirectoryInUse {
     let answers = told.is_some();
     let told = told.unwrap_or_default();
     let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
     let (wanted, wanted_cache) = (dir.to_owned(), cache.to_owned());
-    Taken { wanted, wanted_cache, dir: told.dir, cache: told.cache, pid, uid, answers }
+    DirectoryInUse { wanted, wanted_cache, dir: told.dir, cache: told.cache, pid, uid, answers }
 }
 
 impl Drop for Claim {

@@ -87,7 +87,7 @@ impl MountAccess for Directly {
 
 /// How far a path can be followed without accessing one of our mounts.
 #[derive(Debug, PartialEq, Eq)]
-enum Followed {
+enum FollowedPath {
     /// To its end.
     Whole(PathBuf),
     /// To this mount, with the rest of the path.
@@ -108,8 +108,8 @@ impl MountedPath {
         let followed =
             follow(&table, &absolute, access).map_err(|error| not_followed(path, error))?;
         let (line, rest) = match followed {
-            Followed::Whole(whole) => return Self::off_mounts(&table, path, &whole, access),
-            Followed::Mount(line, rest) => (line, rest),
+            FollowedPath::Whole(whole) => return Self::off_mounts(&table, path, &whole, access),
+            FollowedPath::Mount(line, rest) => (line, rest),
         };
         let mountpoint = line.point.clone();
         let (socket, user) = socket_of(&line, access)?.ok_or_else(|| not_ours(path))?;
@@ -226,8 +226,8 @@ impl MountedPath {
 fn socket_of_tiers(table: &[u8], root: &Path, access: &dyn MountAccess) -> Option<PathBuf> {
     let of_tier = |tier: &Path| {
         let private = match follow(table, &tier.join(PRIVATE), access).ok()? {
-            Followed::Whole(private) => private,
-            Followed::Mount(..) => return None,
+            FollowedPath::Whole(private) => private,
+            FollowedPath::Mount(..) => return None,
         };
         Some(private.join(SOCKET_NAME)).filter(|socket| is_there(table, socket, access))
     };
@@ -279,7 +279,7 @@ pub fn mountpoint_over(dir: &Path, access: &dyn MountAccess) -> Option<PathBuf> 
 /// Our topmost mount at `path`, whether or not its process responds.
 pub fn mountpoint_at(path: &Path, access: &dyn MountAccess) -> Option<PathBuf> {
     match follow(&mount::table().ok()?, &std::path::absolute(path).ok()?, access).ok()? {
-        Followed::Mount(line, rest) if rest.as_os_str().is_empty() => Some(line.point),
+        FollowedPath::Mount(line, rest) if rest.as_os_str().is_empty() => Some(line.point),
         _ => None,
     }
 }
@@ -306,7 +306,7 @@ pub fn dead_mount(path: &Path, access: &dyn MountAccess) -> Result<Option<PathBu
     let table = mount::table()?;
     let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
     let (line, rest) = match follow(&table, &absolute, access) {
-        Ok(Followed::Mount(line, rest)) => (line, rest),
+        Ok(FollowedPath::Mount(line, rest)) => (line, rest),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             return Err(not_followed(path, error));
         }
@@ -333,10 +333,10 @@ pub fn check_answers(path: &Path, access: &dyn MountAccess) -> Result<()> {
     // An empty path, as in `PATH=:/bin`, leads nowhere.
     let Ok(absolute) = std::path::absolute(path) else { return Ok(()) };
     let answer = match follow(&mount::table()?, &absolute, access) {
-        Ok(Followed::Mount(line, _)) => socket_of(&line, access).and_then(|_| {
+        Ok(FollowedPath::Mount(line, _)) => socket_of(&line, access).and_then(|_| {
             wait_for_path(&absolute, access).map_err(|error| unresolved(path, error))
         }),
-        Ok(Followed::Whole(_)) => Ok(()),
+        Ok(FollowedPath::Whole(_)) => Ok(()),
         Err(error) => Err(not_followed(path, error)),
     };
     // Other errors are reported when the path is used.
@@ -345,7 +345,7 @@ pub fn check_answers(path: &Path, access: &dyn MountAccess) -> Result<()> {
 
 /// Follows links and `..` as the kernel does, up to the first mount of ours. Anything on file systems with other
 /// servers is examined through `access`.
-fn follow(table: &[u8], path: &Path, access: &dyn MountAccess) -> io::Result<Followed> {
+fn follow(table: &[u8], path: &Path, access: &dyn MountAccess) -> io::Result<FollowedPath> {
     let mut at = PathBuf::from("/");
     let mut left: VecDeque<OsString> = parts(path).collect();
     let mut links = 0;
@@ -357,7 +357,7 @@ fn follow(table: &[u8], path: &Path, access: &dyn MountAccess) -> io::Result<Fol
                 let next = at.join(name);
                 match MountLine::on(table, &next) {
                     Some(line) if line.is_ours() => {
-                        return Ok(Followed::Mount(line, left.into_iter().collect()));
+                        return Ok(FollowedPath::Mount(line, left.into_iter().collect()));
                     }
                     Some(line) if line.has_server() => wait_for(&next, access)?,
                     _ => {}
@@ -381,7 +381,7 @@ fn follow(table: &[u8], path: &Path, access: &dyn MountAccess) -> io::Result<Fol
             _ => {}
         }
     }
-    Ok(Followed::Whole(at))
+    Ok(FollowedPath::Whole(at))
 }
 
 /// Waits until all servers of file systems on the way to `path` respond, and the last one at its end.

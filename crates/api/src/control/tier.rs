@@ -242,14 +242,14 @@ pub struct MoveNow {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     /// Of files on the SSD.
-    pub on_ssd: Served,
+    pub on_ssd: ReadsAndWrites,
     /// Of files on lower tiers, served in place.
-    pub in_place: Served,
+    pub in_place: ReadsAndWrites,
 }
 
 /// Reads and writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Served {
+pub struct ReadsAndWrites {
     /// Reads.
     pub reads: u64,
     /// Bytes that they returned.

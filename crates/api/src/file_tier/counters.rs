@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::control::tier::{Moved, Opens, Requests, Served};
+use crate::control::tier::{Moved, Opens, ReadsAndWrites, Requests};
 
 /// Counters that only grow.
 #[derive(Debug, Default)]
@@ -34,8 +34,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn served(&self) -> Served {
-        Served {
+    fn served(&self) -> ReadsAndWrites {
+        ReadsAndWrites {
             reads: self.reads.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),
             writes: self.writes.load(Relaxed),

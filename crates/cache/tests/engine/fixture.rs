@@ -19,7 +19,7 @@ use halocline_storage::device::{Device, Directory};
 use halocline_vfs::{Caller, Engine, Maker, SetAttr};
 use tempfile::TempDir;
 
-use crate::small::SmallDevice;
+use crate::limited_device::LimitedDevice;
 use crate::volatile::{Pages, VolatileDevice};
 
 /// The caller of every request.
@@ -150,7 +150,7 @@ impl Fixture {
         };
         let limited = |below| -> Arc<dyn Device> {
             match self.origin_limit {
-                Some(limit) => Arc::new(SmallDevice::new(below, self.origin.path(), limit)),
+                Some(limit) => Arc::new(LimitedDevice::new(below, self.origin.path(), limit)),
                 None => below,
             }
         };

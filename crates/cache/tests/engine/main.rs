@@ -1,32 +1,32 @@
 //! The extent engine as a whole, over real directories and devices that fail or wait on demand.
 
-mod age;
-mod behind;
 mod binding;
 mod busy;
 mod canary;
 mod conflicts;
 mod empty;
+mod external_changes;
 mod faults;
 mod fills;
 mod fixture;
 mod flips;
+mod flush_age;
 mod full_origin;
 mod holes;
 mod idle;
 mod kills;
+mod limited_device;
 mod limits;
-mod lost;
+mod lost_device;
 mod panics;
 mod plain_records;
 mod power;
-mod reach;
 mod reference;
 mod requests;
 mod saved_conflicts;
 mod schedules;
-mod small;
 mod store_failure;
 mod times;
 mod truth;
+mod unreadable_origin;
 mod volatile;

@@ -67,7 +67,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         args.place.check_servers(&plan, &origin)?;
         let (files, missing) = args.place.look(&origin, &wishes)?;
         relayout::check_space(&origin, &files).map_err(Failure::refused)?;
-        return report(args, &plan, &origin, &Done { files, missing, cleared: false });
+        return report(args, &plan, &origin, &ApplyResult { files, missing, cleared: false });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
@@ -87,7 +87,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     for file in &mut files {
         file.used = relayout::used(origin, file)?;
     }
-    report(args, &plan, origin, &Done { files, missing, cleared })
+    report(args, &plan, origin, &ApplyResult { files, missing, cleared })
 }
 
 /// The first signal that would have ended this process; the next one does.
@@ -193,7 +193,7 @@ fn move_one(
 }
 
 /// What was done, or would be.
-struct Done {
+struct ApplyResult {
     files: Vec<LayoutChange>,
     /// Files that were left out.
     missing: Vec<PathBuf>,
@@ -201,8 +201,8 @@ struct Done {
     cleared: bool,
 }
 
-fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &Done) -> Outcome {
-    let Done { files, missing, cleared } = done;
+fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) -> Outcome {
+    let ApplyResult { files, missing, cleared } = done;
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
     let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);

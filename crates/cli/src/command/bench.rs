@@ -5,7 +5,7 @@
 //! - [`content`]: bytes that show where they belong;
 //! - [`worker`]: one process of a run; [`worker_processes`]: all of them, from the parent's side;
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
-//! - [`attention`]: signals and progress while a case runs;
+//! - [`case_progress`]: signals and progress while a case runs;
 //! - [`bare_origin`]: the origin after the run, compared byte by byte;
 //! - [`scratch`]: the directories of a benchmark and their removal; [`scratch_dir`]: what killed benchmarks leave of
 //!   them;
@@ -22,9 +22,9 @@
 
 mod admission;
 mod advise;
-mod attention;
 mod bare_origin;
 mod case;
+mod case_progress;
 mod cluster;
 pub(super) mod content;
 mod ior;
@@ -53,11 +53,11 @@ use crate::failure::{Failure, Outcome};
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum BenchCommand {
     Ior(Box<ior::IorArgs>),
     Cluster(Box<cluster::ClusterBenchArgs>),
     Tier(tier::TierArgs),
@@ -72,14 +72,14 @@ enum What {
 /// Measures.
 pub(crate) fn execute(args: &BenchArgs) -> Outcome {
     match &args.what {
-        What::Ior(args) => ior::execute(args),
-        What::Cluster(args) => cluster::execute(args),
-        What::Tier(args) => tier::execute(args),
-        What::Admission(args) => admission::execute(args),
-        What::Advise(args) => advise::execute(args),
-        What::Layout(args) => layout::execute(args),
-        What::Metadata(args) => metadata::execute(args),
-        What::Worker(args) => worker::execute(args),
+        BenchCommand::Ior(args) => ior::execute(args),
+        BenchCommand::Cluster(args) => cluster::execute(args),
+        BenchCommand::Tier(args) => tier::execute(args),
+        BenchCommand::Admission(args) => admission::execute(args),
+        BenchCommand::Advise(args) => advise::execute(args),
+        BenchCommand::Layout(args) => layout::execute(args),
+        BenchCommand::Metadata(args) => metadata::execute(args),
+        BenchCommand::Worker(args) => worker::execute(args),
     }
 }
 

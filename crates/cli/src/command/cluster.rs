@@ -29,26 +29,26 @@ use crate::options::ConfigArgs;
 use crate::print::{say, tell};
 use crate::text;
 
-/// See which nodes cache an origin and what they hold, and end what those left that are gone
+/// List the nodes that cache an origin and what they hold; recover or forget a node that is gone
 #[derive(Debug, Args)]
 pub(crate) struct ClusterCommand {
     #[command(subcommand)]
-    what: What,
+    what: ClusterSubcommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ClusterSubcommand {
     /// List the nodes
     Nodes(AskArgs),
-    /// Say what the store of tokens says: its nodes, and how much each holds and waits for
+    /// Show the state of the token store: its nodes, and how much each holds and waits for
     Status(AskArgs),
-    /// Say who holds and who waits for which bytes of a file
+    /// Show which nodes hold, or wait for, which bytes of a file
     Tokens(report::TokensArgs),
-    /// Look for what does not fit together; without --repair nothing is changed
+    /// Check tokens, or the names of a shared file tier, for inconsistencies; nothing is changed without --repair
     Fsck(FsckArgs),
     /// Move the files on a node's SSD of a shared file tier to the shared disk, before the node leaves
     Drain(drain::DrainArgs),
-    /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
+    /// Flush what a node that is gone left dirty on its cache, which this machine must reach, and end its session
     Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
     Forget(ForgetArgs),
@@ -67,7 +67,7 @@ struct AskArgs {
 /// What is checked: the tokens of an origin, or the names of a shared file tier.
 #[derive(Debug, Args)]
 struct FsckArgs {
-    /// The origin, if it is one's tokens
+    /// The origin whose tokens are checked
     #[arg(required_unless_present = "tier", conflicts_with = "tier")]
     origin: Option<PathBuf>,
     /// The store, as the mounts have it
@@ -79,7 +79,7 @@ struct FsckArgs {
     /// Where the SSDs of other nodes are reached here: a path with `{node}` in place of a node's name
     #[arg(long, value_name = "PATTERN", requires = "tier")]
     peers: Option<String>,
-    /// Put in order what differs, and build the names from the disks if the store may have forgotten some; no node may be mounted
+    /// Repair what differs, and build the names again from the disks if the store may have forgotten some; no node may be mounted
     #[arg(long, requires = "tier")]
     repair: bool,
     /// The tier was this machine's alone: it becomes that of the node NAME, without a byte being copied
@@ -110,7 +110,7 @@ struct EndArgs {
     store: StoreArgs,
     /// The node
     node: String,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(long)]
     dry_run: bool,
     /// Answer in JSON
@@ -120,19 +120,19 @@ struct EndArgs {
 
 /// A session that was brought to an end, or would be.
 #[derive(Debug, Serialize)]
-struct Ended {
+struct EndedSession {
     session: Session,
     node: String,
     /// Whether it is ended now.
     #[serde(rename = "is_ended")]
     is_done: bool,
     #[serde(flatten)]
-    what: How,
+    what: SessionEnd,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum How {
+enum SessionEnd {
     Recovered { cache: PathBuf, bytes: u64 },
     Forgotten { files: Vec<String>, is_complete: bool },
 }
@@ -149,13 +149,13 @@ struct ForgetArgs {
 /// Does it.
 pub(crate) fn execute(args: &ClusterCommand) -> Outcome {
     match &args.what {
-        What::Nodes(args) => nodes(args),
-        What::Status(args) => report::status(args),
-        What::Tokens(args) => report::tokens(args),
-        What::Fsck(args) => fsck(args),
-        What::Drain(args) => drain::execute(args),
-        What::Recover(args) => recover(args),
-        What::Forget(args) => forget(args),
+        ClusterSubcommand::Nodes(args) => nodes(args),
+        ClusterSubcommand::Status(args) => report::status(args),
+        ClusterSubcommand::Tokens(args) => report::tokens(args),
+        ClusterSubcommand::Fsck(args) => fsck(args),
+        ClusterSubcommand::Drain(args) => drain::execute(args),
+        ClusterSubcommand::Recover(args) => recover(args),
+        ClusterSubcommand::Forget(args) => forget(args),
     }
 }
 
@@ -207,7 +207,7 @@ fn gone(nodes: Vec<Node>, name: &str) -> Result<Vec<Node>, Failure> {
     let gone: Vec<Node> = named.into_iter().filter(|node| state(node) == "is gone").collect();
     if gone.is_empty() {
         return Err(Failure::refused(format!(
-            "{} is there: its lease runs; unmount it on its node, or wait until its lease is over",
+            "{} is alive, its lease runs; unmount it on its node, or wait until its lease has expired",
             text::line(name)
         )));
     }
@@ -227,7 +227,12 @@ fn recover(args: &RecoverArgs) -> Outcome {
         let node_session = node.session;
         let ended = |is_done: bool, bytes: u64| {
             let (cache, node) = (cache.clone(), name.clone());
-            Ended { session: node_session, node, is_done, what: How::Recovered { cache, bytes } }
+            EndedSession {
+                session: node_session,
+                node,
+                is_done,
+                what: SessionEnd::Recovered { cache, bytes },
+            }
         };
         let name = text::line(name);
         if *dry_run {
@@ -304,10 +309,10 @@ fn forget(args: &ForgetArgs) -> Outcome {
         for lost in &lost {
             tell!("{lost}: what {name} wrote last may be lost");
         }
-        let what = How::Forgotten { files: lost, is_complete };
+        let what = SessionEnd::Forgotten { files: lost, is_complete };
         let node_name = args.node.clone();
         let is_done = !args.dry_run;
-        done.push(Ended { session: node.session, node: node_name, is_done, what });
+        done.push(EndedSession { session: node.session, node: node_name, is_done, what });
         if !is_complete {
             tell!(
                 "any other file: the store does not know all that {name} held, because it was restarted or lost data, or \

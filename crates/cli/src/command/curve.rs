@@ -10,7 +10,7 @@ use halocline_trace::{Reader, Request};
 use plotters::prelude::*;
 use serde::Serialize;
 
-use crate::command::bench::plot::{Drawn, colour, count};
+use crate::command::bench::plot::{DrawResult, colour, count};
 use crate::failure::Failure;
 use crate::reading;
 use crate::text;
@@ -189,7 +189,7 @@ impl Curve {
     }
 
     /// As a picture.
-    pub(crate) fn draw(&self, out: &mut String) -> Drawn {
+    pub(crate) fn draw(&self, out: &mut String) -> DrawResult {
         let root = SVGBackend::with_string(out, (720, 420)).into_drawing_area();
         root.fill(&WHITE)?;
         let [first, last] = [self.points.first(), self.points.last()]

@@ -35,11 +35,11 @@ const LIST_BYTES_MAX: u64 = 4 << 30;
 #[derive(Debug, Args)]
 pub(crate) struct JobsArgs {
     #[command(subcommand)]
-    what: What,
+    what: JobsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum JobsCommand {
     /// Announce the job that a JSON file describes (docs/JOBS.md)
     Add {
         /// The job file
@@ -96,11 +96,11 @@ struct On {
 /// Does it.
 pub(crate) fn execute(args: &JobsArgs) -> Outcome {
     match &args.what {
-        What::Add { file, on } => ask(on, JobChange::Add(read(file)?)),
-        What::List { on } => ask(on, JobChange::List),
-        What::Remove { name, on } => ask(on, JobChange::Remove(name.clone())),
-        What::Run { name, on, command } => run(name, on, command),
-        What::Make { name, list, mountpoint } => make(name, list, mountpoint.as_deref()),
+        JobsCommand::Add { file, on } => ask(on, JobChange::Add(read(file)?)),
+        JobsCommand::List { on } => ask(on, JobChange::List),
+        JobsCommand::Remove { name, on } => ask(on, JobChange::Remove(name.clone())),
+        JobsCommand::Run { name, on, command } => run(name, on, command),
+        JobsCommand::Make { name, list, mountpoint } => make(name, list, mountpoint.as_deref()),
     }
 }
 

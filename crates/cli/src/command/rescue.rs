@@ -51,7 +51,7 @@ pub(crate) struct RescueArgs {
     /// may be older than what programs wrote, and nothing leaves the cache
     #[arg(long)]
     salvage: bool,
-    /// Only say what would be saved, and change nothing
+    /// Only print what would be saved, and change nothing
     #[arg(long)]
     dry_run: bool,
     /// Answer in JSON
@@ -98,7 +98,7 @@ struct Lost {
 
 /// What was done.
 #[derive(Debug, Serialize)]
-struct Done {
+struct RescueResult {
     dry_run: bool,
     /// What is wrong with the records, if `--salvage` found them damaged: what was saved may be old.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,10 +147,14 @@ pub(crate) fn execute(args: &RescueArgs) -> Outcome {
     Err(Failure::dirty_left(format!("{bytes} dirty bytes stay on the cache {dir}")))
 }
 
-fn rescue(cache: &OfflineCache, to: Option<&PrivateDir>, args: &RescueArgs) -> Result<Done> {
+fn rescue(
+    cache: &OfflineCache,
+    to: Option<&PrivateDir>,
+    args: &RescueArgs,
+) -> Result<RescueResult> {
     let lost = cache.recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0);
     let lost = lost.map(|lost| Lost { path: lost.path.clone(), dirty_bytes: lost.dirty_bytes });
-    let mut done = Done {
+    let mut done = RescueResult {
         dry_run: args.dry_run,
         damage: cache.recovery.damage.clone(),
         rescued_bytes: 0,
@@ -302,7 +306,7 @@ fn rescued(file: &FileRecord, saved: Option<String>, sound: &[ByteRange]) -> Res
     Rescued { path: file.path.clone(), bytes, saved, extents: extents(sound) }
 }
 
-fn tell(done: &Done, to: &Path, salvage: bool) {
+fn tell(done: &RescueResult, to: &Path, salvage: bool) {
     if let Some(damage) = &done.damage {
         say!("the cache's records are damaged: {}", text::line(damage));
         say!("what follows may be older than what programs wrote, and not all of it");

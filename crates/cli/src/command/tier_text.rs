@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use halocline_api::config::Copies;
-use halocline_api::control::tier::{CopiesStatus, Moved, Served};
+use halocline_api::control::tier::{CopiesStatus, Moved, ReadsAndWrites};
 use halocline_api::control::{
     FileExplanation, FileInfo, Health, JobInfo, MountedPath, Status, TierStatus,
 };
@@ -193,7 +193,7 @@ fn copies(lines: &mut Vec<(&'static str, String)>, copies: &CopiesStatus) {
 
 /// What programs read and wrote through the mount process.
 fn requests(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
-    let told = |served: &Served| {
+    let told = |served: &ReadsAndWrites| {
         format!(
             "{} ({}), {} ({})",
             counted(served.reads, "read"),

@@ -174,14 +174,14 @@ pub(super) fn detach(session: MountedSession) {
 }
 
 /// What is reported of an engine that is left as it is: all dirty bytes stay on the cache.
-pub(super) fn left_as_it_is<E: Hosted>(engine: &E, untold: &Mutex<Vec<Skipped>>) -> MoveReport {
+pub(super) fn left_as_it_is<E: Hosted>(engine: &E, unreported: &Mutex<Vec<Skipped>>) -> MoveReport {
     let reason = match engine.status().health {
         Health::Silent { reason } => reason,
         _ => "the origin does not answer: this was not flushed to it".to_owned(),
     };
     let left_bytes = engine.report().dirty_bytes_left;
     let skipped = vec![Skipped { path: PathBuf::new(), reason }];
-    let mut conflicts = mem::take(&mut *untold.lock());
+    let mut conflicts = mem::take(&mut *unreported.lock());
     conflicts.append(&mut engine.take_conflicts());
     MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() }
 }

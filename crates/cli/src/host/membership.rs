@@ -18,7 +18,7 @@ use halocline_os::error::{Error, Result};
 
 use super::forced_unmount;
 use super::unmount_requests::{UnmountRequest, used_by};
-use super::{Hosted, Untold, flushed};
+use super::{Hosted, UnreportedConflicts, flushed};
 use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
 use crate::text;
@@ -31,7 +31,7 @@ pub(super) struct Membership<E> {
     pub(super) mount: OnceLock<(Transport, MountHandle)>,
     /// Runs that use the mount besides its own process.
     pub(super) members: Members,
-    pub(super) untold: Untold,
+    pub(super) unreported: UnreportedConflicts,
     pub(super) recording: Option<Arc<Recording>>,
     /// The origin at which others may join.
     pub(super) open_to: Option<OpenTo>,
@@ -156,7 +156,7 @@ impl<E: Hosted> Mounted for Membership<E> {
             first = flushed.transpose()?.unwrap_or_default();
         }
         // The request that ends the mount reports these, even if this is not yet the end.
-        self.untold.lock().append(&mut first.conflicts);
+        self.unreported.lock().append(&mut first.conflicts);
         if first.left_bytes > 0 && !force {
             return Err(not_flushed(&first));
         }

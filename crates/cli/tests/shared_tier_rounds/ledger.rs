@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
-use crate::seen::Seen;
+use crate::mount_contents::MountContents;
 
 /// Files, each with some names.
 pub(crate) const FILES: usize = 40;
@@ -206,7 +206,7 @@ impl Ledger {
     }
 
     /// Holds what is seen, while nobody changes anything, against the ledger. What was not answered counts from now on as it was found.
-    pub(crate) fn settle(&self, seen: &Seen) {
+    pub(crate) fn settle(&self, seen: &MountContents) {
         let mut directories = seen.directories.clone();
         for (folder, places) in self.folders.iter().enumerate() {
             let mut places = places.write().unwrap_or_else(PoisonError::into_inner);

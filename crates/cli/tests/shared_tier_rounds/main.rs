@@ -7,9 +7,9 @@
 //! `HALOCLINE_CLUSTER_ONLY` names one kind, or begins its name, and `HALOCLINE_CLUSTER_SEED` the first round's seed.
 
 mod ledger;
+mod mount_contents;
 mod operations;
 mod programs;
-mod seen;
 mod wrong;
 
 use std::cell::RefCell;

@@ -20,8 +20,8 @@ use halocline_testkit::{program, shared_tiers};
 use rustix::process::{Signal, kill_process};
 
 use crate::ledger::{Ledger, PLACES};
+use crate::mount_contents::MountContents;
 use crate::operations::Operations;
-use crate::seen::Seen;
 
 /// The nodes, which are called as their mount points.
 pub(crate) const NODES: [&str; 2] = ["one", "two"];
@@ -153,7 +153,7 @@ impl Rounds {
     fn settle(&self, when: &str) {
         let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let see = |node: &str| {
-                let seen = Seen::below(&self.scratch.path(node));
+                let seen = MountContents::below(&self.scratch.path(node));
                 seen.unwrap_or_else(|error| panic!("node {node}: {error}"))
             };
             let [one, two] = NODES.map(see);

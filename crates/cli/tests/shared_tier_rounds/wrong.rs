@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use halocline_testkit::hostile::Random;
 
 use crate::ledger::{FILES, Ledger};
+use crate::mount_contents::MountContents;
 use crate::operations::Operations;
-use crate::seen::Seen;
 
 /// A plain directory with items, and what is known of them.
 fn filled() -> (tempfile::TempDir, Ledger) {
@@ -21,7 +21,7 @@ fn filled() -> (tempfile::TempDir, Ledger) {
     for _ in 0..500 {
         operations.any(&mut random).unwrap();
     }
-    ledger.settle(&Seen::below(scratch.path()).unwrap());
+    ledger.settle(&MountContents::below(scratch.path()).unwrap());
     (scratch, ledger)
 }
 
@@ -84,7 +84,7 @@ fn the_ledger_finds_what_is_wrong() {
         let (files, directory) = some(scratch.path());
         wrong(&files[0], &files[1], &directory);
         let is_found = catch_unwind(AssertUnwindSafe(|| {
-            ledger.settle(&Seen::below(scratch.path()).unwrap());
+            ledger.settle(&MountContents::below(scratch.path()).unwrap());
         }));
         assert_eq!(is_found.is_err(), what != "nothing", "{what}");
     }
@@ -107,14 +107,14 @@ fn an_item_with_two_directories_goes_on_with_both() {
     };
     let change = (vec![held.version().clone()], vec![vec![both]]);
     ledger.change("renames over directories", vec![held], change, half).unwrap_err();
-    ledger.settle(&Seen::below(scratch.path()).unwrap());
+    ledger.settle(&MountContents::below(scratch.path()).unwrap());
     let operations =
         Operations { ledger: &ledger, mount: scratch.path(), socket: Path::new("nobody") };
     let mut random = Random(11);
     for _ in 0..500 {
         operations.any(&mut random).unwrap();
     }
-    ledger.settle(&Seen::below(scratch.path()).unwrap());
+    ledger.settle(&MountContents::below(scratch.path()).unwrap());
 }
 
 /// What was not answered may have been made or not, but not by half, and not late.
@@ -123,7 +123,7 @@ fn what_was_not_answered_is_one_or_the_other() {
     for case in 0..4 {
         let (scratch, ledger) = filled();
         let (files, _) = some(scratch.path());
-        let seen = || Seen::below(scratch.path()).unwrap();
+        let seen = || MountContents::below(scratch.path()).unwrap();
         let item: usize = {
             let bytes = fs::read(&files[0]).unwrap();
             let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());

@@ -32,7 +32,7 @@ pub(super) struct ListId(String);
 
 /// The contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Said {
+struct IdFile {
     id: String,
     /// The inode number of the list's directory.
     inode: u64,
@@ -68,8 +68,8 @@ impl ListId {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
         let mut file = File::from(openat(dir, &temporary, flags | OFlags::CLOEXEC, mode)?);
-        let said = Said { id: id.clone(), inode: seen.inode, born_ns: seen.born_ns };
-        file.write_all(&serde_json::to_vec(&said)?)?;
+        let content = IdFile { id: id.clone(), inode: seen.inode, born_ns: seen.born_ns };
+        file.write_all(&serde_json::to_vec(&content)?)?;
         file.sync_all()?;
         let published = publish(dir, &temporary);
         if published.is_err() {
@@ -81,7 +81,7 @@ impl ListId {
                 Ok(Self(id))
             }
             Err(Errno::EXIST) => {
-                let found = read(dir)?.map(|said| Self(said.id));
+                let found = read(dir)?.map(|content| Self(content.id));
                 found.ok_or_else(|| io::Error::other("its id was removed just now"))
             }
             Err(error) => Err(error.into()),
@@ -93,14 +93,14 @@ impl ListId {
     /// # Errors
     /// If it cannot be read, or was made for another directory.
     pub(super) fn read(dir: &OwnedFd, path: &Path) -> Result<Option<Self>> {
-        let Some(said) = read(dir).map_err(Error::at(path.join(FILE), "read"))? else {
+        let Some(content) = read(dir).map_err(Error::at(path.join(FILE), "read"))? else {
             return Ok(None);
         };
         let seen = FileIdentity::of(dir).map_err(Error::at(path, "look at"))?;
         // Some nodes may not see birth times.
         let is_alike = |one: u64, two: u64| one == two || one == 0 || two == 0;
-        if said.inode == seen.inode && is_alike(said.born_ns, seen.born_ns) {
-            return Ok(Some(Self(said.id)));
+        if content.inode == seen.inode && is_alike(content.born_ns, seen.born_ns) {
+            return Ok(Some(Self(content.id)));
         }
         Err(Error::invalid(
             format!(
@@ -125,7 +125,7 @@ impl ListId {
 }
 
 /// The content of the file. Accepted only from a node of this user.
-fn read(dir: impl AsFd) -> io::Result<Option<Said>> {
+fn read(dir: impl AsFd) -> io::Result<Option<IdFile>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(dir, FILE, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -138,10 +138,10 @@ fn read(dir: impl AsFd) -> io::Result<Option<Said>> {
     }
     let mut bytes = Vec::new();
     File::from(file).take(BYTES_MAX).read_to_end(&mut bytes)?;
-    let said: Said = serde_json::from_slice(&bytes)?;
-    let is_id = said.id.len() == 2 * RANDOM_BYTES
-        && said.id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-    if is_id { Ok(Some(said)) } else { Err(io::Error::other("it has no id in it")) }
+    let content: IdFile = serde_json::from_slice(&bytes)?;
+    let is_id = content.id.len() == 2 * RANDOM_BYTES
+        && content.id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if is_id { Ok(Some(content)) } else { Err(io::Error::other("it has no id in it")) }
 }
 
 /// The other lists with which an origin is marked.

@@ -18,7 +18,7 @@ use crate::front::inodes::Entry;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
 use negotiation::Agreed;
-use parking::{Parking, Turn};
+use parking::{Parking, RequestTiming};
 
 /// A front end as the library's file system.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl<E: Engine> Device<E> {
     }
 
     /// Begins a request on this thread.
-    fn begin(&self, request: &Request) -> (Serving, Turn<'_>) {
+    fn begin(&self, request: &Request) -> (Serving, RequestTiming<'_>) {
         (serving(request.pid()), self.parking.begin())
     }
 }

@@ -24,7 +24,7 @@ pub(crate) const NOBODY: u32 = 65534;
 pub(crate) struct Mounted {
     // Dropped in this order: the session unmounts before the directory is removed.
     pub(crate) session: Option<MountedSession>,
-    _mover: Option<Migrations>,
+    _migrations: Option<Migrations>,
     pub(crate) kind: Kind,
     pub(crate) dir: tempfile::TempDir,
 }
@@ -141,7 +141,7 @@ pub(crate) fn mounted_with(
         }
     };
     let session = session.expect("mount");
-    Some(Mounted { session: Some(session), _mover: migrations, kind, dir })
+    Some(Mounted { session: Some(session), _migrations: migrations, kind, dir })
 }
 
 /// Runs a test in both cache modes and on a file tier, with each way of requests.

@@ -2,11 +2,11 @@
 //! exactly.
 
 use super::{Admission, Explanation, Query, Setting, Verdict, benefit_ps, terms_of};
-use crate::cost::sla::{Judgement, Mode, Model, Server};
+use crate::cost::sla::{Formulas, Judgement, Model, Server};
 use crate::profile::{DeviceProfile, ServiceProfile};
 use crate::request::Direction;
 
-/// The policy, in one of the two readings. Its alphas are the random startups: the model has one
+/// The policy, with one of the two forms of the formulas. Its alphas are the random startups: the model has one
 /// startup a server.
 #[derive(Debug)]
 pub(crate) struct Sla {
@@ -16,13 +16,13 @@ pub(crate) struct Sla {
 
 impl Sla {
     /// The policy for `setting`.
-    pub(crate) fn new(setting: &Setting, mode: Mode) -> Self {
+    pub(crate) fn new(setting: &Setting, formulas: Formulas) -> Self {
         let server = |profile: &DeviceProfile, direction| {
             let ServiceProfile { startup_random_ps, per_byte_ps, .. } = *profile.of(direction);
             Server { startup_ps: startup_random_ps, per_byte_ps }
         };
         let model = |direction| Model {
-            mode,
+            formulas,
             origin: setting.origin.striping(),
             origin_server: server(&setting.origin.profile, direction),
             cache: setting.cache.geometry,
@@ -51,9 +51,9 @@ fn verdict(said: &Judgement, query: &Query) -> Verdict {
 
 impl Admission for Sla {
     fn name(&self) -> &'static str {
-        match self.read.mode {
-            Mode::Spec => "sla",
-            Mode::Paper => "sla-paper",
+        match self.read.formulas {
+            Formulas::Repaired => "sla",
+            Formulas::AsPrinted => "sla-paper",
         }
     }
 

@@ -9,14 +9,15 @@ use crate::layout::{CacheGeometry, Layout};
 use crate::request::ByteRange;
 use crate::striping::Striping;
 
-/// Which reading of the paper.
+/// Which form of the formulas of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum Formulas {
     /// Repaired: docs/ALGORITHMS.md, section 2.1.
-    Spec,
+    #[serde(rename = "spec")]
+    Repaired,
     /// The formulas as printed: E one too far, Table 2, floor instead of ceil, no clamp.
-    Paper,
+    #[serde(rename = "paper")]
+    AsPrinted,
 }
 
 /// Startup and transfer of one kind of server: one alpha and one beta, as in the paper.
@@ -31,8 +32,8 @@ pub struct Server {
 /// Both sides as the model sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Model {
-    /// Which reading.
-    pub mode: Mode,
+    /// Which formulas.
+    pub formulas: Formulas,
     /// Striping of the origin over its M servers.
     pub origin: Striping,
     /// Cost of an origin server.
@@ -77,11 +78,11 @@ impl Judgement {
 
 impl Model {
     /// Costs of `range` with `processes` processes, which the model takes for at least 1 except
-    /// in mode `paper`.
+    /// with the formulas as printed.
     pub fn judge(&self, range: ByteRange, processes: u32) -> Judgement {
-        let p = match self.mode {
-            Mode::Spec => processes.max(1),
-            Mode::Paper => processes,
+        let p = match self.formulas {
+            Formulas::Repaired => processes.max(1),
+            Formulas::AsPrinted => processes,
         };
         let origin = self.cost(self.origin, range, i128::from(p), self.origin_server);
         let cache = Layout::ALL.map(|layout| self.cache_cost(layout, range, p));
@@ -119,19 +120,19 @@ impl Model {
 
     /// Processes on one of `places`: rounded up, or down as printed.
     fn share(&self, p: u32, places: u32) -> i128 {
-        i128::from(match self.mode {
-            Mode::Spec => p.div_ceil(places),
-            Mode::Paper => p / places,
+        i128::from(match self.formulas {
+            Formulas::Repaired => p.div_ceil(places),
+            Formulas::AsPrinted => p / places,
         })
     }
 
     fn cost(&self, striping: Striping, range: ByteRange, share: i128, server: Server) -> Cost {
-        let (servers, largest) = match self.mode {
-            Mode::Spec => {
+        let (servers, largest) = match self.formulas {
+            Formulas::Repaired => {
                 let touched = striping.shape(range);
                 (u64::from(touched.servers), i128::from(touched.largest))
             }
-            Mode::Paper => striping.shape_as_printed(range),
+            Formulas::AsPrinted => striping.shape_as_printed(range),
         };
         let alpha = i128::from(server.startup_ps);
         Cost::new(servers, largest, alpha, share * alpha, server.per_byte_ps)
@@ -142,9 +143,9 @@ impl Model {
 mod tests {
     use super::*;
 
-    fn model(mode: Mode) -> Model {
+    fn model(formulas: Formulas) -> Model {
         Model {
-            mode,
+            formulas,
             origin: Striping::new(8, 65536),
             origin_server: Server { startup_ps: 1000, per_byte_ps: 2 },
             cache: CacheGeometry::new(4, 65536, 2),
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_small_request_by_hand() {
-        let said = model(Mode::Spec).judge(ByteRange::at(0, 8192), 1);
+        let said = model(Formulas::Repaired).judge(ByteRange::at(0, 8192), 1);
         assert_eq!(said.origin.total_ps(), Exact::whole(1000 + 2 * 8192));
         assert_eq!(said.best_cost().total_ps(), Exact::whole(10 + 8192));
         assert_eq!((said.best, said.critical()), (Layout::OneDh, true));
@@ -166,12 +167,12 @@ mod tests {
         // 1-DH: 10 + 4/5*(640-10) + 65536; 1-DV: 10 + 1/2*(160-10) + 262144; 2-D: 10 +
         // 2/3*(320-10) + 131072.
         let range = ByteRange::at(0, 4 * 65536);
-        let said = model(Mode::Spec).judge(range, 64);
+        let said = model(Formulas::Repaired).judge(range, 64);
         let totals: Vec<String> =
             said.candidates().map(|(_, cost)| cost.total_ps().to_string()).collect();
         assert_eq!(totals, ["66050/1", "262229/1", "393866/3"]);
         assert_eq!(said.best, Layout::OneDh);
-        let small = model(Mode::Spec).judge(ByteRange::at(0, 100), 64);
+        let small = model(Formulas::Repaired).judge(ByteRange::at(0, 100), 64);
         assert_eq!(small.best, Layout::OneDv);
     }
 
@@ -179,16 +180,19 @@ mod tests {
     fn the_printed_floor_makes_startup_vanish() {
         // p = 1 on 4 servers: floor(1/4) = 0, so b = 0 < a and half of a single startup is gone.
         let range = ByteRange::at(0, 8192);
-        let cost = |mode| {
-            let said = model(mode).judge(range, 1);
+        let cost = |formulas| {
+            let said = model(formulas).judge(range, 1);
             said.cache[1].expect("1-DV").1.total_ps().to_string()
         };
-        assert_eq!((cost(Mode::Spec), cost(Mode::Paper)), ("8202/1".into(), "8197/1".into()));
+        assert_eq!(
+            (cost(Formulas::Repaired), cost(Formulas::AsPrinted)),
+            ("8202/1".into(), "8197/1".into())
+        );
     }
 
     #[test]
     fn nothing_costs_nothing_and_is_not_critical() {
-        let said = model(Mode::Spec).judge(ByteRange::at(7, 0), 9);
+        let said = model(Formulas::Repaired).judge(ByteRange::at(7, 0), 9);
         assert_eq!(said.origin.total_ps(), Exact::ZERO);
         assert!(!said.critical());
         assert_eq!(said.best, Layout::OneDh);

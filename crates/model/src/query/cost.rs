@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::layout::{range, stripe};
 use super::{PER_BYTE_MAX_PS, PROCESSES_MAX, TIME_MAX_PS, servers, time, whole, within};
-use crate::cost::sla::{Mode, Model, Server};
+use crate::cost::sla::{Formulas, Model, Server};
 use crate::cost::{Cost, s4d};
 use crate::layout::CacheGeometry;
 use crate::striping::Striping;
@@ -28,8 +28,8 @@ fn largest(cost: &Cost) -> Value {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sla {
-    #[serde(default = "spec")]
-    mode: Mode,
+    #[serde(rename = "mode", default = "repaired")]
+    formulas: Formulas,
     f: u64,
     r: u64,
     str: u64,
@@ -50,8 +50,8 @@ pub(super) struct Sla {
     cache_per_byte_ps: u64,
 }
 
-fn spec() -> Mode {
-    Mode::Spec
+fn repaired() -> Formulas {
+    Formulas::Repaired
 }
 
 impl Sla {
@@ -60,7 +60,7 @@ impl Sla {
         let groups = within("g", self.g, 0, super::SERVERS_MAX)?;
         let groups = u32::try_from(groups).map_err(|error| error.to_string())?;
         Ok(Model {
-            mode: self.mode,
+            formulas: self.formulas,
             origin: Striping::new(servers("M", self.origin)?, stripe),
             origin_server: Server {
                 startup_ps: within("alpha_H_ps", self.origin_startup_ps, 0, TIME_MAX_PS)?,

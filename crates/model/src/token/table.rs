@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::unreadable::{Marks, Unreadable};
+use super::unreadable::{Unreadable, UnreadableBytes};
 use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session, border};
 use crate::request::{ByteRange, Direction};
 
@@ -25,8 +25,8 @@ pub struct Tokens {
     /// In order of arrival.
     waiting: Vec<QueuedRequest>,
     heat: Heat,
-    #[serde(default, skip_serializing_if = "Marks::is_empty")]
-    unreadable: Marks,
+    #[serde(default, skip_serializing_if = "UnreadableBytes::is_empty")]
+    unreadable: UnreadableBytes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ impl Tokens {
             held: Vec::new(),
             waiting: Vec::new(),
             heat: Heat::NONE,
-            unreadable: Marks::NONE,
+            unreadable: UnreadableBytes::NONE,
         }
     }
 

@@ -106,7 +106,7 @@ fn a_move_that_dies_at_any_step_loses_nothing() {
 /// Regression: the copy that the store did not know stayed, and was a file again when the names were rebuilt from the
 /// disks.
 #[test]
-fn a_file_that_is_removed_after_its_mover_died_does_not_come_back() {
+fn a_file_that_is_removed_after_the_node_that_moved_it_died_does_not_come_back() {
     let cases = [(SHARED, false), (SHARED, true), (SSD, false), (SSD, true)];
     for (tier, is_written) in cases {
         for steps in 0.. {

@@ -140,11 +140,11 @@ fn i10_a_kill_between_the_two_names_of_a_moving_copy_shows_no_old_name() {
 fn i10_a_kill_at_any_step_of_a_batch_leaves_one_whole_copy_of_each() {
     let names = ["one", "two", "three", "four", "five", "six"];
     let mut killed = 0;
-    for (up, by_mover) in [(false, false), (true, false), (false, true)] {
+    for (up, by_demoter) in [(false, false), (true, false), (false, true)] {
         for count in 0.. {
             let limited = limited(1 << 20);
             let options =
-                if by_mover { TierOptions { high: 0.0, low: 0.0, ..limited } } else { limited };
+                if by_demoter { TierOptions { high: 0.0, low: 0.0, ..limited } } else { limited };
             let mut fixture = Fixture::quick(options);
             for name in names {
                 fixture.write(name, name.as_bytes());
@@ -154,14 +154,14 @@ fn i10_a_kill_at_any_step_of_a_batch_leaves_one_whole_copy_of_each() {
             }
             let kill = Arc::new(KillAll(AtomicIsize::new(count)));
             fixture.watch(kill.clone());
-            let moved = catch_unwind(AssertUnwindSafe(|| match (up, by_mover) {
+            let moved = catch_unwind(AssertUnwindSafe(|| match (up, by_demoter) {
                 (true, _) => drop(fixture.warm("")),
                 (false, false) => drop(fixture.demote("")),
                 (false, true) => drop(fixture.work(Chore::Demote)),
             }));
             fixture.unwatch();
             let left = kill.0.load(Ordering::Relaxed);
-            let context = || format!("{up}, {by_mover}, killed after {count} steps");
+            let context = || format!("{up}, {by_demoter}, killed after {count} steps");
             if moved.is_ok() {
                 assert!(left >= 0, "{}", context());
                 let tier = usize::from(!up);

@@ -186,7 +186,7 @@ fn begin(the_move: Move) -> (Fixture, Vec<u8>) {
 #[derive(Debug)]
 struct Hold {
     nth: usize,
-    mover: OnceLock<ThreadId>,
+    migration: OnceLock<ThreadId>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -203,7 +203,7 @@ struct State {
 
 impl Hold {
     fn step(&self, when: &'static str, what: &'static str) {
-        if self.mover.get() != Some(&thread::current().id()) {
+        if self.migration.get() != Some(&thread::current().id()) {
             return;
         }
         let mut state = self.state.lock();
@@ -221,7 +221,7 @@ impl Hold {
         self.changed.notify_all();
     }
 
-    /// Waits until the mover is held; `false` if it has ended without that.
+    /// Waits until the migration is held; `false` if it has ended without that.
     fn is_reached(&self) -> bool {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| !state.is_held && !state.ended);
@@ -244,7 +244,7 @@ impl Watcher for Hold {
     }
 }
 
-/// Lets the mover go on and end when it is dropped, also by a panic.
+/// Lets the migration go on and end when it is dropped, also by a panic.
 struct Release<'a>(&'a Hold);
 
 impl Drop for Release<'_> {
@@ -253,7 +253,7 @@ impl Drop for Release<'_> {
     }
 }
 
-/// Says that the mover has ended.
+/// Says that the migration has ended.
 struct End<'a>(&'a Hold);
 
 impl Drop for End<'_> {
@@ -275,13 +275,13 @@ fn race(the_move: Move, request: Request, nth: usize) -> Option<Result<(), Strin
     // Below the SSD, an open would bring it up.
     let handle = (fixture.where_is("file") == 0).then(|| fixture.open_file("file", libc::O_RDWR));
     let state = Mutex::default();
-    let hold = Arc::new(Hold { nth, mover: OnceLock::new(), state, changed: Condvar::new() });
+    let hold = Arc::new(Hold { nth, migration: OnceLock::new(), state, changed: Condvar::new() });
     fixture.watch(hold.clone());
     let (is_reached, read) = thread::scope(|scope| {
         let release = Release(&hold);
-        let mover = scope.spawn(|| {
+        let migration = scope.spawn(|| {
             let _end = End(&hold);
-            hold.mover.set(thread::current().id()).unwrap();
+            hold.migration.set(thread::current().id()).unwrap();
             carry_out(&fixture, the_move);
         });
         let is_reached = hold.is_reached();
@@ -296,7 +296,7 @@ fn race(the_move: Move, request: Request, nth: usize) -> Option<Result<(), Strin
             thread::yield_now();
         }
         drop(release);
-        mover.join().unwrap();
+        migration.join().unwrap();
         (is_reached, program.join().unwrap())
     });
     fixture.unwatch();

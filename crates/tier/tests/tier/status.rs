@@ -8,7 +8,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use halocline_api::control::tier::{MoveNow, Served};
+use halocline_api::control::tier::{MoveNow, ReadsAndWrites};
 use halocline_api::control::{Controlled, FileExplanation, JobChange, Progress, RuleChange};
 use halocline_os::error::Result;
 use halocline_tier::Watcher;
@@ -37,8 +37,8 @@ fn requests_are_counted_where_they_were_served() {
     fixture.read(&big);
     fixture.tier().write(&big, 0, &[3; 100], CALLER).unwrap();
     let requests = fixture.tier().tier_status().unwrap().requests;
-    let on_ssd = Served { reads: 1, read_bytes: 5000, writes: 2, written_bytes: 14000 };
-    let in_place = Served { reads: 1, read_bytes: 9000, writes: 1, written_bytes: 100 };
+    let on_ssd = ReadsAndWrites { reads: 1, read_bytes: 5000, writes: 2, written_bytes: 14000 };
+    let in_place = ReadsAndWrites { reads: 1, read_bytes: 9000, writes: 1, written_bytes: 100 };
     assert_eq!((requests.on_ssd, requests.in_place), (on_ssd, in_place));
 }
 

@@ -16,7 +16,7 @@ const BEGINNING: u64 = u64::MAX - 1;
 
 /// A request that was served.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Served {
+pub(super) struct ServedRequest {
     /// Nanoseconds since the recorder's zero.
     pub(super) start_ns: u64,
     pub(super) took_ns: u64,
@@ -45,7 +45,7 @@ pub(super) enum Now {
 pub(super) struct Slot {
     /// Start of the current request, or [`IDLE`] or [`BEGINNING`].
     now: AtomicU64,
-    buffers: [Mutex<Vec<Served>>; 2],
+    buffers: [Mutex<Vec<ServedRequest>>; 2],
     lost: AtomicU64,
 }
 
@@ -74,7 +74,7 @@ impl Slot {
     }
 
     /// Stores a request, without waiting; returns whether the writer should be woken.
-    pub(super) fn push(&self, served: Served) -> bool {
+    pub(super) fn push(&self, served: ServedRequest) -> bool {
         for buffer in &self.buffers {
             let Some(mut buffer) = buffer.try_lock() else { continue };
             if buffer.len() < ROOM {
@@ -96,7 +96,11 @@ impl Slot {
     }
 
     /// Takes the contents; `spare` is empty, with capacity for a buffer. Returns how many were lost meanwhile.
-    pub(super) fn take(&self, into: &mut Vec<Served>, spare: &mut Vec<Served>) -> u64 {
+    pub(super) fn take(
+        &self,
+        into: &mut Vec<ServedRequest>,
+        spare: &mut Vec<ServedRequest>,
+    ) -> u64 {
         for buffer in &self.buffers {
             // The thread finds the other buffer free.
             std::mem::swap(&mut *buffer.lock(), spare);
@@ -107,12 +111,12 @@ impl Slot {
 
     /// Whether it has contents that were not taken.
     pub(super) fn is_used(&self) -> bool {
-        let used = |buffer: &Mutex<Vec<Served>>| !buffer.lock().is_empty();
+        let used = |buffer: &Mutex<Vec<ServedRequest>>| !buffer.lock().is_empty();
         self.buffers.iter().any(used) || self.lost.load(Ordering::Relaxed) > 0
     }
 
     /// An empty buffer with its capacity.
-    pub(super) fn spare() -> Vec<Served> {
+    pub(super) fn spare() -> Vec<ServedRequest> {
         Vec::with_capacity(ROOM)
     }
 }
@@ -145,8 +149,8 @@ pub(super) fn passed(zero: Instant) -> u64 {
 mod tests {
     use super::*;
 
-    fn served(start_ns: u64) -> Served {
-        Served { start_ns, took_ns: 1, offset: 0, length: 1, file: 0, by: 1, op: Op::Read }
+    fn served(start_ns: u64) -> ServedRequest {
+        ServedRequest { start_ns, took_ns: 1, offset: 0, length: 1, file: 0, by: 1, op: Op::Read }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::slot::{Now, Served, Slot, passed};
+use super::slot::{Now, ServedRequest, Slot, passed};
 use super::{LOOK_EVERY, Shared};
 use crate::error::Error;
 use crate::request::{Process, Request};
@@ -28,8 +28,8 @@ pub(super) struct Writing<W: Write> {
     /// `None` once the file accepts no more data.
     writer: Option<Writer<W>>,
     shared: Arc<Shared>,
-    held: Vec<Served>,
-    spare: Vec<Served>,
+    held: Vec<ServedRequest>,
+    spare: Vec<ServedRequest>,
     lost: u64,
     /// While requests are being written: the number of requests in the trace afterwards, plus those that are held back.
     at_stake: u64,
@@ -147,7 +147,7 @@ impl<W: Write> Writing<W> {
         Ok(())
     }
 
-    fn put(&mut self, served: &Served) -> Result<(), Error> {
+    fn put(&mut self, served: &ServedRequest) -> Result<(), Error> {
         if self.writer.is_none() || served.start_ns < self.last_ns {
             self.lost += 1;
             return Ok(());

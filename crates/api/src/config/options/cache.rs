@@ -58,8 +58,8 @@ pub(super) const ROWS: &[OptionSpec] = &[
         Kind::RecordStore,
         |c| c.record_store.clone(),
         |c, v| record_store(&mut c.record_store, v),
-        "What keeps the records of what is cached. There is one, `log`. A cache keeps the one that it \
-         was made with, and a mount that names another is refused."
+        "What keeps the records of what is cached; an unknown name is refused with those that there \
+         are. A cache keeps the one that it was made with, and a mount that names another is refused."
     ),
     option!(
         "pin",

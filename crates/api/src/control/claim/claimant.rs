@@ -22,7 +22,7 @@ pub(super) struct Claimant {
 }
 
 /// The outcome of an attempt to connect to a name.
-enum Reached {
+enum ConnectResult {
     Listener(Claimant),
     Nobody,
     /// A process listens whose connection queue is full; the kernel does not report which process.
@@ -31,7 +31,7 @@ enum Reached {
 
 impl Claimant {
     /// Does not wait.
-    fn of(entry: &Entry) -> Reached {
+    fn of(entry: &Entry) -> ConnectResult {
         let connected = || {
             let socket = rustix::net::socket_with(
                 AddressFamily::UNIX,
@@ -45,9 +45,9 @@ impl Claimant {
             Ok(Self { peer, stream: UnixStream::from(socket) })
         };
         match connected() {
-            Ok(claimant) => Reached::Listener(claimant),
-            Err(Errno::AGAIN) => Reached::Full,
-            Err(_) => Reached::Nobody,
+            Ok(claimant) => ConnectResult::Listener(claimant),
+            Err(Errno::AGAIN) => ConnectResult::Full,
+            Err(_) => ConnectResult::Nobody,
         }
     }
 }
@@ -78,9 +78,9 @@ impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
     pub(super) fn next_at_once(&mut self) -> Option<(Entry, T, Claimant)> {
         for (entry, about) in self.names.by_ref() {
             match Claimant::of(&entry) {
-                Reached::Listener(claimant) => return Some((entry, about, claimant)),
-                Reached::Nobody => {}
-                Reached::Full => self.full.push_back((entry, about)),
+                ConnectResult::Listener(claimant) => return Some((entry, about, claimant)),
+                ConnectResult::Nobody => {}
+                ConnectResult::Full => self.full.push_back((entry, about)),
             }
         }
         None
@@ -93,9 +93,9 @@ impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
         }
         while let Some((entry, about)) = self.full.pop_front() {
             match Claimant::of(&entry) {
-                Reached::Listener(claimant) => return Some((entry, about, claimant)),
-                Reached::Nobody => continue,
-                Reached::Full => self.full.push_back((entry, about)),
+                ConnectResult::Listener(claimant) => return Some((entry, about, claimant)),
+                ConnectResult::Nobody => continue,
+                ConnectResult::Full => self.full.push_back((entry, about)),
             }
             let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_LIMIT);
             if Instant::now() >= deadline {

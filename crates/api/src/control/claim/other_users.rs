@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::ancestors::Ancestor;
 use super::claimant::{Claimant, read_answer};
 use super::names::Kind;
-use super::{ANSWER_TIMEOUT, Taken, taken, write_permission};
+use super::{ANSWER_TIMEOUT, DirectoryInUse, taken, write_permission};
 
 /// How many claims of one user are asked.
 const OTHER_USERS_MAX: usize = 64;
@@ -35,7 +35,7 @@ impl<'a> OtherUsers<'a> {
         }
     }
 
-    pub(super) fn user_of_one_below(mut self, dir: &Path, cache: &Path) -> Option<Taken> {
+    pub(super) fn user_of_one_below(mut self, dir: &Path, cache: &Path) -> Option<DirectoryInUse> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut found = None;
         for (meets, Claimant { peer, stream }) in self.listened_to {

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::Taken;
+use super::DirectoryInUse;
 use halocline_os::error::Error;
 
-impl From<Taken> for Error {
-    fn from(taken: Taken) -> Self {
-        let Taken { wanted, wanted_cache, dir, cache, pid, uid, .. } = taken;
+impl From<DirectoryInUse> for Error {
+    fn from(taken: DirectoryInUse) -> Self {
+        let DirectoryInUse { wanted, wanted_cache, dir, cache, pid, uid, .. } = taken;
         // What another user reports may contain anything.
         let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
         let what = match dir {
@@ -65,7 +65,8 @@ mod tests {
         let (wanted, dir) = (PathBuf::from("/t/ssd"), PathBuf::from("/t/ssd"));
         let cache = dir.join(crate::control::tier::PRIVATE);
         let wanted_cache = cache.clone();
-        let taken = Taken { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
+        let taken =
+            DirectoryInUse { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
         let error = Error::from(taken).to_string();
         assert!(error.contains("is in use: process 7 of user 8"), "{error}");
         assert!(error.contains("file tier") && !error.contains("cache"), "{error}");
@@ -77,7 +78,8 @@ mod tests {
         let told = |wanted_cache: &str| {
             let (wanted, dir) = (PathBuf::from("/data"), PathBuf::from("/data"));
             let (wanted_cache, cache) = (wanted_cache.into(), PathBuf::from("/ssd/cache"));
-            let taken = Taken { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
+            let taken =
+                DirectoryInUse { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
             Error::from(taken).to_string()
         };
         let same = told("/ssd/cache");

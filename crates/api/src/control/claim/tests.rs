@@ -10,7 +10,7 @@ use super::*;
 
 const OTHER_USER: u32 = 54_321;
 
-fn wanted(dir: &Path) -> Result<Claim, Taken> {
+fn wanted(dir: &Path) -> Result<Claim, DirectoryInUse> {
     Claim::take(&ClaimRequest { dirs: &[dir], cache: Path::new("cache"), use_as: UseAs::OnlyUser })
 }
 

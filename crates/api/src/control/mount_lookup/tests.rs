@@ -87,8 +87,8 @@ fn a_path_is_followed_up_to_a_mount_and_not_into_it() {
     let of = |path: &str| follow(table.as_bytes(), &root.join(path), &Directly);
     let line = || MountLine::on(table.as_bytes(), &mounted).unwrap();
     assert_eq!(line().user, Some(7));
-    let inside = |rest: &str| Followed::Mount(line(), rest.into());
-    assert_eq!(of("a/./b/..").unwrap(), Followed::Whole(root.join("a")));
+    let inside = |rest: &str| FollowedPath::Mount(line(), rest.into());
+    assert_eq!(of("a/./b/..").unwrap(), FollowedPath::Whole(root.join("a")));
     assert_eq!(of("mnt").unwrap(), inside(""), "it need not be there");
     assert_eq!(of("mnt/d/../e").unwrap(), inside("d/../e"));
     assert_eq!(of("a/link/y").unwrap(), inside("x/y"));

@@ -17,7 +17,7 @@ use plotters::prelude::*;
 use serde::Serialize;
 
 use self::engine::OnEngine;
-use super::plot::{self, Drawn, colour};
+use super::plot::{self, DrawResult, colour};
 use super::timed_engine::Outcome as Served;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
@@ -120,7 +120,7 @@ impl Judgement {
 }
 
 /// Ratios, how many are too low, and the bound below which they count as too low.
-type Shown<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
+type RatioSummary<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
 
 /// Runs the comparison.
 pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
@@ -203,7 +203,10 @@ fn tell_of(results: &Results) {
     let count = counted(results.cases.len(), "random workload");
     say!("SIMULATED: {count}; time until all is on the origin, as a ratio");
     for (what, of) in [
-        ("of the origin alone (never)", Judged::shown_never as for<'a> fn(&'a Judged) -> Shown<'a>),
+        (
+            "of the origin alone (never)",
+            Judged::shown_never as for<'a> fn(&'a Judged) -> RatioSummary<'a>,
+        ),
         ("of the best policy for the workload", Judged::shown_best),
     ] {
         say!("{what:36}{}   below", columns(str::to_owned));
@@ -235,11 +238,11 @@ fn columns(of: impl Fn(&str) -> String) -> String {
 }
 
 impl Judged {
-    fn shown_never(&self) -> Shown<'_> {
+    fn shown_never(&self) -> RatioSummary<'_> {
         (&self.of_never, self.below_never, OF_NEVER)
     }
 
-    fn shown_best(&self) -> Shown<'_> {
+    fn shown_best(&self) -> RatioSummary<'_> {
         (&self.of_best, self.below_best, OF_BEST)
     }
 }
@@ -259,7 +262,7 @@ fn text_of(judgement: &Judgement) -> String {
 }
 
 /// The cases from the worst to the best of each policy, by the ratio to the best policy for each.
-fn draw(results: &Results, out: &mut String) -> Drawn {
+fn draw(results: &Results, out: &mut String) -> DrawResult {
     let root = SVGBackend::with_string(out, (720, 420)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)

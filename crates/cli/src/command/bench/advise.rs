@@ -2,7 +2,7 @@
 //! the engines serve it on emulated devices.
 
 mod cases;
-mod kept;
+mod results_file;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ use crate::failure::{Failure, Outcome};
 use crate::print::{self, say, tell};
 use crate::text;
 use cases::Case;
-use kept::ResultsFile;
+use results_file::ResultsFile;
 
 /// An advised use that is slower than the fastest by at most this share counts as equally good: `advise` calls such
 /// uses ties.

@@ -17,7 +17,7 @@ use halocline_os::error::Error;
 use super::bare_origin::BareOrigin;
 use super::record::{self, Key, Phase, Run};
 use super::scratch::{self, Scratch};
-use super::worker::{self, Done, Job};
+use super::worker::{self, Job, WorkerResult};
 use super::worker_processes::{self, Watch};
 use super::workload::{Instance, Workload};
 use crate::failure::Failure;
@@ -382,7 +382,7 @@ struct Totals {
 
 impl Totals {
     /// Adds what ran together; the time is that of the slowest process.
-    fn add<'a>(&mut self, done: impl Iterator<Item = &'a Done>) {
+    fn add<'a>(&mut self, done: impl Iterator<Item = &'a WorkerResult>) {
         let (mut io_ns, mut synced_ns) = (0, 0);
         for done in done {
             self.bytes += done.bytes;
@@ -405,7 +405,7 @@ struct Passed {
 
 impl Passed {
     /// Adds the results of a group of processes; the answers are in the order of its jobs.
-    fn add(&mut self, jobs: &[Job], done: &[Done]) {
+    fn add(&mut self, jobs: &[Job], done: &[WorkerResult]) {
         let of = |random: bool| {
             let both = jobs.iter().zip(done);
             both.filter(move |(job, _)| job.instance.random == random).map(|(_, done)| done)

@@ -19,7 +19,7 @@ use halocline_api::config::Config;
 
 use self::case::Case;
 use self::record::{Key, Pattern, Results, Run, Setup};
-use super::attention::Attention;
+use super::case_progress::CaseProgress;
 use super::interrupted;
 use super::report_args::ReportArgs;
 use super::scratch::Scratch;
@@ -283,7 +283,7 @@ fn measure(
             let canary = args.canary;
             let case = Case { key, repetition, shape: *shape, data: *data, config, canary };
             let name = format!("{} of {total}: {}", runs.len() + 1, case.name());
-            let mut watch = Attention::new(signals, case.transfers(), name);
+            let mut watch = CaseProgress::new(signals, case.transfers(), name);
             let run = case.run(scratch, store, &mut watch)?;
             drop(watch);
             tell(&results_table::row(&run));

@@ -8,8 +8,8 @@ use clap::Args;
 use halocline_api::config::{Config, format_bytes};
 use halocline_model::admit;
 
-use super::attention::Attention;
 use super::case::{Canary, Case, Phases, Setup};
+use super::case_progress::CaseProgress;
 use super::interrupted;
 use super::plot;
 use super::record::{self, Results, Run};
@@ -327,7 +327,7 @@ fn measure(
                     repetition,
                 };
                 let name = format!("{} of {total}: {}", runs.len() + 1, describe(&case));
-                let mut watch = Attention::new(signals, case.transfers(), name);
+                let mut watch = CaseProgress::new(signals, case.transfers(), name);
                 let mut run = case.run(scratch, &mut watch)?;
                 run.compare(&runs[first..]);
                 print::lines(&table::row(&run));

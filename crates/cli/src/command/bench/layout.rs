@@ -1,10 +1,10 @@
 //! `halocline bench layout`: DEF, PA, PSA and ours side by side, predicted, simulated, and measured on emulated
 //! servers; and the paper's figures as a page.
 //! - [`setting`]: servers and requests; [`paper`]: those of the paper's figures;
-//! - [`judged`]: a setting under each layout; [`measure`]: real I/O on emulated servers;
+//! - [`layout_results`]: a setting under each layout; [`measure`]: real I/O on emulated servers;
 //! - [`page`]: the figures.
 
-mod judged;
+mod layout_results;
 mod measure;
 mod page;
 mod paper;
@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use super::plot;
 use super::scratch_dir::{ScratchDir, clear_away_in};
-use crate::bar_chart::{Bar, Bars, Drawn};
+use crate::bar_chart::{Bar, Bars, DrawResult};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::bytes_within;
@@ -32,7 +32,7 @@ use crate::output;
 use crate::preflight;
 use crate::print::{say, tell};
 use crate::text;
-use judged::{Judged, LayoutResult, judge};
+use layout_results::{JudgedSetting, LayoutResult, judge};
 use page::JudgedRow;
 use setting::{Benchmark, Setting};
 
@@ -231,7 +231,7 @@ fn compare(args: &LayoutArgs, workload: WorkloadName, dir: Option<&Path>) -> Out
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(name: &str, setting: &Setting, judged: &Judged) {
+fn print(name: &str, setting: &Setting, judged: &JudgedSetting) {
     let (hdds, ssds) = setting.servers;
     say!(
         "EMULATED {} and {}, and an emulated network: no real hardware was measured",
@@ -271,7 +271,7 @@ fn print(name: &str, setting: &Setting, judged: &Judged) {
 }
 
 /// Ratios as bars.
-fn draw(name: &str, judged: &Judged, out: &mut String) -> Drawn {
+fn draw(name: &str, judged: &JudgedSetting, out: &mut String) -> DrawResult {
     let mut rows = Vec::new();
     for (layout, result) in &judged.layouts {
         for (how, ratio, series) in [

@@ -26,7 +26,7 @@ use self::record::{Large, Results, Setup};
 use self::row::Row;
 use super::interrupted;
 use super::report_args::ReportArgs;
-use super::store_server::{Halves, Server};
+use super::store_server::{ProcessorSplit, Server};
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say};
@@ -106,16 +106,16 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let mut signals = Signals::catch()?;
     let cpus = cpus();
     let own_store = store.is_empty();
-    let halves = if own_store { Halves::find()? } else { None };
+    let split = if own_store { ProcessorSplit::find()? } else { None };
     let (rows, large, why_no_native) = if args.masters.is_empty() {
         let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
-        let heading = text::heading(server.is_own(), halves.as_ref());
-        on(server, halves.as_ref(), |server| measure(args, server, &heading, &mut signals))?
+        let heading = text::heading(server.is_own(), split.as_ref());
+        on(server, split.as_ref(), |server| measure(args, server, &heading, &mut signals))?
     } else {
-        (on_masters(args, halves.as_ref(), &mut signals)?, None, Some("it measures one server"))
+        (on_masters(args, split.as_ref(), &mut signals)?, None, Some("it measures one server"))
     };
     let rows = row::medians(rows);
-    let processors = simulation::processors(halves.as_ref(), cpus);
+    let processors = simulation::processors(split.as_ref(), cpus);
     let simulate = || simulation::simulate(&rows, processors, args.network_us);
     let simulation = args.simulate.then(simulate).transpose()?;
     let results =
@@ -190,10 +190,10 @@ fn measure(
 /// started it.
 fn on<T>(
     server: Server,
-    halves: Option<&Halves>,
+    split: Option<&ProcessorSplit>,
     measure: impl FnOnce(&Server) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let bound = halves.map(|halves| halves.bind(&server)).transpose();
+    let bound = split.map(|split| split.bind(&server)).transpose();
     let measured = bound.and_then(|_bound| measure(&server));
     let ended = server.end();
     let measured = measured?;
@@ -204,15 +204,15 @@ fn on<T>(
 /// The same on clusters of so many masters each, in turn.
 fn on_masters(
     args: &MetadataArgs,
-    halves: Option<&Halves>,
+    split: Option<&ProcessorSplit>,
     signals: &mut Signals,
 ) -> Result<Vec<Row>, Failure> {
     let tell = |text: &str| args.report.tell(text);
-    tell(&text::heading_of_masters(halves));
+    tell(&text::heading_of_masters(split));
     let mut rows = Vec::new();
     for _ in 0..args.report.repeat {
         for &masters in &args.masters {
-            on(Server::start_masters(masters)?, halves, |server| {
+            on(Server::start_masters(masters)?, split, |server| {
                 for &count in &args.clients {
                     case(args, (server, count), None, signals, &mut |row| {
                         let row = Row { masters: Some(masters), ..row };

@@ -11,7 +11,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::record::{Phase, Results, Run};
 use super::table;
 use crate::bar_chart::Area;
-pub(crate) use crate::bar_chart::{Drawn, colour};
+pub(crate) use crate::bar_chart::{DrawResult, colour};
 use crate::failure::Failure;
 use crate::output;
 use crate::preflight;
@@ -62,7 +62,10 @@ pub(crate) fn check(file: &Path) -> Result<(), Failure> {
 }
 
 /// Writes what `draw` draws, an SVG document, to `file`.
-pub(crate) fn save(file: &Path, draw: impl FnOnce(&mut String) -> Drawn) -> Result<(), Failure> {
+pub(crate) fn save(
+    file: &Path,
+    draw: impl FnOnce(&mut String) -> DrawResult,
+) -> Result<(), Failure> {
     let mut svg = String::new();
     draw(&mut svg)
         .map_err(|error| Failure::failed(format!("the plot cannot be drawn: {error}")))?;
@@ -70,7 +73,7 @@ pub(crate) fn save(file: &Path, draw: impl FnOnce(&mut String) -> Drawn) -> Resu
 }
 
 /// Draws the results.
-pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
+pub(super) fn draw(results: &Results, out: &mut String) -> DrawResult {
     let runs = &results.medians;
     let patterns = distinct(runs.iter().map(|run| run.key.pattern.clone()));
     let sizes = distinct(runs.iter().map(|run| run.key.request_size));
@@ -111,7 +114,7 @@ struct Figure<'a> {
 }
 
 impl Figure<'_> {
-    fn draw(&self, out: &mut String) -> Drawn {
+    fn draw(&self, out: &mut String) -> DrawResult {
         let [rows, columns, series] =
             [self.patterns.len(), self.measures.len(), self.series.len()].map(count);
         let width = PANEL_WIDTH * columns.max(2);
@@ -135,7 +138,7 @@ impl Figure<'_> {
         Ok(())
     }
 
-    fn title(&self, area: &Area<'_>) -> Drawn {
+    fn title(&self, area: &Area<'_>) -> DrawResult {
         let title = format!(
             "halocline bench ior: {}, {}, {}",
             counted(self.results.processes, "process"),
@@ -147,7 +150,7 @@ impl Figure<'_> {
         Ok(())
     }
 
-    fn panel(&self, area: &Area<'_>, pattern: &str, measure: &Measure) -> Drawn {
+    fn panel(&self, area: &Area<'_>, pattern: &str, measure: &Measure) -> DrawResult {
         let bars = self.bars(pattern, measure);
         let highest = bars.iter().map(|bar| bar.mb_per_s).fold(1.0, f64::max) * 1.15;
         let mut chart = ChartBuilder::on(area)
@@ -196,7 +199,7 @@ impl Figure<'_> {
         .collect()
     }
 
-    fn legend(&self, area: &Area<'_>) -> Drawn {
+    fn legend(&self, area: &Area<'_>) -> DrawResult {
         let style = ("sans-serif", 13).into_font().color(&BLACK);
         let line = i32::try_from(LEGEND_LINE)?;
         for (index, series) in (0..).zip(&self.series) {
@@ -220,7 +223,13 @@ struct Bar {
 }
 
 /// Text whose bottom middle is `down` pixels below a point of the chart.
-fn label(chart: &mut Chart<'_, '_>, at: (f64, f64), down: i32, what: String, size: u32) -> Drawn {
+fn label(
+    chart: &mut Chart<'_, '_>,
+    at: (f64, f64),
+    down: i32,
+    what: String,
+    size: u32,
+) -> DrawResult {
     let style =
         ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Bottom));
     chart.draw_series([EmptyElement::at(at) + Text::new(what, (0, down), style)])?;

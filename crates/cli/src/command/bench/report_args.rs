@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::plot::{self, Drawn};
+use super::plot::{self, DrawResult};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print;
@@ -43,7 +43,7 @@ impl ReportArgs {
     pub(super) fn report(
         &self,
         results: &impl Serialize,
-        draw: impl FnOnce(&mut String) -> Drawn,
+        draw: impl FnOnce(&mut String) -> DrawResult,
         told: impl FnOnce(),
     ) -> Outcome {
         if let Some(file) = &self.plot {

@@ -1,9 +1,9 @@
 //! The store of a benchmark: a server that the benchmark starts and ends, or one that is running already.
 //!
-//! - [`masters`]: a Redis Cluster that it starts; [`halves`]: processors for the store, and others for its load.
+//! - [`masters`]: a Redis Cluster that it starts; [`processor_split`]: processors for the store, and others for its load.
 
-mod halves;
 mod masters;
+mod processor_split;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use halocline_cluster::store::redis::RedisStore;
 use halocline_os::bounded;
 
-pub(super) use self::halves::Halves;
 use self::masters::Masters;
+pub(super) use self::processor_split::ProcessorSplit;
 use super::mount_processes::MountProcess;
 use super::scratch_dir::{ScratchDir, clear_away_in};
 use crate::cluster::password;

@@ -1,6 +1,6 @@
 //! One process of a run: waits for the start, then only reads or writes.
 //!
-//! It says `ready`, gets one byte when all others are ready too, and answers with [`Done`] when it has finished. Making
+//! It says `ready`, gets one byte when all others are ready too, and answers with [`WorkerResult`] when it has finished. Making
 //! and checking bytes does not count as I/O: the clock is stopped meanwhile.
 
 use std::fs::{File, OpenOptions};
@@ -53,14 +53,14 @@ pub(in crate::command) enum Word {
     /// Bytes since the last word.
     Progress(u64),
     /// It has finished.
-    Done(Done),
+    Done(WorkerResult),
     /// It cannot continue.
     Failed(String),
 }
 
 /// What a worker did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(in crate::command) struct Done {
+pub(in crate::command) struct WorkerResult {
     pub(in crate::command) requests: u64,
     pub(in crate::command) bytes: u64,
     /// From the start to the return of the last request, without making and checking bytes.
@@ -129,7 +129,7 @@ pub(in crate::command) fn say(word: &Word) -> io::Result<()> {
     out.flush()
 }
 
-fn work(job: &Job) -> io::Result<Done> {
+fn work(job: &Job) -> io::Result<WorkerResult> {
     let writes = job.direction == Direction::Write;
     let file = OpenOptions::new().read(true).write(writes).open(&job.path)?;
     let offsets = job.instance.offsets(&job.shape, job.rank);
@@ -141,7 +141,7 @@ fn work(job: &Job) -> io::Result<Done> {
         expected: vec![1; if writes { 0 } else { len }],
         apart: Duration::ZERO,
         file,
-        done: Done::default(),
+        done: WorkerResult::default(),
     };
     say(&Word::Ready)?;
     await_start()?;
@@ -175,7 +175,7 @@ struct Run {
     /// Time that does not count as I/O.
     apart: Duration,
     file: File,
-    done: Done,
+    done: WorkerResult,
 }
 
 impl Run {

@@ -10,7 +10,7 @@ use halocline_os::bound_process::bind;
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::worker::{Done, Word};
+use super::worker::{Word, WorkerResult};
 use crate::failure::Failure;
 use crate::self_exec;
 
@@ -31,7 +31,7 @@ pub(in crate::command) fn run<J: Serialize>(
     command: [&str; 2],
     jobs: &[J],
     watch: &mut impl Watch,
-) -> Result<Vec<Done>, Failure> {
+) -> Result<Vec<WorkerResult>, Failure> {
     let (gate, mut starter) = std::io::pipe()?;
     let (sender, words) = channel();
     let mut crew = WorkerProcesses { children: Vec::new(), words };
@@ -40,7 +40,7 @@ pub(in crate::command) fn run<J: Serialize>(
     }
     drop((gate, sender));
     let (mut ready, mut left) = (0, jobs.len());
-    let mut answers = vec![Done::default(); jobs.len()];
+    let mut answers = vec![WorkerResult::default(); jobs.len()];
     while left > 0 {
         watch.go_on()?;
         match crew.words.recv_timeout(TICK) {

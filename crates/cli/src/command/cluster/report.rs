@@ -106,7 +106,7 @@ pub(super) fn fsck(args: &AskArgs) -> Outcome {
         print_json(&found.problems)?;
     } else if found.problems.is_empty() {
         say!(
-            "{} and {}: all fits together",
+            "{} and {}: no inconsistencies",
             counted(found.nodes.len(), "node"),
             counted(found.files, "file")
         );
@@ -137,12 +137,12 @@ fn told(problem: &Problem) -> String {
         ),
         Problem::Stray { inode, session } => {
             format!(
-                "inode {inode}: tokens of session {:016x}, which has ended; they hold nobody up",
+                "inode {inode}: tokens of session {:016x}, which has ended; they block nobody",
                 session.0
             )
         }
         Problem::Conflict { inode, one, other } => format!(
-            "inode {inode}: sessions {:016x} and {:016x} hold what excludes each other: unmount both nodes, and tell us",
+            "inode {inode}: sessions {:016x} and {:016x} hold tokens that exclude each other: unmount both nodes, and report this",
             one.0, other.0
         ),
         Problem::Unreadable { inode, node, bytes } => format!(
@@ -156,7 +156,7 @@ fn told(problem: &Problem) -> String {
             text::line(what)
         ),
         Problem::Silent { what } => format!(
-            "a partition of the store does not answer, so not all is seen: {}: see that it runs",
+            "a partition of the store does not answer, so not all was checked: {}: see that it runs",
             text::line(what)
         ),
     }

@@ -31,7 +31,7 @@ pub(in crate::command) struct Contents {
 
 /// The description of saved bytes, in the same form as for a conflict.
 #[derive(Serialize)]
-struct Saved<'a> {
+struct SavedBytes<'a> {
     #[serde(serialize_with = "path_as_json")]
     path: &'a Path,
     reason: &'static str,
@@ -116,7 +116,7 @@ pub(in crate::command) fn save(
         }
     }
     bytes.sync_all().map_err(Error::at(&path, "sync"))?;
-    let saved = Saved {
+    let saved = SavedBytes {
         path: &file.path,
         reason: "these bytes were damaged on the cache",
         extents: damaged.iter().map(|(range, _)| (range.start, range.len())).collect(),

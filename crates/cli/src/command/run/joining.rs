@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use halocline_api::control::has_hung_up;
 use halocline_api::control::joining::join;
-use halocline_api::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
+use halocline_api::control::{
+    Client, DirectoryInUse, Joined, MoveReport, Report, Request, SOCKET_NAME,
+};
 use halocline_fuse::{private_namespace, show_over};
 use halocline_os::error::Error;
 
@@ -84,7 +86,12 @@ pub(super) struct WaitTime {
 
 impl WaitTime {
     /// Whether the other run may take this one in, or ends: then some time has passed.
-    pub(super) fn is_worth(&mut self, found: &Existing, taken: &Taken, plan: &Plan) -> bool {
+    pub(super) fn is_worth(
+        &mut self,
+        found: &Existing,
+        taken: &DirectoryInUse,
+        plan: &Plan,
+    ) -> bool {
         let is_own = taken.uid == rustix::process::geteuid().as_raw();
         let may_join = taken.cache == plan.paths.cache || !taken.answers;
         if !is_own || !may_join {
@@ -116,7 +123,9 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
         tell!("halocline: joined the engine of process {}", joined.pid);
         if !ignored.is_empty() {
             let keys = ignored.join(", ");
-            tell!("halocline: its options hold instead of the configuration file's: {keys}");
+            tell!(
+                "halocline: its options apply instead of those in the configuration file: {keys}"
+            );
         }
     }
     let mut signals = Signals::catch()?;

@@ -62,7 +62,7 @@ enum PaceName {
 
 /// What `trace play --json` prints.
 #[derive(Debug, Serialize)]
-struct Played {
+struct PlayReport {
     requests: u64,
     processes: usize,
     files: usize,
@@ -78,14 +78,14 @@ struct Played {
 /// Plays.
 pub(crate) fn execute(args: &PlayArgs) -> Outcome {
     let script = Script::read(&args.trace, args.below.as_deref())?;
-    let mut attention = Attention::new(&args.dir)?;
+    let mut progress = ReplayProgress::new(&args.dir)?;
     let files = Files::below(&args.dir)?;
-    attention.begin("preparing", script.bytes_to_prepare());
+    progress.begin("preparing", script.bytes_to_prepare());
     let prepared_bytes = files.prepare(&script, &mut |bytes| {
-        attention.advance(bytes);
-        attention.go_on()
+        progress.advance(bytes);
+        progress.go_on()
     })?;
-    let mut played = Played {
+    let mut played = PlayReport {
         requests: script.requests,
         processes: script.processes.len(),
         files: script.files().count(),
@@ -96,10 +96,10 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
         mb_per_s: 0.0,
     };
     if !args.prepare {
-        attention.begin("playing", script.read_bytes.saturating_add(script.written_bytes));
-        played.time(run(args, &script, &mut attention)?);
+        progress.begin("playing", script.read_bytes.saturating_add(script.written_bytes));
+        played.time(run(args, &script, &mut progress)?);
     }
-    drop(attention);
+    drop(progress);
     if args.json {
         return print_json(&played);
     }
@@ -121,7 +121,11 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
 }
 
 /// Runs all processes; returns the nanoseconds of the slowest.
-fn run(args: &PlayArgs, script: &Script, attention: &mut Attention<'_>) -> Result<u64, Failure> {
+fn run(
+    args: &PlayArgs,
+    script: &Script,
+    progress: &mut ReplayProgress<'_>,
+) -> Result<u64, Failure> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(Failure::from);
     let (trace, dir) = (absolute(&args.trace)?, absolute(&args.dir)?);
     let think = args.pace == PaceName::Think;
@@ -133,14 +137,14 @@ fn run(args: &PlayArgs, script: &Script, attention: &mut Attention<'_>) -> Resul
         think,
     };
     let jobs: Vec<Job> = script.processes.iter().map(job).collect();
-    let done = worker_processes::run(["trace", "play-worker"], &jobs, attention)?;
+    let done = worker_processes::run(["trace", "play-worker"], &jobs, progress)?;
     if let Some(wrong) = done.iter().find_map(|done| done.wrong.as_ref()) {
         return Err(wrong.failure("while the trace was played"));
     }
     Ok(done.iter().map(|done| done.io_ns).max().unwrap_or(0))
 }
 
-impl Played {
+impl PlayReport {
     #[expect(clippy::cast_precision_loss, reason = "a time and a rate for people")]
     fn time(&mut self, io_ns: u64) {
         self.seconds = io_ns as f64 / 1e9;
@@ -150,14 +154,14 @@ impl Played {
 }
 
 /// Signals and progress.
-struct Attention<'a> {
+struct ReplayProgress<'a> {
     signals: Signals,
     dir: &'a Path,
     meter: Option<Meter>,
     progress: Progress,
 }
 
-impl<'a> Attention<'a> {
+impl<'a> ReplayProgress<'a> {
     fn new(dir: &'a Path) -> Result<Self, Failure> {
         let progress = Progress { done_bytes: 0, total_bytes: 0, path: dir.to_owned() };
         Ok(Self { signals: Signals::catch()?, dir, meter: None, progress })
@@ -169,7 +173,7 @@ impl<'a> Attention<'a> {
     }
 }
 
-impl Watch for Attention<'_> {
+impl Watch for ReplayProgress<'_> {
     fn go_on(&mut self) -> Result<(), Failure> {
         let Some(signal) = self.signals.stop_signal() else { return Ok(()) };
         tell!("halocline: the files that were made stay below {}", text::path(self.dir));

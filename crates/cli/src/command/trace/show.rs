@@ -27,12 +27,12 @@ const COLUMNS: usize = 80;
 /// Columns of the names in front of values.
 const NAMES: usize = 12;
 
-/// Say what is in a trace: patterns, sizes, concurrency, phases and regions
+/// Show what is in a trace: patterns, sizes, concurrency, phases and regions
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// The trace
     file: PathBuf,
-    /// Say what caches of these sizes would have missed: LRU, S3-FIFO, ours, the optimum. `64M,1G`, or `auto`
+    /// Show what caches of these sizes would have missed: LRU, S3-FIFO, ours, the optimum. `64M,1G`, or `auto`
     #[arg(long, value_name = "SIZES", value_parser = curve::sizes)]
     cache_sizes: Option<Sizes>,
     /// Draw that as an SVG, too

@@ -164,15 +164,15 @@ fn look_round(
             waits.watched = false;
             return None;
         }
-        waits.in_turn()
+        waits.to_check()
     };
     let gone = is_gone();
     let (mut found, mut reads) = (HashMap::new(), 0);
     for of_one in waiting.chunk_by(|one, other| one.user == other.user).filter(|_| !gone) {
         let mut left = READS_OF_ONE_USER;
-        for turn in of_one {
-            let (seen, read) = look(turn.program);
-            found.insert(turn.number, seen);
+        for program in of_one {
+            let (seen, read) = look(program.id);
+            found.insert(program.number, seen);
             reads += read;
             left = left.saturating_sub(read.max(1));
             if left == 0 {
@@ -194,28 +194,28 @@ fn look_round(
     Some(reads)
 }
 
-/// A program to look at.
+/// A program that waits, as it is checked for signals.
 #[derive(Debug)]
-struct Turn {
+struct WatchedProgram {
     user: u32,
     looked: u64,
     number: u64,
-    program: u32,
+    id: u32,
 }
 
 impl Waits {
     /// The programs ordered by user; for each user, those that were not looked at for the longest time come first.
-    fn in_turn(&self) -> Vec<Turn> {
+    fn to_check(&self) -> Vec<WatchedProgram> {
         let waiting = self.all.iter().filter(|one| !one.end.interrupted.load(Ordering::Acquire));
-        let turn = |one: &Waiter| Turn {
+        let program = |one: &Waiter| WatchedProgram {
             user: one.user,
             looked: one.looked,
             number: one.number,
-            program: one.program,
+            id: one.program,
         };
-        let mut turns: Vec<_> = waiting.map(turn).collect();
-        turns.sort_by_key(|turn| (turn.user, turn.looked));
-        turns
+        let mut programs: Vec<_> = waiting.map(program).collect();
+        programs.sort_by_key(|program| (program.user, program.looked));
+        programs
     }
 }
 

@@ -47,12 +47,12 @@ impl<E: Engine> Filesystem for Device<E> {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         named(reply, || self.front.names.lookup((parent, name)));
     }
 
     fn forget(&self, request: &Request, number: INodeNo, lookups: u64) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let _ = caught(|| self.front.names.forget(number, lookups));
     }
 
@@ -63,7 +63,7 @@ impl<E: Engine> Filesystem for Device<E> {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.attributes.get(number, handle), (kept, attr) => reply.attr(&kept, &attr));
     }
 
@@ -85,7 +85,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let change = SetAttr {
             mode,
             uid,
@@ -99,7 +99,7 @@ impl<E: Engine> Filesystem for Device<E> {
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.names.read_link(number), target => reply.data(target.as_encoded_bytes()));
     }
 
@@ -113,7 +113,7 @@ impl<E: Engine> Filesystem for Device<E> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let what = Make::Special(mode, u64::from(device));
         named(reply, || self.front.names.make((parent, name), what, maker(request, umask)));
     }
@@ -127,7 +127,7 @@ impl<E: Engine> Filesystem for Device<E> {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let by = maker(request, umask);
         named(reply, || self.front.names.make((parent, name), Make::Directory(mode), by));
     }
@@ -140,18 +140,18 @@ impl<E: Engine> Filesystem for Device<E> {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let what = Make::Symlink(target.as_os_str());
         named(reply, || self.front.names.make((parent, name), what, maker(request, 0)));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.names.unlink((parent, name)), () => reply.ok());
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.names.remove_dir((parent, name)), () => reply.ok());
     }
 
@@ -165,7 +165,7 @@ impl<E: Engine> Filesystem for Device<E> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let rename =
             || self.front.names.rename((parent, name), (new_parent, new_name), flags.bits());
         answer!(reply, rename(), () => reply.ok());
@@ -179,7 +179,7 @@ impl<E: Engine> Filesystem for Device<E> {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         named(reply, || self.front.names.link(number, (parent, name)));
     }
 
@@ -193,7 +193,7 @@ impl<E: Engine> Filesystem for Device<E> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let create = || self.front.files.create((parent, name), mode, flags, maker(request, umask));
         answer!(reply, create(), (it, file) => {
             let (kept, generation) = (&it.timeout, Generation(it.generation));
@@ -209,7 +209,7 @@ impl<E: Engine> Filesystem for Device<E> {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.files.open(number, flags.0, caller(request)), file => {
             let Some(backing) = file.backing else {
                 return reply.opened(file.handle, file.mode);
@@ -232,7 +232,7 @@ impl<E: Engine> Filesystem for Device<E> {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let what = (handle, ReadFor::of(lock_owner.is_some()));
         let read = |room: &mut [u8]| self.front.files.read(what, offset, room, caller(request));
         reading::read(size as usize, read, reply);
@@ -250,7 +250,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let flags = (write_flags, flags.0);
         let write = || self.front.files.write(handle, (offset, data), flags, caller(request));
         answer!(reply, write(), count => reply.written(count));
@@ -264,7 +264,7 @@ impl<E: Engine> Filesystem for Device<E> {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.files.flush(handle, lock_owner.0), () => reply.ok());
     }
 
@@ -280,7 +280,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _pid: u32,
         reply: ReplyLock,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         locking::find(&self.front, (handle, owner), (kind, first, last), reply);
     }
 
@@ -297,7 +297,7 @@ impl<E: Engine> Filesystem for Device<E> {
         waits: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let asked = (kind, first, last);
         locking::set(&self.front, (handle, owner), asked, (waits, caller(request)), reply);
     }
@@ -312,7 +312,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let release = || {
             self.front.files.release(handle);
             Ok(())
@@ -328,12 +328,12 @@ impl<E: Engine> Filesystem for Device<E> {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.files.sync(handle, data_only), () => reply.ok());
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let open = || self.front.directories.open(number, caller(request));
         answer!(reply, open(), dir => reply.opened(dir, fuser::FopenFlags::empty()));
     }
@@ -346,7 +346,7 @@ impl<E: Engine> Filesystem for Device<E> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let mut add = |it: Listed<'_>| !reply.add(it.number, it.next, it.kind, it.name);
         let listed =
             catch_panic(|| self.front.directories.list((handle, number), offset, &mut add));
@@ -361,7 +361,7 @@ impl<E: Engine> Filesystem for Device<E> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let mut add = |it: Listed<'_>, known: &Entry| {
             let generation = Generation(known.generation);
             !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
@@ -379,7 +379,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let close_dir = || {
             self.front.directories.close(handle);
             Ok(())
@@ -395,12 +395,12 @@ impl<E: Engine> Filesystem for Device<E> {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.directories.sync(handle), () => reply.ok());
     }
 
     fn statfs(&self, request: &Request, number: INodeNo, reply: ReplyStatfs) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.attributes.totals(number), t => reply.statfs(
             t.f_blocks,
             t.f_bfree,
@@ -423,7 +423,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let set = || self.front.xattrs.set(number, (name, value), flags, caller(request));
         answer!(reply, set(), () => reply.ok());
     }
@@ -436,18 +436,18 @@ impl<E: Engine> Filesystem for Device<E> {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.xattrs.get(number, name, size), value => valued(reply, &value));
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let list = || self.front.xattrs.list(number, size, caller(request));
         answer!(reply, list(), names => valued(reply, &names));
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.xattrs.remove(number, name, caller(request)), () => reply.ok());
     }
 
@@ -461,7 +461,7 @@ impl<E: Engine> Filesystem for Device<E> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         let allocate = || self.front.files.allocate(handle, (offset, len), mode, caller(request));
         answer!(reply, allocate(), () => reply.ok());
     }
@@ -475,7 +475,7 @@ impl<E: Engine> Filesystem for Device<E> {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         answer!(reply, self.front.files.seek(handle, offset, whence), at => reply.offset(at));
     }
 
@@ -490,7 +490,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _room: u32,
         reply: ReplyIoctl,
     ) {
-        let _turn = self.begin(request);
+        let _timing = self.begin(request);
         reply.error(Errno::ENOTTY);
     }
 }

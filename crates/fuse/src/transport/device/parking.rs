@@ -61,7 +61,7 @@ struct Parked {
 
 /// One request's time on its thread.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct RequestTiming<'a> {
     parking: &'a Parking,
     /// When the request began and how often the thread had slept by then, if it is a sample.
     sample: Option<(Instant, i64)>,
@@ -69,7 +69,7 @@ pub(super) struct Turn<'a> {
 
 /// Which parked threads return to the kernel.
 #[derive(Debug, PartialEq, Eq)]
-enum Needed {
+enum Unparked {
     One,
     All,
 }
@@ -90,11 +90,11 @@ impl Parking {
     }
 
     /// Begins a request on this thread.
-    pub(super) fn begin(&self) -> Turn<'_> {
+    pub(super) fn begin(&self) -> RequestTiming<'_> {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         let left = UNTIL_SAMPLE.get();
         UNTIL_SAMPLE.set(left.checked_sub(1).unwrap_or(SAMPLE_EVERY - 1));
-        Turn { parking: self, sample: (left == 0).then(|| (Instant::now(), sleeps())) }
+        RequestTiming { parking: self, sample: (left == 0).then(|| (Instant::now(), sleeps())) }
     }
 
     fn note(&self, begun: Instant, sleeps_before: i64) {
@@ -128,7 +128,7 @@ impl Parking {
             return;
         }
         parked.watched = true;
-        if self.watch(&mut parked) == Needed::All {
+        if self.watch(&mut parked) == Unparked::All {
             parked.all_back += 1;
             self.go.notify_all();
         } else {
@@ -138,7 +138,7 @@ impl Parking {
     }
 
     /// Watches while other threads serve requests.
-    fn watch(&self, parked: &mut MutexGuard<'_, Parked>) -> Needed {
+    fn watch(&self, parked: &mut MutexGuard<'_, Parked>) -> Unparked {
         let mut seen = self.ended.load(Ordering::Relaxed);
         let (mut idle, mut pause) = (Duration::ZERO, WATCH.0);
         loop {
@@ -147,10 +147,10 @@ impl Parking {
             let waiting = self.waiting.load(Ordering::Relaxed);
             idle = if ended == seen { idle + pause } else { Duration::ZERO };
             if idle >= IDLE || self.calls_sleep() {
-                return Needed::All;
+                return Unparked::All;
             }
             if waiting == 0 && ended == seen {
-                return Needed::One;
+                return Unparked::One;
             }
             pause = if waiting == 0 { WATCH.0 } else { WATCH.1.min(pause * 2) };
             seen = ended;
@@ -158,7 +158,7 @@ impl Parking {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RequestTiming<'_> {
     fn drop(&mut self) {
         let parking = self.parking;
         if let Some((begun, sleeps_before)) = self.sample {

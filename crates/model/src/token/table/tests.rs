@@ -304,7 +304,7 @@ fn i13_what_cannot_be_read_is_an_error_until_it_is_tried_again() {
     file.tokens.note_unreadable(A, (tried, &lost), EPOCH, 1000);
     assert!(file.tokens.is_sound());
     let marked = |file: &File| -> Vec<_> {
-        file.tokens.unreadable().iter().map(|mark| (mark.range.start, mark.range.end)).collect()
+        file.tokens.unreadable().iter().map(|entry| (entry.range.start, entry.range.end)).collect()
     };
     assert_eq!(marked(&file), [(12, 14), (100, 150)], "only of what was tried");
     let ask = |file: &mut File, range: (u64, u64), now_ms| {
@@ -322,7 +322,7 @@ fn i13_what_cannot_be_read_is_an_error_until_it_is_tried_again() {
     assert!(matches!(ask(&mut file, (20, 30), 1000), Answer::Granted(_)));
     assert_eq!(marked(&file), [(12, 14), (100, 150)]);
     assert_eq!(ask(&mut file, (10, 20), 0), unreadable, "clocks differ a little");
-    // After a while the holder tries again; a clock that was set back makes a mark hold no longer than a few of them.
+    // After a while the holder tries again; a clock that was set back makes an entry hold no longer than a few of them.
     assert!(matches!(ask(&mut file, (10, 14), 11_000), Answer::Waits(_)));
     file.tokens.note_unreadable(A, (ByteRange::new(10, 14), &[ALL]), EPOCH, 31_000);
     assert!(matches!(ask(&mut file, (10, 15), 999), Answer::Waits(_)));

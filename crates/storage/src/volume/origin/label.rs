@@ -105,7 +105,7 @@ pub(super) struct VolumeLabel {
     /// Inode number of the tree whose files' inode numbers are in the objects' names; in decimal digits, because a TOML
     /// number is signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tree: Option<Inode>,
+    tree: Option<TreeInodeNumber>,
     /// What the marks on the servers call the volume, since [`FORMAT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     volume: Option<VolumeName>,
@@ -132,17 +132,18 @@ impl TryFrom<String> for VolumeName {
     }
 }
 
+/// Decimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-struct Inode(u64);
+struct TreeInodeNumber(u64);
 
-impl From<Inode> for String {
-    fn from(inode: Inode) -> Self {
+impl From<TreeInodeNumber> for String {
+    fn from(inode: TreeInodeNumber) -> Self {
         inode.0.to_string()
     }
 }
 
-impl TryFrom<String> for Inode {
+impl TryFrom<String> for TreeInodeNumber {
     type Error = std::num::ParseIntError;
 
     fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
@@ -156,7 +157,7 @@ impl VolumeLabel {
     /// gives it the same name.
     pub(super) const fn new(servers: u32, stripe: u64, tree: u64, changed_ns: u64) -> Self {
         let volume = Some(VolumeName((tree as u128) << 64 | changed_ns as u128));
-        Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)), volume }
+        Self { format: FORMAT, servers, stripe, tree: Some(TreeInodeNumber(tree)), volume }
     }
 
     /// What the marks on the servers call the volume; `None` if they are not marked.
@@ -166,7 +167,7 @@ impl VolumeLabel {
 
     /// The same, bound to the files below the directory with inode number `tree`.
     pub(super) fn bound_to(self, tree: u64) -> Self {
-        Self { format: self.format.max(FORMAT_BOUND), tree: Some(Inode(tree)), ..self }
+        Self { format: self.format.max(FORMAT_BOUND), tree: Some(TreeInodeNumber(tree)), ..self }
     }
 
     /// The same for a volume whose files may have their own layouts.
@@ -184,7 +185,7 @@ impl VolumeLabel {
     /// Whether the objects are bound to the files below the directory with inode number `tree`. A copy
     /// of a volume has other inode numbers.
     pub(super) fn is_bound_to(self, tree: u64) -> bool {
-        self.format != FORMAT_UNBOUND && self.tree == Some(Inode(tree))
+        self.format != FORMAT_UNBOUND && self.tree == Some(TreeInodeNumber(tree))
     }
 
     pub(super) const fn striping(self) -> Striping {

@@ -30,7 +30,7 @@ pub enum Evidence {
 
 /// What one server has of the files that have a part on it.
 #[derive(Debug, Default, Clone, Copy)]
-struct Held {
+struct PartCounts {
     present: u64,
     missing: u64,
 }
@@ -66,7 +66,7 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
 
 /// Refuses servers whose contents are not those of a server in their place.
 fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
-    let mut held = vec![Held::default(); origin.servers().len()];
+    let mut held = vec![PartCounts::default(); origin.servers().len()];
     each_file(origin.namespace_dir(), &mut |path| count_held(origin, path, &mut held))?;
     let mut seen = origin.servers().iter().zip(held);
     let empty = seen.find(|(_, held)| held.present == 0 && held.missing > 0);
@@ -84,7 +84,7 @@ fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
 }
 
 /// Counts what each server has of the file at `path`.
-fn count_held(origin: &Origin, path: &Path, held: &mut [Held]) -> Result<()> {
+fn count_held(origin: &Origin, path: &Path, held: &mut [PartCounts]) -> Result<()> {
     let failed = || Error::at(path, "look at the data of");
     let number = match ObjectNumber::named_by(path) {
         // Nonsense that a file's owner wrote there refers to no object.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Entry, parse_table};
-use crate::control::claim::{ClaimReport, Taken};
+use crate::control::claim::{ClaimReport, DirectoryInUse};
 use halocline_os::error::Error;
 
 /// The kernel's list of sockets, whose names anyone chooses, and what a process reports about its claim: accepted names
@@ -22,7 +22,7 @@ pub fn claims(bytes: &[u8]) {
     let again: ClaimReport = serde_json::from_slice(&again).expect("our own");
     assert_eq!((&again.dir, &again.inside, &again.cache), (&told.dir, &told.inside, &told.cache));
     let ClaimReport { dir, cache, .. } = told;
-    let taken = Taken {
+    let taken = DirectoryInUse {
         wanted: PathBuf::from("/wanted"),
         wanted_cache: PathBuf::from("/cache"),
         dir,

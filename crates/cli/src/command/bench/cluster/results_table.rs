@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::record::{Comparison, Key, Phase, Results, Run, Setup, Target, share};
-use crate::bar_chart::{Bar, Bars, Drawn};
+use crate::bar_chart::{Bar, Bars, DrawResult};
 use crate::text;
 
 /// The heading of the rows; every table says whether its devices are emulated.
@@ -104,7 +104,7 @@ fn or_dash(text: Option<String>) -> String {
 }
 
 /// The ratios that have targets, as bars.
-pub(super) fn draw<S>(results: &Results<S>, out: &mut String) -> Drawn {
+pub(super) fn draw<S>(results: &Results<S>, out: &mut String) -> DrawResult {
     let with_targets = results.comparisons.iter().filter(|one| one.target.is_some());
     let shown = with_targets.filter(|one| !one.what.starts_with("store"));
     let rows: Vec<Bar> = shown

@@ -70,7 +70,7 @@ struct Task {
 }
 
 /// A process, and the result of its piece.
-type Done = (usize, io::Result<()>);
+type PieceResult = (usize, io::Result<()>);
 
 /// Seconds that `requests` take, from the first issue to the last completion.
 pub(super) fn seconds(
@@ -145,7 +145,7 @@ impl Station {
 }
 
 fn replay(stations: &[Station], layout: &Layout, requests: &[Request]) -> io::Result<f64> {
-    let (done, ended) = channel::<Done>();
+    let (done, ended) = channel::<PieceResult>();
     std::thread::scope(|scope| {
         let mut queues = Vec::new();
         for station in stations {
@@ -183,7 +183,7 @@ fn work(
     station: &Station,
     tasks: &Mutex<Receiver<Task>>,
     read: &Sender<Task>,
-    done: &Sender<Done>,
+    done: &Sender<PieceResult>,
 ) {
     let mut room = Vec::new();
     loop {
@@ -200,7 +200,7 @@ fn work(
     }
 }
 
-fn pass_out(station: &Station, leaving: &Receiver<Task>, done: &Sender<Done>) {
+fn pass_out(station: &Station, leaving: &Receiver<Task>, done: &Sender<PieceResult>) {
     let mut link = EmulatedLink::new(station.network.ns_per_byte);
     while let Ok(task) = leaving.recv() {
         link.pass(0.0, task.piece.length);
@@ -213,7 +213,7 @@ fn pass_out(station: &Station, leaving: &Receiver<Task>, done: &Sender<Done>) {
 /// Issues all requests; returns the seconds until the last one is done.
 fn issue(
     queues: Vec<Sender<Task>>,
-    ended: &Receiver<Done>,
+    ended: &Receiver<PieceResult>,
     layout: &Layout,
     requests: &[Request],
 ) -> io::Result<f64> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use halocline_plan::planner::Name;
 
-use super::judged::{Judged, LayoutResult, judge};
+use super::layout_results::{JudgedSetting, LayoutResult, judge};
 use super::paper::{Row, Scale, rows};
 use crate::failure::Failure;
 use crate::text;
@@ -13,9 +13,9 @@ use crate::text;
 /// A row of the paper, judged.
 pub(super) struct JudgedRow {
     pub(super) row: Row,
-    pub(super) full: Judged,
+    pub(super) full: JudgedSetting,
     /// Scaled down and measured.
-    pub(super) measured: Option<Judged>,
+    pub(super) measured: Option<JudgedSetting>,
 }
 
 /// Judges all rows; with `quick`, only a few requests of each. `dir` is where servers are emulated; `None`: nowhere.
@@ -69,7 +69,7 @@ const fn title(figure: u32) -> &'static str {
 
 /// How many percent one layout gains over another, by the given times of both.
 fn gain(
-    judged: &Judged,
+    judged: &JudgedSetting,
     (of, over): (Name, Name),
     time: fn(&LayoutResult) -> Option<f64>,
 ) -> Option<f64> {
@@ -164,8 +164,8 @@ fn section(out: &mut String, told: &JudgedRow) {
 fn layout_line(
     name: Name,
     layout: &LayoutResult,
-    full: &Judged,
-    measured: Option<&Judged>,
+    full: &JudgedSetting,
+    measured: Option<&JudgedSetting>,
 ) -> String {
     if let Some(why) = &layout.unavailable {
         return format!("| {} | none: {why} | | | | | | | |", name.text());

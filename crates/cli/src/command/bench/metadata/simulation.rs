@@ -15,7 +15,7 @@ use halocline_sim::store_load::{
 };
 use serde::Serialize;
 
-use super::super::store_server::Halves;
+use super::super::store_server::ProcessorSplit;
 use super::row::Row;
 use crate::failure::Failure;
 
@@ -71,11 +71,11 @@ struct SimulatedRow {
 }
 
 /// The processors of this machine as they were measured: one for the server and some for the load, or all for both.
-pub(super) fn processors(halves: Option<&Halves>, cpus: usize) -> Processors {
+pub(super) fn processors(split: Option<&ProcessorSplit>, cpus: usize) -> Processors {
     let count = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
-    halves.map_or_else(
+    split.map_or_else(
         || Processors::Shared(count(cpus)),
-        |halves| Processors::Apart(count(halves.numbers()[1].len())),
+        |split| Processors::Apart(count(split.numbers()[1].len())),
     )
 }
 

@@ -4,29 +4,29 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use super::super::store_server::Halves;
+use super::super::store_server::ProcessorSplit;
 use super::record::{
     LARGE_TARGET, Large, MountResults, MountRow, RATIO_TARGET, Results, TIER_TARGET,
 };
 use super::row::Row;
 use super::simulation;
-use crate::bar_chart::{Bar, Bars, Drawn};
+use crate::bar_chart::{Bar, Bars, DrawResult};
 use crate::text;
 
 /// The heading of the rows.
-pub(super) fn heading(is_own: bool, halves: Option<&Halves>) -> String {
+pub(super) fn heading(is_own: bool, split: Option<&ProcessorSplit>) -> String {
     let server = if is_own {
         "a server on a local socket, without anything on disk"
     } else {
         "the server of --store"
     };
-    let shared = halves.map_or_else(
+    let shared = split.map_or_else(
         || {
             let cpus = std::thread::available_parallelism().map_or(1, usize::from);
             format!("load and server share {cpus} processors of this machine if it runs here")
         },
-        |halves| {
-            let [store, load] = halves.numbers();
+        |split| {
+            let [store, load] = split.numbers();
             format!("the server is bound to processor {}, the load to {load:?}", store[0])
         },
     );
@@ -37,11 +37,11 @@ pub(super) fn heading(is_own: bool, halves: Option<&Halves>) -> String {
 }
 
 /// The heading of the rows of clusters.
-pub(super) fn heading_of_masters(halves: Option<&Halves>) -> String {
-    let bound = halves.map_or_else(
+pub(super) fn heading_of_masters(split: Option<&ProcessorSplit>) -> String {
+    let bound = split.map_or_else(
         || "masters and load share the only processor".to_owned(),
-        |halves| {
-            let [store, load] = halves.numbers();
+        |split| {
+            let [store, load] = split.numbers();
             format!("masters are bound to the processors {store:?}, one each in turn, the load to {load:?}")
         },
     );
@@ -175,7 +175,7 @@ pub(super) fn mounts(results: &MountResults) -> String {
 }
 
 /// The same as bars.
-pub(super) fn draw_mounts(results: &MountResults, out: &mut String) -> Drawn {
+pub(super) fn draw_mounts(results: &MountResults, out: &mut String) -> DrawResult {
     let bar = |row: &MountRow| Bar {
         name: format!("{} {}, {}", row.operation, row.directories, row.nodes),
         value: row.per_second,
@@ -194,7 +194,7 @@ pub(super) fn draw_mounts(results: &MountResults, out: &mut String) -> Drawn {
 }
 
 /// The rates, as bars.
-pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
+pub(super) fn draw(results: &Results, out: &mut String) -> DrawResult {
     let bar = |row: &Row| {
         let native = row.ratio.map(|ratio| format!(", {ratio:.2} of the own benchmark"));
         Bar {
@@ -217,7 +217,7 @@ pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     chart(results.rows.iter().map(bar).collect(), (by, &shared), out)
 }
 
-fn chart(rows: Vec<Bar>, (by, below): (&str, &str), out: &mut String) -> Drawn {
+fn chart(rows: Vec<Bar>, (by, below): (&str, &str), out: &mut String) -> DrawResult {
     let bars = Bars { rows, most: None };
     let root = SVGBackend::with_string(out, (900, bars.height() + 72)).into_drawing_area();
     root.fill(&WHITE)?;

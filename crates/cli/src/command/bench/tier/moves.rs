@@ -66,21 +66,21 @@ impl Source {
 
 /// How a file gets to the other tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum MoveMethod {
     Move,
     CopyAndSync,
     Copy,
 }
 
-impl How {
+impl MoveMethod {
     const ALL: [Self; 3] = [Self::Move, Self::CopyAndSync, Self::Copy];
 }
 
-/// Seconds of each repetition, by [`How`].
+/// Seconds of each repetition, by [`MoveMethod`].
 #[derive(Debug, Default)]
 struct Seconds {
-    down: [Vec<f64>; How::ALL.len()],
-    up: [Vec<f64>; How::ALL.len()],
+    down: [Vec<f64>; MoveMethod::ALL.len()],
+    up: [Vec<f64>; MoveMethod::ALL.len()],
 }
 
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
@@ -92,7 +92,7 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     migrator.moved(MoveDirection::Up)?;
     for _ in 0..repetitions {
         for ((source, _), seconds) in Source::ALL.iter().zip(&mut seconds) {
-            for how in How::ALL {
+            for how in MoveMethod::ALL {
                 there_and_back(setup, &mut migrator, (*source, how), seconds)?;
             }
         }
@@ -108,7 +108,7 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
 fn there_and_back(
     setup: &Setup,
     migrator: &mut Migrator,
-    (source, how): (Source, How),
+    (source, how): (Source, MoveMethod),
     seconds: &mut Seconds,
 ) -> Result<()> {
     let copy_to = setup.below("bare").join("copied");
@@ -121,8 +121,8 @@ fn there_and_back(
         copy(&path, &copy_to, false)?;
         source.prepare(&path)?;
         let mut by_cp = None;
-        if how != How::Move {
-            by_cp = Some(copy(&path, &copy_to, how == How::CopyAndSync)?);
+        if how != MoveMethod::Move {
+            by_cp = Some(copy(&path, &copy_to, how == MoveMethod::CopyAndSync)?);
             source.prepare(&path)?;
         }
         let by_move = migrator.moved(direction)?;

@@ -7,7 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::Results;
 use super::policies::Line;
 use crate::bar_chart::Area;
-use crate::command::bench::plot::{Drawn, colour, count};
+use crate::command::bench::plot::{DrawResult, colour, count};
 use crate::text;
 
 const WIDTH: u32 = 880;
@@ -35,7 +35,7 @@ pub(super) struct Bar {
 }
 
 /// Draws the results.
-pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
+pub(super) fn draw(results: &Results, out: &mut String) -> DrawResult {
     let rows = results.rows.iter().map(|row| Bar {
         name: format!("{} (of {})", row.what, row.baseline_name),
         ours: row.ratio,
@@ -76,7 +76,7 @@ impl Bars {
         AROUND_BARS + BAR * count(self.pairs.len())
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &Area<'_>) -> DrawResult {
         let ratios = || self.pairs.iter().flat_map(|bar| [Some(bar.ours), bar.other]).flatten();
         let least = ratios().fold(1.0, f64::min) / 2.0;
         let most = ratios().fold(1.0, f64::max) * 2.0;
@@ -120,7 +120,7 @@ fn workloads(lines: &[Line]) -> Vec<Vec<&Line>> {
     found
 }
 
-fn draw_curves(area: &Area<'_>, lines: &[&Line]) -> Drawn {
+fn draw_curves(area: &Area<'_>, lines: &[&Line]) -> DrawResult {
     let mut names: Vec<String> = lines[0].moved.iter().map(|(name, _)| name.clone()).collect();
     let mut curves: Vec<Vec<(f64, f64)>> = (0..names.len())
         .map(|policy| lines.iter().map(|line| (line.ratio, float(line.moved[policy].1))).collect())
@@ -164,7 +164,7 @@ fn draw_curves(area: &Area<'_>, lines: &[&Line]) -> Drawn {
 }
 
 /// One line of swatches at the bottom of an area, with colours from `first` on.
-fn legend(area: &Area<'_>, names: &[String], first: usize) -> Drawn {
+fn legend(area: &Area<'_>, names: &[String], first: usize) -> DrawResult {
     let top = i32::try_from(area.dim_in_pixel().1)? - LEGEND;
     let mut left = 60;
     for (index, name) in names.iter().enumerate() {

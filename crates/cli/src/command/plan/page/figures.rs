@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::html::{Cell, Figure, table};
 use super::{Load, Page};
-use crate::bar_chart::{Area, Bar, Bars, Drawn, colour};
+use crate::bar_chart::{Area, Bar, Bars, DrawResult, colour};
 use crate::command::plan::picture::{COLUMNS, Map, ROWS};
 use crate::failure::Failure;
 use crate::text;
@@ -20,9 +20,9 @@ const DASHES: u32 = 60;
 /// Shades of a map.
 const SHADES: u32 = 5;
 
-fn drawn(height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Failure> {
+fn drawn(height: u32, draw: impl FnOnce(&Area<'_>) -> DrawResult) -> Result<String, Failure> {
     let mut svg = String::new();
-    let all = || -> Drawn {
+    let all = || -> DrawResult {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         draw(&root)?;
         root.present()?;
@@ -197,7 +197,7 @@ fn draw_map(
     counts: &[u32],
     borders: &[u64],
     series: usize,
-) -> Drawn {
+) -> DrawResult {
     // In a unit in which round numbers are round for people who count in powers of two.
     let unit = 1u64 << (bytes.max(1).ilog2() / 10 * 10);
     let (width, height) = (span_ns.max(1) as f64 * 1e-9, bytes as f64 / unit as f64);

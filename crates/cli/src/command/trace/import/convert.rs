@@ -117,12 +117,12 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 }
 
 /// What a converter prints, until its time is over.
-struct Printed {
+struct ConverterOutput {
     pipe: ChildStdout,
     deadline: Instant,
 }
 
-impl Read for Printed {
+impl Read for ConverterOutput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = Timespec::try_from(left(self.deadline)?).ok();
         let pipe = self.pipe.as_fd();
@@ -160,7 +160,7 @@ fn run(
         String::from_utf8_lossy(&said).trim().to_owned()
     });
     let pipe = running.child.stdout.take().expect("it is a pipe");
-    let mut printed = BufReader::new(Printed { pipe, deadline: running.deadline });
+    let mut printed = BufReader::new(ConverterOutput { pipe, deadline: running.deadline });
     let nothing = printed.fill_buf().is_ok_and(<[u8]>::is_empty);
     if !nothing && let Err(error) = dxt::import(&mut printed, module(args), sink) {
         drop(printed);

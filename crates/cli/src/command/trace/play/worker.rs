@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{Files, content_of};
 use super::script::{check, relative};
 use crate::command::bench::content::Content;
-use crate::command::bench::worker::{Done, Word, Wrong, await_start, nanoseconds, say};
+use crate::command::bench::worker::{Word, WorkerResult, Wrong, await_start, nanoseconds, say};
 use crate::failure::{Failure, Outcome};
 
 /// Time between two messages about progress.
@@ -52,7 +52,7 @@ pub(crate) fn execute(args: &PlayWorkerArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn work(job: &Job) -> Result<Done, String> {
+fn work(job: &Job) -> Result<WorkerResult, String> {
     let (requests, paths) = requests_of(job)?;
     let files = Files::below(&job.dir).map_err(|failure| failure.message().to_owned())?;
     let longest = requests.iter().map(|(_, request)| request.length).max().unwrap_or(0);
@@ -66,7 +66,7 @@ fn work(job: &Job) -> Result<Done, String> {
         buf: vec![1; longest],
         expected: vec![1; longest],
         apart: Duration::ZERO,
-        done: Done::default(),
+        done: WorkerResult::default(),
     };
     let failed = |error: io::Error| error.to_string();
     say(&Word::Ready).map_err(failed)?;
@@ -129,7 +129,7 @@ struct Run<'a> {
     expected: Vec<u8>,
     /// Time that does not count as I/O.
     apart: Duration,
-    done: Done,
+    done: WorkerResult,
 }
 
 impl Run<'_> {

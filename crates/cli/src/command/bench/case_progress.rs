@@ -9,14 +9,14 @@ use crate::failure::Failure;
 use crate::progress::Meter;
 
 /// What the parent of a case's processes does while they run.
-pub(super) struct Attention<'a> {
+pub(super) struct CaseProgress<'a> {
     signals: &'a mut Signals,
     meter: Meter,
     progress: Progress,
     stopped: Option<i32>,
 }
 
-impl<'a> Attention<'a> {
+impl<'a> CaseProgress<'a> {
     /// For a case called `name` that moves `total_bytes` bytes.
     pub(super) fn new(signals: &'a mut Signals, total_bytes: u64, name: String) -> Self {
         let progress = Progress { done_bytes: 0, total_bytes, path: name.into() };
@@ -25,7 +25,7 @@ impl<'a> Attention<'a> {
     }
 }
 
-impl Watch for Attention<'_> {
+impl Watch for CaseProgress<'_> {
     fn go_on(&mut self) -> Result<(), Failure> {
         self.stopped = self.stopped.or_else(|| self.signals.stop_signal());
         self.stopped.map_or(Ok(()), |signal| Err(interrupted(signal)))

@@ -58,14 +58,14 @@ pub(super) struct LayoutResult {
 
 /// A setting under all layouts, in the order of [`Name::ALL`].
 #[derive(Debug, Clone)]
-pub(super) struct Judged {
+pub(super) struct JudgedSetting {
     pub(super) requests: u64,
     pub(super) bytes: u64,
     pub(super) chosen: Name,
     pub(super) layouts: Vec<(Name, LayoutResult)>,
 }
 
-impl Judged {
+impl JudgedSetting {
     /// The amount of the requests: `128 requests, 64.0 MiB together`.
     pub(super) fn amount(&self) -> String {
         let requests = counted(self.requests, "request");
@@ -79,7 +79,7 @@ impl Judged {
 }
 
 /// Judges `setting`; also measures it on files in `dir`, if given.
-pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<Judged, Failure> {
+pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetting, Failure> {
     let requests = setting.requests().map_err(Failure::refused)?;
     let set = setting.set(&requests).map_err(Failure::refused)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
@@ -130,7 +130,7 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<Judged, Fai
     }
     let bytes = requests.iter().map(|request| request.length).sum();
     let mut judged =
-        Judged { requests: requests.len() as u64, bytes, chosen: outcome.chosen, layouts };
+        JudgedSetting { requests: requests.len() as u64, bytes, chosen: outcome.chosen, layouts };
     judged.compare();
     Ok(judged)
 }
@@ -148,7 +148,7 @@ fn work(disks: &[ServerOutcome], requests: usize) -> DiskWork {
     }
 }
 
-impl Judged {
+impl JudgedSetting {
     /// Computes the ratios to DEF.
     fn compare(&mut self) {
         let def = self.of(Name::Def).clone();

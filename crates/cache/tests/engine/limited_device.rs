@@ -15,14 +15,14 @@ const SECTOR: u64 = 512;
 
 /// Answers `ENOSPC` to what would make `dir` larger than `limit` bytes.
 #[derive(Debug)]
-pub(crate) struct SmallDevice {
+pub(crate) struct LimitedDevice {
     below: Arc<dyn Device>,
     dir: PathBuf,
     limit: u64,
     one: Mutex<()>,
 }
 
-impl SmallDevice {
+impl LimitedDevice {
     pub(crate) fn new(below: Arc<dyn Device>, dir: &Path, limit: u64) -> Self {
         Self { below, dir: dir.to_owned(), limit, one: Mutex::default() }
     }
@@ -48,7 +48,7 @@ impl SmallDevice {
     }
 }
 
-impl Device for SmallDevice {
+impl Device for LimitedDevice {
     fn read_at(
         &self,
         file: &ServerFile,

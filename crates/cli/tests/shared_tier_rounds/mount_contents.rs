@@ -10,13 +10,13 @@ use crate::ledger::{FILES, Name, Version, WORD, word};
 
 /// All that is below a directory; paths from there.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct MountContents {
     pub(crate) directories: BTreeSet<String>,
-    files: BTreeMap<String, SeenFile>,
+    files: BTreeMap<String, FoundFile>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct SeenFile {
+struct FoundFile {
     inode: u64,
     links: u64,
     /// Whose file it is; one without bytes is known by its name.
@@ -29,7 +29,7 @@ fn item_of_name(name: &str) -> Option<usize> {
     name.get(1..)?.split_once('.')?.0.parse().ok()
 }
 
-impl SeenFile {
+impl FoundFile {
     fn read(path: &Path) -> io::Result<Self> {
         let stat = fs::symlink_metadata(path)?;
         let bytes = fs::read(path)?;
@@ -56,7 +56,7 @@ impl SeenFile {
     }
 }
 
-impl Seen {
+impl MountContents {
     /// Reads everything below a directory.
     pub(crate) fn below(root: &Path) -> io::Result<Self> {
         let (mut seen, mut todo) = (Self::default(), vec![String::new()]);
@@ -69,7 +69,7 @@ impl Seen {
                     todo.push(path.clone());
                     seen.directories.insert(path);
                 } else {
-                    let file = SeenFile::read(&root.join(&path))?;
+                    let file = FoundFile::read(&root.join(&path))?;
                     seen.files.insert(path, file);
                 }
             }

@@ -8,13 +8,13 @@ use crate::failure::Failure;
 
 /// The processors that this process may use, in two halves; where they are odd, the store has one more.
 #[derive(Debug)]
-pub(in super::super) struct Halves {
+pub(in super::super) struct ProcessorSplit {
     all: CpuSet,
     store: Vec<usize>,
     load: Vec<usize>,
 }
 
-impl Halves {
+impl ProcessorSplit {
     /// Of the calling thread's processors; `None` where it has only one.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Halves {
 
 /// The calling thread is bound until this is dropped.
 #[derive(Debug)]
-pub(in super::super) struct Bound<'a>(&'a Halves);
+pub(in super::super) struct Bound<'a>(&'a ProcessorSplit);
 
 impl Drop for Bound<'_> {
     fn drop(&mut self) {
