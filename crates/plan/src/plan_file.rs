@@ -161,19 +161,21 @@ fn head_and_files(text: &str) -> (&str, &str) {
 
 /// Parses `part` of `text`.
 fn from_toml<T: DeserializeOwned>(text: &str, part: &str) -> Result<T, Error> {
-    let lines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
-    let before = lines(&text[..part.as_ptr().addr() - text.as_ptr().addr()]);
+    // Counted only where something is wrong: long plans have tens of thousands of tables.
+    let line = |place: usize| {
+        let begin = part.as_ptr().addr() - text.as_ptr().addr();
+        text.bytes().take(begin + place).filter(|byte| *byte == b'\n').count() + 1
+    };
     if part.len() > TABLE_BYTES_MAX {
         return Err(Error::NotAPlan(format!(
             "line {}: a table of more than {TABLE_BYTES_MAX} bytes",
-            before + 1
+            line(0)
         )));
     }
     // Not with the line itself: it may be of any file.
     toml::from_str(part).map_err(|error| {
         let place = error.span().map_or(0, |place| place.start);
-        let line = before + lines(&part[..place]) + 1;
-        Error::NotAPlan(format!("line {line}: {}", error.message()))
+        Error::NotAPlan(format!("line {}: {}", line(place), error.message()))
     })
 }
 
