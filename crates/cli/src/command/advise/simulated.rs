@@ -30,13 +30,15 @@ const FACTORS: [f64; 3] = [0.8, 1.0, 1.2];
 /// Seeds for other positions of files on the disks.
 const SEEDS: [u64; 2] = [1, 2];
 
-/// The layouts that the planner chooses for the files of the trace, and their default; or why there are none.
-#[expect(clippy::type_complexity, reason = "both errors, told apart")]
+/// The layouts that a planner chose for files, and their default; or why there are none.
+type Stripes = Result<(HashMap<u32, FileLayout>, FileLayout), String>;
+
+/// What the planner chooses for the files of the trace.
 fn planned(
     trace: &TraceFile<'_>,
     set: &ServerSet,
     seen: &TraceSummary,
-) -> Result<Result<(HashMap<u32, FileLayout>, FileLayout), String>, Failure> {
+) -> Result<Stripes, Failure> {
     let there = judge::servers(set).map_err(Failure::refused)?;
     let whole = job::replay_of_all(trace, set);
     let mut replays = Replay::with_whole(set, &whole, seen.workload.requests);
@@ -53,8 +55,7 @@ pub(in crate::command) struct Case<'a> {
     size: u64,
     options: Options,
     files: TracedFiles,
-    /// The layouts that the planner chose, and their default, or why there are none.
-    stripes: Result<(HashMap<u32, FileLayout>, FileLayout), String>,
+    stripes: Stripes,
     slow_alone: FileLayout,
     pub(in crate::command) trace_weight: f64,
     pub(in crate::command) requests: u64,
