@@ -421,7 +421,7 @@ fn what_is_not_there_is_left_out_where_that_is_wanted() {
     scratch.succeed(&["umount", "mnt"]);
     let good = fs::read_to_string(scratch.path("plan.toml")).unwrap();
     let mut more = good.replace(&format!("path = \"{file}\""), &format!("path = \"/mnt/{file}\""));
-    for path in ["/mnt/gone", "/usr/bin/program"] {
+    for path in ["/mnt/gone", &format!("/mnt/{file}/x"), "/usr/bin/program"] {
         let part = "[[file.part]]\nbegin = 0\nwidths = [65536, 65536, 65536]";
         write!(more, "\n[[file]]\npath = \"{path}\"\nbytes = 1\n\n{part}\n").unwrap();
     }
@@ -435,7 +435,7 @@ fn what_is_not_there_is_left_out_where_that_is_wanted() {
         let output = scratch.halocline(&args);
         assert!(output.status.success(), "{}", said(&output));
         let answer = json("halocline apply", &output);
-        assert_eq!(answer["missing"], serde_json::json!(["gone"]));
+        assert_eq!(answer["missing"], serde_json::json!(["gone", format!("{file}/x")]));
         assert_eq!(answer["files"].as_array().unwrap().len(), 1, "{answer}");
     }
     let verify = ["verify", "more.toml", "volume", "--below", "/mnt", "--skip-missing"];

@@ -1,7 +1,9 @@
 //! `halocline plan`: from a trace and a description of servers to a plan.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -85,6 +87,26 @@ fn what_cannot_be_calibrated_is_refused_before_anything_is_measured() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
         assert!(said(&output).contains(what), "{args:?}: {}", said(&output));
         assert!(!said(&output).contains("measuring"), "{args:?}: {}", said(&output));
+        assert!(!dir.join("s.toml").exists());
+    }
+    // Found after all was measured; a configuration got the device under the name of another directory.
+    let name = OsStr::from_bytes(b"disk-\xff");
+    fs::create_dir(dir.join(name)).unwrap();
+    for to in ["--servers", "--config"] {
+        let mut calibrate = Command::new(program!());
+        calibrate.args(["calibrate", "disk"]).arg(name).args([
+            to,
+            "s.toml",
+            "--requests",
+            "100000",
+        ]);
+        let output = calibrate.current_dir(dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{to}: {}", said(&output));
+        assert!(
+            said(&output).contains("not UTF-8") && !said(&output).contains("measuring"),
+            "{}",
+            said(&output)
+        );
         assert!(!dir.join("s.toml").exists());
     }
 }

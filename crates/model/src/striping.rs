@@ -72,6 +72,15 @@ impl VariedStriping {
         x / self.round * width + (x % self.round).saturating_sub(offset).min(width)
     }
 
+    /// [`VariedStriping::local_len`] of each server in turn, with two divisions for all of them.
+    pub fn local_lens(&self, x: u64) -> impl Iterator<Item = u64> {
+        let (row, within) = (x / self.round, x % self.round);
+        let of = move |(width, offset): (&u64, &u64)| {
+            row * width + within.saturating_sub(*offset).min(*width)
+        };
+        self.widths.iter().zip(&self.offsets).map(of)
+    }
+
     /// The one contiguous local range that `range` occupies on `server`; empty if there is none.
     pub fn local_range(&self, server: usize, range: ByteRange) -> ByteRange {
         ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
@@ -356,6 +365,7 @@ mod tests {
                     striping.local_range(server, range),
                     ByteRange::new(on_server(range.start), on_server(range.end))
                 );
+                prop_assert_eq!(striping.local_lens(range.end).nth(server), Some(on_server(range.end)));
             }
         }
 

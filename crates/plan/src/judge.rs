@@ -41,6 +41,12 @@ pub trait Judge {
         let _ = layouts;
         None
     }
+
+    /// Of `all` regions `done` were predicted by the cost model, which comes before the search's first replay. It may
+    /// take minutes: a judge that shows progress tells.
+    fn predicted(&mut self, done: usize, all: usize) {
+        let _ = (done, all);
+    }
 }
 
 /// One FIFO queue for each server, with the service times of its profile; the startup depends on whether a request

@@ -78,9 +78,10 @@ impl Layout {
                 .ok_or_else(|| format!("part {index} uses no server"))?;
             let before = base.clone();
             at = part.end.unwrap_or(u64::MAX);
-            for (server, bytes) in base.iter_mut().enumerate() {
-                let local = if last { 0 } else { striping.local_len(server, at - part.begin) };
-                *bytes = bytes.saturating_add(local);
+            if !last {
+                for (bytes, local) in base.iter_mut().zip(striping.local_lens(at - part.begin)) {
+                    *bytes = bytes.saturating_add(local);
+                }
             }
             computed.push((striping, before));
         }
@@ -111,16 +112,10 @@ impl Layout {
             }
             let until = end.min(part.end.unwrap_or(u64::MAX)) - part.begin;
             let range = ByteRange::new(offset.max(part.begin) - part.begin, until);
-            for (server, width) in part.widths.iter().enumerate() {
-                if *width == 0 {
-                    continue;
-                }
-                let local = striping.local_range(server, range);
-                if !local.is_empty() {
-                    let offset = base[server].saturating_add(local.start);
-                    each(Piece { server, offset, length: local.len() });
-                }
-            }
+            striping.split(range, |server, local| {
+                let offset = base[server].saturating_add(local.start);
+                each(Piece { server, offset, length: local.len() });
+            });
         }
     }
 
@@ -205,7 +200,7 @@ impl Placer {
         }
         let all = end - begin;
         let fits = |bytes: u64| {
-            (0..widths.len()).all(|server| striping.local_len(server, bytes) <= self.room[server])
+            striping.local_lens(bytes).zip(&self.room).all(|(local, room)| local <= *room)
         };
         let length = if fits(all) {
             all
@@ -217,8 +212,7 @@ impl Placer {
         if length == 0 {
             return begin;
         }
-        for (server, room) in self.room.iter_mut().enumerate() {
-            let taken = striping.local_len(server, length);
+        for (room, taken) in self.room.iter_mut().zip(striping.local_lens(length)) {
             assert!(taken <= *room, "only what fits is placed");
             *room -= taken;
         }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -15,6 +16,16 @@ pub const VERSION: u32 = 1;
 const FILES_MAX: usize = 1 << 16;
 /// Limit of the servers of a plan, the same as for a description of servers.
 const SERVERS_MAX: usize = 4096;
+/// A parser of TOML takes some 75 times the bytes of the text. A longer text than this is parsed table by table, as
+/// [`Plan::to_toml`] writes it: each file begins with a line of its own, after everything else.
+const WHOLE_BYTES_MAX: usize = 4 << 20;
+/// Limit of such a table. 256 parts over all servers take less.
+const TABLE_BYTES_MAX: usize = 16 << 20;
+/// Limit of the widths in all parts together: twice what `plan` writes for 256 files of eight regions, each in two
+/// parts, on all servers.
+const WIDTHS_MAX: usize = 1 << 25;
+/// The line with which a file begins, and the end of the line before it.
+const FILE_TABLE: &str = "\n[[file]]\n";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -137,6 +148,37 @@ fn from_hex(hex: &str) -> Option<Vec<u8>> {
     even.then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
+/// The place from `from` on at which the table of a file begins.
+fn next_file(text: &str, from: usize) -> Option<usize> {
+    let found = text.get(from..)?.find(FILE_TABLE)?;
+    Some(from + found + 1)
+}
+
+/// What stands before the first file, and the rest.
+fn head_and_files(text: &str) -> (&str, &str) {
+    text.split_at(next_file(text, 0).unwrap_or(text.len()))
+}
+
+/// Parses `part` of `text`.
+fn from_toml<T: DeserializeOwned>(text: &str, part: &str) -> Result<T, Error> {
+    // Counted only where something is wrong: long plans have tens of thousands of tables.
+    let line = |place: usize| {
+        let begin = part.as_ptr().addr() - text.as_ptr().addr();
+        text.bytes().take(begin + place).filter(|byte| *byte == b'\n').count() + 1
+    };
+    if part.len() > TABLE_BYTES_MAX {
+        return Err(Error::NotAPlan(format!(
+            "line {}: a table of more than {TABLE_BYTES_MAX} bytes",
+            line(0)
+        )));
+    }
+    // Not with the line itself: it may be of any file.
+    toml::from_str(part).map_err(|error| {
+        let place = error.span().map_or(0, |place| place.start);
+        Error::NotAPlan(format!("line {}: {}", line(place), error.message()))
+    })
+}
+
 impl Plan {
     /// Parses a plan. Other versions, unknown keys, invalid layouts and duplicate files are refused.
     pub fn parse(text: &str) -> Result<Self, Error> {
@@ -144,21 +186,44 @@ impl Plan {
         struct Versioned {
             version: u32,
         }
-        let wrong = |what: String| Error::NotAPlan(what);
-        // Not with the line itself: it may be of any file.
-        let not_toml = |error: toml::de::Error| {
-            let place = error.span().map_or(0, |place| place.start);
-            let line = text.bytes().take(place).filter(|byte| *byte == b'\n').count() + 1;
-            wrong(format!("line {line}: {}", error.message()))
-        };
-        let versioned: Versioned = toml::from_str(text).map_err(not_toml)?;
+        let (head, files) =
+            if text.len() > WHOLE_BYTES_MAX { head_and_files(text) } else { (text, "") };
+        let versioned: Versioned = from_toml(text, head)?;
         if versioned.version != VERSION {
             let found = versioned.version;
-            return Err(wrong(format!("it is of version {found}; this program reads {VERSION}")));
+            return Err(Error::NotAPlan(format!(
+                "it is of version {found}; this program reads {VERSION}"
+            )));
         }
-        let plan: Self = toml::from_str(text).map_err(not_toml)?;
+        let mut plan: Self = from_toml(text, head)?;
+        plan.read_files(text, files)?;
         plan.check().map_err(Error::NotAPlan)?;
         Ok(plan)
+    }
+
+    /// Adds the files of `rest`, a part of `text` that begins with the table of one, table by table.
+    fn read_files(&mut self, text: &str, mut rest: &str) -> Result<(), Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Files {
+            file: Vec<PlannedFile>,
+        }
+        let of =
+            |file: &PlannedFile| -> usize { file.part.iter().map(|part| part.widths.len()).sum() };
+        let mut widths = 0;
+        while !rest.is_empty() {
+            let end = next_file(rest, 1).unwrap_or(rest.len());
+            let Files { file } = from_toml(text, &rest[..end])?;
+            widths += file.iter().map(of).sum::<usize>();
+            self.file.extend(file);
+            if widths > WIDTHS_MAX || self.file.len() > FILES_MAX {
+                return Err(Error::NotAPlan(format!(
+                    "it has more than {FILES_MAX} files, or {WIDTHS_MAX} widths"
+                )));
+            }
+            rest = &rest[end..];
+        }
+        Ok(())
     }
 
     /// Refuses what [`Plan::parse`] refuses.
@@ -291,6 +356,35 @@ mod tests {
         let read = Plan::parse(&text).expect("a plan");
         assert_eq!(read, plan());
         assert_eq!(read.file[1].path_bytes().as_deref(), Some(b"/data/\xff".as_slice()));
+    }
+
+    /// Parsed at once, 25 MB took 1.9 GB of memory.
+    #[test]
+    fn long_plans_are_read_table_by_table() {
+        let mut long = plan();
+        let many = long.file[0].part.clone();
+        for number in 0..30_000 {
+            let path = format!("/data/{number}/{}", "x".repeat(100));
+            let file = PlannedFile {
+                part: many.clone(),
+                ..PlannedFile::new(path.as_bytes(), 1, &Layout::simple(vec![1, 1]))
+            };
+            long.file.push(file);
+        }
+        let text = long.to_toml();
+        assert!(text.len() > WHOLE_BYTES_MAX, "{}", text.len());
+        assert!(Plan::parse(&text).expect("a plan") == long);
+        let last = text.rfind("begin = 40960").expect("a part");
+        let line = text[..last].lines().count() + 1;
+        let (before, after) = text.split_at(last);
+        let wrong = format!("{before}start = 40960{}", &after["begin = 40960".len()..]);
+        let error = Plan::parse(&wrong).unwrap_err().to_string();
+        assert!(error.contains(&format!("line {line}: ")) && error.contains("start"), "{error}");
+        // Nothing else stands behind a file, and no table is longer than one can be.
+        Plan::parse(&format!("{text}\n[other]\n")).unwrap_err();
+        let endless = text + &format!("\n[[file]]\npath = \"{}\"\n", "x".repeat(TABLE_BYTES_MAX));
+        let error = Plan::parse(&endless).unwrap_err().to_string();
+        assert!(error.contains("a table of more than"), "{error}");
     }
 
     #[test]

@@ -415,3 +415,35 @@ fn requests_that_are_longer_than_any_stripe_are_planned() {
         assert!(widest.is_some_and(|width| *width <= 1 << 40), "{widest:?}");
     }
 }
+
+/// Notes how far predictions are.
+struct Watching<'a> {
+    queues: Queues<'a>,
+    predicted: Vec<(usize, usize)>,
+}
+
+impl Judge for Watching<'_> {
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        self.queues.seconds(requests, layouts)
+    }
+
+    fn predicted(&mut self, done: usize, all: usize) {
+        self.predicted.push((done, all));
+    }
+}
+
+/// Regression: of many regions on thousands of servers nothing was said for minutes, until the first replay.
+#[test]
+fn progress_is_told_region_by_region_before_anything_is_replayed() {
+    let servers = hybrid(1, 1, 1 << 40);
+    let mut all = requests(60, 2, 16 * K, Op::Read, |n| n);
+    for (number, request) in (0..).zip(&mut all) {
+        request.file = number % 3;
+    }
+    let workload = seen(&all);
+    let mut judge = Watching { queues: Queues::new(&servers), predicted: Vec::new() };
+    plan(&servers, &workload, &mut judge, 1.0).expect("a plan");
+    let regions = workload.files.iter().map(|file| file.regions.len()).sum();
+    let expected: Vec<_> = (0..regions).map(|done| (done, regions)).collect();
+    assert!(regions >= 3 && judge.predicted == expected, "{:?}", judge.predicted);
+}

@@ -118,6 +118,11 @@ impl<R: Read> Reader<R> {
         &self.completeness
     }
 
+    /// Checksum of all blocks read so far: of a trace that is read again, it tells whether it is still the same.
+    pub const fn checksum(&self) -> u32 {
+        self.chain
+    }
+
     fn cut(&mut self, what: &str) {
         self.ended = true;
         let after = self.completeness.requests;

@@ -138,7 +138,13 @@ fn usable(args: &CalibrateArgs) -> Result<Vec<PathBuf>, Failure> {
     }
     let usable = |named: &PathBuf| {
         let dir = fs::canonicalize(named).and_then(|dir| fs::read_dir(&dir).map(|_| dir));
-        dir.map_err(|error| Failure::unusable(named, &error))
+        let dir = dir.map_err(|error| Failure::unusable(named, &error))?;
+        // In the configuration it would be another directory's name.
+        if !args.dry_run && dir.to_str().is_none() {
+            let what = format!("{}: no TOML can name it: it is not UTF-8", text::path(&dir));
+            return Err(Failure::refused(what));
+        }
+        Ok(dir)
     };
     args.dirs.iter().map(usable).collect()
 }

@@ -1,7 +1,7 @@
 //! The simulator as the judge of the planner.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use halocline_os::counted::counted;
 use halocline_plan::judge::{Judge, Layouts};
@@ -12,6 +12,8 @@ use halocline_trace::Request;
 use crate::print::tell;
 use crate::progress::LINE_INTERVAL;
 
+/// Time until the first line about progress.
+const FIRST_LINE_AFTER: Duration = Duration::from_millis(1500);
 /// A profile's "random" requests are within this many bytes.
 const SPAN: u64 = 16 << 30;
 
@@ -52,7 +54,31 @@ pub(crate) struct Replay<'a> {
     whole: Option<Whole<'a>>,
     failure: Option<String>,
     replays: u64,
-    told: Instant,
+    progress: Spoken,
+}
+
+/// When something was last said of the progress.
+#[derive(Debug)]
+struct Spoken {
+    last: Instant,
+    /// After how long the next line follows: the first one soon, so that nobody takes a long search for one that hangs.
+    next_after: Duration,
+}
+
+impl Spoken {
+    /// Nothing yet.
+    fn begin() -> Self {
+        Self { last: Instant::now(), next_after: FIRST_LINE_AFTER }
+    }
+
+    /// Whether another line is due; if so, it counts as said.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.last.elapsed() >= self.next_after;
+        if is_due {
+            (self.last, self.next_after) = (Instant::now(), LINE_INTERVAL);
+        }
+        is_due
+    }
 }
 
 impl std::fmt::Debug for Replay<'_> {
@@ -64,7 +90,7 @@ impl std::fmt::Debug for Replay<'_> {
 impl<'a> Replay<'a> {
     /// On these servers.
     pub(crate) fn new(set: &'a ServerSet) -> Self {
-        Self { set, whole: None, failure: None, replays: 0, told: Instant::now() }
+        Self { set, whole: None, failure: None, replays: 0, progress: Spoken::begin() }
     }
 
     /// On these servers; `whole` replays all of the trace's `requests`, unless they are too many.
@@ -113,8 +139,7 @@ impl Replay<'_> {
 impl Judge for Replay<'_> {
     fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
         self.replays += 1;
-        if self.told.elapsed() >= LINE_INTERVAL {
-            self.told = Instant::now();
+        if self.progress.is_due() {
             tell!("planning: {} replayed", counted(self.replays, "layout"));
         }
         let outcome = self.outcome(requests, layouts);
@@ -124,5 +149,11 @@ impl Judge for Replay<'_> {
     fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
         let seconds = self.whole?(layouts);
         Some(self.or_never(seconds))
+    }
+
+    fn predicted(&mut self, done: usize, all: usize) {
+        if self.progress.is_due() {
+            tell!("planning: {done} of {} predicted", counted(all, "region"));
+        }
     }
 }

@@ -146,9 +146,9 @@ impl PlacementArgs {
 
     /// Why the files of the plan cannot be moved: a plan has the paths of the trace.
     fn not_found(&self, error: &Error) -> Failure {
-        match (error.errno(), &self.below) {
-            (libc::ENOENT, None) => Failure::refused(format!("{error}; {BELOW}")),
-            (libc::ENOENT, Some(_)) => Failure::refused(format!(
+        match (relayout::is_missing(error), &self.below) {
+            (true, None) => Failure::refused(format!("{error}; {BELOW}")),
+            (true, Some(_)) => Failure::refused(format!(
                 "{error}; make it, also empty, or leave out with --skip-missing what is not there"
             )),
             _ => Failure::refused(error),

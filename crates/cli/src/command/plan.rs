@@ -27,6 +27,7 @@ use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};
 
 use super::judge::{self, Replay};
+use super::simulate::traced::TraceFile;
 use job::Job;
 use source::TraceSummary;
 
@@ -96,7 +97,8 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let read = if args.html.is_some() { source::summarize_for_report } else { source::summarize };
     let seen = read(&args.trace)?;
     let name = text::path(&args.trace);
-    let whole = job::replay_of_all(&args.trace, &set);
+    let trace = TraceFile::known(&args.trace, seen.content.clone());
+    let whole = job::replay_of_all(&trace, &set);
     let mut replay = Replay::with_whole(&set, &whole, seen.workload.requests);
     let planned = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
     let mut outcome = planned.map_err(|error| {
@@ -114,7 +116,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
             "{name}: {requests}: too few to say what others like them would gain; record more of the job"
         );
     }
-    let job = Job::of(&args.trace, &seen, &set, &outcome)?;
+    let job = Job::of(&trace, &seen, &set, &outcome)?;
     if job.as_ref().is_some_and(Job::gains_nothing) {
         outcome.leave_alone();
     }

@@ -27,7 +27,7 @@ use crate::reading;
 use crate::text;
 
 use planned::{Comparison, PlannedLayouts};
-use traced::{Traced, refused, tell_if_partial};
+use traced::{TraceFile, refused, tell_if_partial};
 
 /// The most bytes of a description of servers.
 const SERVERS_BYTES_MAX: u64 = 1 << 24;
@@ -158,7 +158,8 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let read = |path: &PathBuf| PlannedLayouts::read(path, args.below.as_deref(), &servers);
     let planned = args.plan.as_ref().map(read).transpose()?;
     let wrong = |error: String| refused(&args.trace, &error);
-    let mut requests = Traced::open(&args.trace)?;
+    let file = TraceFile::new(&args.trace);
+    let mut requests = file.requests()?;
     let mut replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(wrong)?;
     let trace = requests.end()?;
     tell_if_partial(&args.trace, trace.completeness());
@@ -175,7 +176,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
             )));
         }
         let of = |file| layouts.get(file as usize).copied().flatten().unwrap_or(&layout);
-        let mut requests = Traced::open(&args.trace)?;
+        let mut requests = file.requests()?;
         let under_plan = replay(&mut requests, &servers, of, &options).map_err(wrong)?;
         requests.end()?;
         let default = std::mem::replace(&mut replayed, under_plan);

@@ -65,7 +65,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
         let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
-            Err(error) if error.errno() == libc::ENOENT => None,
+            Err(error) if relayout::is_missing(&error) => None,
             found => found.map_err(Failure::refused)?.pop(),
         };
         files.push((wish.path.clone(), found));

@@ -14,9 +14,10 @@ use serde::Serialize;
 
 use super::decide::{Seconds, Use};
 use crate::command::judge::{self, Replay};
-use crate::command::plan::{job, no_plan, source};
+use crate::command::plan::source::{self, TraceSummary};
+use crate::command::plan::{job, no_plan};
 use crate::command::simulate::tiered::traced_files;
-use crate::command::simulate::traced::{Traced, refused};
+use crate::command::simulate::traced::{TraceFile, refused};
 use crate::failure::Failure;
 use crate::reading;
 
@@ -29,16 +30,32 @@ const FACTORS: [f64; 3] = [0.8, 1.0, 1.2];
 /// Seeds for other positions of files on the disks.
 const SEEDS: [u64; 2] = [1, 2];
 
+/// The layouts that a planner chose for files, and their default; or why there are none.
+type Stripes = Result<(HashMap<u32, FileLayout>, FileLayout), String>;
+
+/// What the planner chooses for the files of the trace.
+fn planned(
+    trace: &TraceFile<'_>,
+    set: &ServerSet,
+    seen: &TraceSummary,
+) -> Result<Stripes, Failure> {
+    let there = judge::servers(set).map_err(Failure::refused)?;
+    let whole = job::replay_of_all(trace, set);
+    let mut replays = Replay::with_whole(set, &whole, seen.workload.requests);
+    let plan = planner::plan(&there, &seen.workload, &mut replays, seen.completeness.weight());
+    let layouts = plan.map_err(|error| no_plan(seen, &error));
+    Ok(layouts.and_then(|plan| Replay::file_layouts(&plan.choice().layouts)))
+}
+
 /// What is simulated.
 pub(in crate::command) struct Case<'a> {
-    trace: &'a Path,
+    trace: TraceFile<'a>,
     set: &'a ServerSet,
     slow: Vec<usize>,
     size: u64,
     options: Options,
     files: TracedFiles,
-    /// The layouts that the planner chose, and their default, or why there are none.
-    stripes: Result<(HashMap<u32, FileLayout>, FileLayout), String>,
+    stripes: Stripes,
     slow_alone: FileLayout,
     pub(in crate::command) trace_weight: f64,
     pub(in crate::command) requests: u64,
@@ -92,23 +109,20 @@ impl<'a> Case<'a> {
             )));
         }
         reading::check_repeatable(trace)?;
-        let (files, trace_weight) = traced_files(trace)?;
+        let file = TraceFile::new(trace);
+        let (files, trace_weight) = traced_files(&file)?;
         let seen = source::summarize(trace)?;
+        file.check_same(seen.content.clone())?;
         if seen.workload.requests == 0 {
             return Err(refused(trace, "there are no requests in it"));
         }
-        let there = judge::servers(set).map_err(Failure::refused)?;
-        let whole = job::replay_of_all(trace, set);
-        let mut replays = Replay::with_whole(set, &whole, seen.workload.requests);
-        let plan = planner::plan(&there, &seen.workload, &mut replays, seen.completeness.weight());
-        let stripes = plan.map_err(|error| no_plan(&seen, &error));
-        let stripes = stripes.and_then(|plan| Replay::file_layouts(&plan.choice().layouts));
+        let stripes = planned(&file, set, &seen)?;
         let mut widths = vec![0; set.len()];
         for server in &sides.slow {
             widths[*server] = STRIPE;
         }
         Ok(Self {
-            trace,
+            trace: file,
             set,
             slow: sides.slow,
             size,
@@ -144,7 +158,7 @@ impl<'a> Case<'a> {
     pub(in crate::command) fn base(&self) -> Result<[Outcome; 4], Failure> {
         let mut outcomes = Vec::new();
         for what in Use::ALL {
-            let mut requests = Traced::open(self.trace)?;
+            let mut requests = self.trace.requests()?;
             outcomes.push(match self.run(what, self.set, &self.options, &mut requests) {
                 Ok((foreground, seconds)) => Outcome {
                     foreground_seconds: Some(foreground),
@@ -154,7 +168,7 @@ impl<'a> Case<'a> {
                 Err(why) if what != Use::None => {
                     Outcome { unavailable: Some(why), ..Outcome::default() }
                 }
-                Err(why) => return Err(refused(self.trace, &why)),
+                Err(why) => return Err(refused(self.trace.path(), &why)),
             });
             requests.end()?;
         }
@@ -163,7 +177,7 @@ impl<'a> Case<'a> {
 
     /// The beginning of the trace on the variants of the servers, without those equal to the base.
     pub(in crate::command) fn variants(&self) -> Result<Vec<(Variant, Seconds)>, Failure> {
-        let mut input = Traced::open(self.trace)?;
+        let mut input = self.trace.requests()?;
         let requests: Vec<Request> = input.by_ref().take(VARIANT_REQUESTS).collect();
         input.end()?;
         let factors = FACTORS.into_iter().flat_map(|disk| FACTORS.map(|ssd| (disk, ssd, 0)));

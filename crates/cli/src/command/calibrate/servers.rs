@@ -21,10 +21,7 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         let space = rustix::fs::statvfs(dir).map_err(std::io::Error::from);
         let space = space.map_err(Error::at(dir, "ask for free space"))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
-        let Some(path) = dir.to_str() else {
-            let what = format!("{}: no TOML can name it: it is not UTF-8", text::path(dir));
-            return Err(Failure::refused(what));
-        };
+        let path = dir.to_str().expect("refused before anything is measured");
         let mut table = Table::new();
         table["name"] = value(&name);
         table["directory"] = value(path);

@@ -1,6 +1,5 @@
 //! What a plan is worth to a whole job, which computes between its requests.
 
-use std::path::Path;
 use std::thread;
 
 use halocline_plan::judge::Layouts;
@@ -10,7 +9,7 @@ use serde::Serialize;
 
 use super::source::TraceSummary;
 use crate::command::judge::Replay;
-use crate::command::simulate::traced::{Traced, refused};
+use crate::command::simulate::traced::{TraceFile, refused};
 use crate::failure::Failure;
 
 /// A smaller gain of the whole job is none, as in the advice.
@@ -28,10 +27,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The job of the trace at `path`, under the default layout and the one that was chosen; `None` where none was chosen, or
+    /// The job of the `trace`, under the default layout and the one that was chosen; `None` where none was chosen, or
     /// the trace does not say what it computed.
     pub(super) fn of(
-        path: &Path,
+        trace: &TraceFile<'_>,
         seen: &TraceSummary,
         set: &ServerSet,
         outcome: &Outcome,
@@ -40,7 +39,7 @@ impl Job {
         if outcome.chosen == Name::Def || seen.io_time.seconds().is_none() {
             return Ok(None);
         }
-        let seconds = |judged: &Judged| seconds_of_all(path, set, &judged.layouts, true);
+        let seconds = |judged: &Judged| seconds_of_all(trace, set, &judged.layouts, true);
         let (def_seconds, seconds) = thread::scope(|scope| {
             let def = scope.spawn(|| seconds(def));
             let chosen = seconds(outcome.choice());
@@ -56,26 +55,26 @@ impl Job {
     }
 }
 
-/// Replays all requests of the trace at `path` on simulated servers, without pauses between them; answers the seconds.
+/// Replays all requests of the `trace` on simulated servers, without pauses between them; answers the seconds.
 pub(in crate::command) fn replay_of_all<'a>(
-    path: &'a Path,
+    trace: &'a TraceFile<'a>,
     set: &'a ServerSet,
 ) -> impl Fn(&Layouts) -> Result<f64, String> + 'a {
     |layouts| {
-        seconds_of_all(path, set, layouts, false).map_err(|failure| failure.message().to_owned())
+        seconds_of_all(trace, set, layouts, false).map_err(|failure| failure.message().to_owned())
     }
 }
 
-/// Seconds of all requests of the trace at `path`; `think`: with what the processes computed between them.
+/// Seconds of all requests of the `trace`; `think`: with what the processes computed between them.
 fn seconds_of_all(
-    path: &Path,
+    trace: &TraceFile<'_>,
     set: &ServerSet,
     layouts: &Layouts,
     think: bool,
 ) -> Result<f64, Failure> {
-    let wrong = |error: String| refused(path, &error);
+    let wrong = |error: String| refused(trace.path(), &error);
     let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
-    let mut requests = Traced::open(path)?;
+    let mut requests = trace.requests()?;
     let options = Options { pace: Pace::ClosedLoop { think }, ..Options::default() };
     let of = |file| files.get(&file).unwrap_or(&default);
     let done = replay(&mut requests, set, of, &options).map_err(wrong)?;

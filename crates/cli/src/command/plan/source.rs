@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::io_time::IoTime;
 use super::picture::Picture;
+use crate::command::simulate::traced::Content;
 use crate::failure::Failure;
 use crate::reading::{self, Reading};
 use crate::text;
@@ -26,6 +27,8 @@ pub(crate) struct TraceSummary {
     pub(crate) workload: Workload,
     /// The sum of its bytes.
     pub(crate) digest: String,
+    /// What it had in it, by which later passes know it again.
+    pub(crate) content: Content,
     /// How much of what happened it holds.
     pub(crate) completeness: Completeness,
     /// When its requests were under way.
@@ -92,6 +95,7 @@ fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
     Ok(TraceSummary {
         workload,
         digest,
+        content: Content::of(&first),
         completeness: first.completeness().clone(),
         names: names.collect(),
         io_time,

@@ -8,7 +8,7 @@ use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
 use serde::Serialize;
 
 use super::SimulateArgs;
-use super::traced::{Traced, refused, tell_if_partial};
+use super::traced::{TraceFile, refused, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::Outcome;
 use crate::print::say;
@@ -33,6 +33,7 @@ pub(super) fn execute(
     options: &Options,
 ) -> Outcome {
     let wrong = |error: String| refused(&args.trace, &error);
+    let trace = TraceFile::new(&args.trace);
     let mut trace_weight = 1.0;
     let mut policies = Vec::new();
     let known: Vec<_> = if args.policy.is_empty() {
@@ -41,17 +42,17 @@ pub(super) fn execute(
         admit::POLICIES.iter().map(|policy| policy.name).collect()
     };
     for policy in super::chosen(&args.policy, known.into_iter())? {
-        let mut requests = Traced::open(&args.trace)?;
+        let mut requests = trace.requests()?;
         let done = replay_cached(&mut requests, servers, cache_size, &policy, options);
         let done = done.map_err(wrong)?;
-        let trace = requests.end()?;
+        let reader = requests.end()?;
         if policies.is_empty() {
-            tell_if_partial(&args.trace, trace.completeness());
+            tell_if_partial(&args.trace, reader.completeness());
         }
         if done.requests == 0 {
             return Err(wrong("there are no requests in it".into()));
         }
-        trace_weight = trace.completeness().weight();
+        trace_weight = reader.completeness().weight();
         policies.push(done);
     }
     if args.json {

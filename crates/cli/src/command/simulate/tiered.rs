@@ -1,6 +1,5 @@
 //! `halocline simulate --tier-size`: the file tier under several policies, side by side.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_api::config::format_bytes;
@@ -9,7 +8,7 @@ use halocline_sim::{Options, ServerSet, TierOutcome, TracedFiles, replay_tiered}
 use serde::Serialize;
 
 use super::SimulateArgs;
-use super::traced::{Traced, refused, tell_if_partial};
+use super::traced::{TraceFile, refused, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
@@ -35,10 +34,11 @@ pub(super) fn execute(
 ) -> Outcome {
     let wrong = |error: String| refused(&args.trace, &error);
     let asked = super::chosen(&args.policy, tier::POLICIES.iter().map(|policy| policy.name))?;
-    let (files, trace_weight) = traced_files(&args.trace)?;
+    let trace = TraceFile::new(&args.trace);
+    let (files, trace_weight) = traced_files(&trace)?;
     let mut policies = Vec::new();
     for policy in asked {
-        let mut requests = Traced::open(&args.trace)?;
+        let mut requests = trace.requests()?;
         let done = replay_tiered(&mut requests, &files, servers, tier_size, &policy, options);
         let done = done.map_err(wrong)?;
         requests.end()?;
@@ -65,13 +65,13 @@ pub(super) fn execute(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the trace at `path` tells of its files, and how far it is to be believed. Says where it lacks requests.
-pub(crate) fn traced_files(path: &Path) -> Result<(TracedFiles, f64), Failure> {
-    let (mut files, mut requests) = (TracedFiles::default(), Traced::open(path)?);
+/// What a trace tells of its files, and how far it is to be believed. Says where it lacks requests.
+pub(crate) fn traced_files(trace: &TraceFile<'_>) -> Result<(TracedFiles, f64), Failure> {
+    let (mut files, mut requests) = (TracedFiles::default(), trace.requests()?);
     requests.by_ref().for_each(|request| files.push(&request));
-    let trace = requests.end()?;
-    tell_if_partial(path, trace.completeness());
-    Ok((files, trace.completeness().weight()))
+    let completeness = requests.end()?.completeness().clone();
+    tell_if_partial(trace.path(), &completeness);
+    Ok((files, completeness.weight()))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shares and megabytes for people")]

@@ -282,7 +282,7 @@ pub fn look_at_present(
     let mut found = Vec::new();
     for wish in wishes {
         let change = match (change(origin, wish, to_move), &mut left_out) {
-            (Err(error), Some(left_out)) if error.errno() == libc::ENOENT => {
+            (Err(error), Some(left_out)) if is_missing(&error) => {
                 left_out.push(wish.path.clone());
                 continue;
             }
@@ -299,6 +299,12 @@ pub fn look_at_present(
         found.push(change);
     }
     Ok(found)
+}
+
+/// Whether `error`, of looking at a file by its path, says that there is none: also where a file is in the place of a
+/// directory above it, or where no file of the volume can have such a name.
+pub fn is_missing(error: &Error) -> bool {
+    [libc::ENOENT, libc::ENOTDIR, libc::ENAMETOOLONG].contains(&error.errno())
 }
 
 /// Bytes of blocks that the file uses on each server now.

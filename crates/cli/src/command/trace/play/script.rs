@@ -1,10 +1,11 @@
 //! What a trace asks for. Traces may be other people's, so everything is bounded before anything is done.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use halocline_os::bounded;
 use halocline_os::counted::counted;
 use halocline_trace::{Op, Reader, Request};
 
@@ -54,7 +55,7 @@ impl Script {
         let mut reader = Reader::new(reading::open(path, "reading")?)
             .map_err(|error| refused(error.to_string()))?;
         let mut uses: Vec<(u64, bool)> = Vec::new();
-        let mut processes = BTreeSet::new();
+        let mut longest: BTreeMap<u32, u64> = BTreeMap::new();
         let (mut requests, mut bytes) = (0, [0_u64; 2]);
         while let Some(block) = reader.next_block().map_err(|error| refused(error.to_string()))? {
             for request in block {
@@ -66,13 +67,13 @@ impl Script {
                 let (end, is_read) = &mut uses[number];
                 *end = request.end().max(*end);
                 *is_read |= request.op == Op::Read;
-                processes.insert(request.process);
+                let longest = longest.entry(request.process).or_default();
+                *longest = request.length.max(*longest);
                 let sum = &mut bytes[usize::from(request.op == Op::Write)];
                 *sum = sum.saturating_add(request.length);
                 requests += 1;
             }
-            if requests > REQUESTS_MAX || processes.len() > PROCESSES_MAX || uses.len() > FILES_MAX
-            {
+            if requests > REQUESTS_MAX || longest.len() > PROCESSES_MAX || uses.len() > FILES_MAX {
                 return Err(refused(format!(
                     "it has more than {REQUESTS_MAX} requests, {} or {}: play a smaller one",
                     counted(PROCESSES_MAX, "process"),
@@ -83,6 +84,7 @@ impl Script {
         if requests == 0 {
             return Err(refused("there are no requests in it".into()));
         }
+        check_memory(longest.values().sum(), memory_available()).map_err(&refused)?;
         if reader.completeness().is_partial() {
             let why = reader.completeness().cut.as_deref().unwrap_or("its source lacks requests");
             tell!("{}: not whole: {why}", text::path(path));
@@ -98,7 +100,7 @@ impl Script {
         });
         let named = named.collect::<Result<_, Failure>>()?;
         let [read_bytes, written_bytes] = bytes;
-        let processes = processes.into_iter().collect();
+        let processes = longest.into_keys().collect();
         Ok(Self { named, processes, requests, read_bytes, written_bytes })
     }
 
@@ -123,6 +125,29 @@ pub(super) fn check(request: &Request) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Refuses a trace whose processes' longest requests have `longest` bytes together: each process has two buffers of that
+/// size, all of which is written to. Where there is less memory, the kernel would end other programs.
+fn check_memory(longest: u64, available: Option<u64>) -> Result<(), String> {
+    let buffers = longest.saturating_mul(2);
+    match available.filter(|available| buffers > *available) {
+        Some(available) => Err(format!(
+            "the requests of its processes take {} of memory, and {} are available: play a smaller one",
+            text::bytes(buffers),
+            text::bytes(available)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Bytes of memory that programs can have without swapping, as the kernel estimates it.
+fn memory_available() -> Option<u64> {
+    let path = Path::new("/proc/meminfo");
+    let said = bounded::read_to_string(path, bounded::SMALL_FILE_BYTES_MAX).ok()?;
+    let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 /// The path below the directory of a file called `name` in the trace.
@@ -152,6 +177,17 @@ pub(super) fn relative(name: &[u8], below: Option<&Path>) -> Result<PathBuf, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Others' traces may have 1024 processes with requests of 1 GiB: the buffers took all memory.
+    #[test]
+    fn what_takes_more_memory_than_there_is_is_refused() {
+        let available = memory_available().unwrap();
+        assert!(available > 1 << 20, "{available}");
+        check_memory(4096, Some(8192)).unwrap();
+        check_memory(u64::MAX, None).unwrap();
+        let error = check_memory(4097, Some(8192)).unwrap_err();
+        assert!(error.contains("8.00 KiB are available"), "{error}");
+    }
 
     #[test]
     fn names_stay_below_the_directory() {
