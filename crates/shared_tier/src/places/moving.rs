@@ -19,11 +19,14 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, linkat, openat, seek,
+};
 use rustix::io::Errno;
 
-use super::tree::{Tree, fresh, proc_path};
-use super::{DirectoryStep, Places, own_xattrs};
+use super::tree::{Tree, below, candidates, fresh, proc_path};
+use super::{DirectoryStep, Places, SHARED, own_xattrs};
+use crate::entry_names::os;
 
 /// Bytes that are copied between two checks whether to go on.
 const PIECE: u64 = 8 << 20;
@@ -163,6 +166,34 @@ impl Places {
         self.find(place, inode, |tree, fd, _| {
             tree.step("noting a rename of two files", || own_xattrs::set_renaming(&fd, renaming))?;
             Ok(fd)
+        })
+    }
+
+    /// Gives a file on the shared disk a second place beside its name there, which something else is to get. The first
+    /// one is removed once the store has the new one, or if the file has no name any more.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn link_beside(
+        &self,
+        place: &Location,
+        inode: u64,
+        near: &[DirectoryStep],
+        name: &Name,
+    ) -> Result<Location> {
+        let directory = near.last().map_or(ROOT.0, |step| step.number);
+        let [_, beside] = candidates(name, inode);
+        self.find(place, inode, |tree, fd, _| {
+            let above = self.shared.find(directory, Some(near))?;
+            tree.step("listing a file's name", || {
+                let are_listed = !own_xattrs::names(&fd).is_empty();
+                if are_listed { Ok(()) } else { own_xattrs::add_name(&fd, directory, name) }
+            })?;
+            // By descriptor: a name could lead to another file by now.
+            let flags = AtFlags::SYMLINK_FOLLOW;
+            let link = || linkat(CWD, proc_path(&fd), &above.0, os(&beside), flags);
+            tree.step("linking a file", link)?;
+            self.place(SHARED, directory, &below(above.1.as_ref(), &beside)?)
         })
     }
 

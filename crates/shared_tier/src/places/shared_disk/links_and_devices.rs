@@ -53,18 +53,31 @@ impl SharedDisk {
             if !is_as_in_store(&from_above, &name, of)? {
                 continue;
             }
-            let path = below(from_above.1.as_ref(), &name)?;
-            return match self.tree.rename(&path, &to_above, to) {
-                // Another one may have taken the old name, and may now have the new name.
-                Ok(_) => is_as_in_store(&to_above, to, of),
-                Err(error) if error.errno() == libc::EEXIST => Ok(self
-                    .exchange_others((&from_above, &name), (&to_above, to))?
-                    && is_as_in_store(&to_above, to, of)?),
-                Err(error) if error.errno() == libc::ENOENT => Ok(false),
-                Err(error) => Err(error),
-            };
+            // A file that lies at its name, but has others, stays there: then it gets the other name.
+            for to in candidates(to, inode) {
+                if self.rename_to((&from_above, &name), (&to_above, &to))? {
+                    // Another one may have taken the old name, and may now have the new name.
+                    return is_as_in_store(&to_above, &to, of);
+                }
+            }
+            return Ok(false);
         }
         Ok(false)
+    }
+
+    /// Renames something without a number to a free name, or that of another one. Returns whether it did.
+    fn rename_to(
+        &self,
+        from: (&FoundDirectory, &Name),
+        to: (&FoundDirectory, &Name),
+    ) -> Result<bool> {
+        let path = below(from.0.1.as_ref(), from.1)?;
+        match self.tree.rename(&path, to.0, to.1) {
+            Ok(_) => Ok(true),
+            Err(error) if error.errno() == libc::EEXIST => self.exchange_others(from, to),
+            Err(error) if error.errno() == libc::ENOENT => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Exchanges two things without numbers. Returns whether it did.
