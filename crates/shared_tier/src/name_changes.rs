@@ -91,7 +91,8 @@ impl NameChanges {
             Make::Directory(_) => {}
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
-        follow("make", &name, self.disk().made(&name, made.inode, &attributes))?;
+        let done = self.disk().made(&name, made.inode, &attributes);
+        follow("make", &name, renames::unless_refused(base, (&name, made.inode), done)?)?;
         Ok(self.lookup.seen(&name, made))
     }
 
@@ -315,8 +316,11 @@ impl NameChanges {
             libc::RENAME_EXCHANGE => Flags::Exchange,
             _ => return Err(Errno::INVAL.into()),
         };
-        let [(old, notes), (other, notes_of_other)] =
-            [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
+        let (old, notes) = renames::begin(&self.base, &from, &to)?;
+        let begun = renames::begin(&self.base, &to, &from);
+        let (other, notes_of_other) = begun.inspect_err(|_| {
+            renames::forget(&self.base.places, notes.as_slice());
+        })?;
         let known =
             |number: Option<InodeNumber>| number.and_then(|number| self.base.table.find(number));
         let renaming = [&old, &other].map(|of| Renaming::of(known(of.as_ref().map(|of| of.inode))));
@@ -408,18 +412,6 @@ impl NameChanges {
         Ok(None)
     }
 
-    /// If a name is a directory's, notes on the shared disk where that may be; also returns what the name leads to.
-    fn begin_rename(
-        &self,
-        name: &EntryName,
-        may_be: &EntryName,
-    ) -> (Option<namespace::Node>, Option<RenameNotes>) {
-        let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
-        let notes = (found.attributes.kind == Kind::Directory)
-            .then(|| renames::note(&self.base.places, found.inode, name, may_be));
-        (Some(found), notes.flatten())
-    }
-
     /// Makes the store's rename on the disks.
     fn follow_rename(
         &self,
@@ -435,7 +427,8 @@ impl NameChanges {
                 let known = begun.iter().position(|notes| notes.number() == number.0);
                 let notes = known.map(|at| begun.swap_remove(at));
                 // Another node gave it the name just now.
-                let notes = notes.or_else(|| renames::note(&self.base.places, number, from, to));
+                let note = || renames::note(&self.base.places, number, from, to).ok();
+                let notes = notes.or_else(note);
                 let followed = match notes {
                     Some(notes) => self.disk().renamed(notes, to, replaced),
                     None => self.base.places.settle_directory(number.0),

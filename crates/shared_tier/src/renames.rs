@@ -232,18 +232,56 @@ pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>
     }
 }
 
+/// If the disk has refused a new name, takes it away again.
+///
+/// # Errors
+/// Those of the disk.
+pub(crate) fn unless_refused(
+    base: &Base,
+    (name, number): (&EntryName, InodeNumber),
+    made: Result<()>,
+) -> Result<Result<()>> {
+    let is_refused =
+        |error: &Error| !matches!(error, Error::Cluster { .. }) && error.errno() != libc::EBUSY;
+    let has_it = || base.names.lookup(name).is_ok_and(|found| found.inode == number);
+    match made {
+        Err(error) if is_refused(&error) && has_it() => {
+            base.names.unlink(name).map_err(of_names)?;
+            Err(error)
+        }
+        made => Ok(made),
+    }
+}
+
+/// Begins a rename: if a name is a directory's, notes on the shared disk where that may be. Also returns what the name
+/// leads to.
+///
+/// # Errors
+/// If the disk refuses that: other nodes would not find the directory after a rename.
+pub(crate) fn begin(
+    base: &Base,
+    name: &EntryName,
+    may_be: &EntryName,
+) -> Result<(Option<namespace::Node>, Option<RenameNotes>)> {
+    let Ok(found) = base.names.lookup(name) else { return Ok((None, None)) };
+    let is_directory = found.attributes.kind == Kind::Directory;
+    let noted = is_directory.then(|| note(&base.places, found.inode, name, may_be));
+    Ok((Some(found), noted.transpose()?))
+}
+
 /// Notes on the shared disk where a directory may be during its rename.
+///
+/// # Errors
+/// If the disk refuses it.
 pub(crate) fn note(
     places: &Places,
     of: InodeNumber,
     from: &EntryName,
     to: &EntryName,
-) -> Option<RenameNotes> {
+) -> Result<RenameNotes> {
     let [was, is] = [from, to].map(|name| (name.directory.0, &name.name));
     let noted = places.begin_rename(of.0, was, is);
-    noted
-        .inspect_err(|error| tracing::warn!(%error, "rename: it is not noted on the shared disk"))
-        .ok()
+    noted.inspect_err(|error| tracing::warn!(%error, "rename: it is not noted on the shared disk"))
 }
 
 /// Removes the notes of renames that the store refused. If its answer was lost, settles the directories and keeps the

@@ -5,6 +5,7 @@ mod disks;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
@@ -322,4 +323,21 @@ fn neither_of_two_links_is_lost_though_the_store_forgot_everything() {
         tree
     };
     none_is_lost(&OF_TWO_LINKS, half_made, true);
+}
+
+/// Regression: a directory was renamed in the store alone, and other nodes did not find it until all were unmounted and
+/// checked; a link was made in the store alone.
+#[test]
+fn what_the_shared_disk_refuses_is_refused_to_programs() {
+    let (disks, mounted) = filled(true);
+    for private in ["renaming", "tmp"] {
+        fs::remove_dir(disks.at(&format!("shared/.halocline/{private}"))).unwrap();
+    }
+    assert!(mounted.rename("a/below", "b/new", 0).is_err());
+    assert!(mounted.rename("a/below", "b/empty", libc::RENAME_EXCHANGE).is_err());
+    assert!(mounted.symlink("nowhere", "b/new").is_err());
+    assert!(mounted.at("a/below/h").is_ok() && mounted.at("b/new").is_err());
+    mounted.create("a/below/new", "new").unwrap();
+    mounted.tier.close().unwrap();
+    disks.are_as_in_store("what is refused");
 }
