@@ -339,8 +339,8 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
     }
 }
 
-/// The end of a mount: see [`Host::end`]. Once the mount is gone, the result says so, and what stays on the cache, and
-/// why.
+/// The end of a mount: see [`Host::end`]. Once the mount is gone, the result says so, and what stays on the cache, or
+/// is not in order, and why.
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
@@ -364,9 +364,14 @@ fn finish<E: Hosted>(
     // While the mount is still served somewhere, the engine stays open: the process ends as if it were killed.
     let is_closed = elsewhere?.is_none();
     if is_closed && let Err(error) = catch_panic(|| engine.close()) {
-        let left = not_flushed(&**engine, error)?;
-        report.left_bytes = left.left_bytes;
-        report.skipped.extend(left.skipped);
+        match not_flushed(&**engine, error) {
+            Ok(left) => {
+                report.left_bytes = left.left_bytes;
+                report.skipped.extend(left.skipped);
+            }
+            // The mount is gone, and nothing is left on the cache.
+            Err(error) => report.not_in_order = Some(error.to_string()),
+        }
     }
     report.conflicts.splice(..0, std::mem::take(&mut *untold.lock()));
     Ok(report)
