@@ -150,7 +150,17 @@ fn mounts_are_measured_beside_a_tier_of_one_node_and_the_disk() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let found = results(&bench(dir.path(), &["--nodes", "1,2", "--json", "--plot", "p.svg"]));
+    let args = ["--nodes", "1,2", "--entries", "1000", "--json", "--plot", "p.svg"];
+    let found = results(&bench(dir.path(), &args));
+    let large = &found["large"];
+    assert_eq!(
+        [&large["entries"], &large["clients"], &large["pages"]],
+        [&1000.into(), &2.into(), &Value::Null]
+    );
+    let positive = ["create_per_second", "own_create_per_second", "ratio", "resident_bytes_most"];
+    for key in positive {
+        assert!(large[key].as_f64().unwrap() > 0.0, "{key} of {large}");
+    }
     let rows = found["mounts"].as_array().unwrap();
     assert_eq!(rows.len(), 2 * 3 * 9);
     for row in rows {
@@ -161,7 +171,7 @@ fn mounts_are_measured_beside_a_tier_of_one_node_and_the_disk() {
     assert!(Plot::read(&dir.path().join("p.svg")).mentions("bench metadata"));
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the plot is left: {left:?}");
-    let refused = bench(dir.path(), &["--entries", "1000"]);
+    let refused = bench(dir.path(), &["--masters", "1"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--store"));
 }

@@ -45,8 +45,8 @@ const FILES: u32 = 5000;
 /// all in one, and ask the store of names itself, without a mount: a server of Redis that the
 /// benchmark starts and ends, or the one at the URL. Beside each number of creates stands what the server's own
 /// benchmark (redis-benchmark) reaches with the same script and as many connections. A server that the benchmark starts is
-/// bound to a processor in one half of them, and the load to the other half; not with --simulate. With --masters, the same on
-/// clusters that the benchmark starts, each with so many masters.
+/// bound to a processor in one half of them, and the load to the other half. With --masters, the same on clusters that the
+/// benchmark starts, each with so many masters.
 #[derive(Debug, Args)]
 pub(super) struct MetadataArgs {
     /// The store itself: a server that is started for it, or one of Redis or Valkey that runs already
@@ -64,7 +64,7 @@ pub(super) struct MetadataArgs {
     /// Files of each client, from 10 to 1000000 [default: 5000, with --quick 200]
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     files: Option<u32>,
-    /// Also one directory of so many entries, made by most clients at once and listed by one, from 1000 to 100000000
+    /// Also one directory of so many entries, made by most clients or mounts at once and listed by one, from 1000 to 100000000
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     entries: Option<u64>,
     /// Numbers of masters of Redis Clusters that the benchmark starts, each from 1 to 16, instead of a single server
@@ -84,9 +84,9 @@ pub(super) struct MetadataArgs {
 /// Measures and reports.
 pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let Some(store) = &args.store else {
-        if args.entries.is_some() || args.simulate || !args.masters.is_empty() {
+        if args.simulate || !args.masters.is_empty() {
             return Err(Failure::refused(
-                "--entries, --masters and --simulate ask the store itself: give --store",
+                "--masters and --simulate ask the store itself: give --store",
             ));
         }
         return mounts::execute(args);
@@ -105,18 +105,18 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     }
     let mut signals = Signals::catch()?;
     let cpus = cpus();
+    let own_store = store.is_empty();
+    let halves = if own_store { Halves::find()? } else { None };
     let (rows, large, why_no_native) = if args.masters.is_empty() {
         let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
-        // The simulation is of a machine whose processors all share.
-        let halves = if server.is_own() && !args.simulate { Halves::find()? } else { None };
         let heading = text::heading(server.is_own(), halves.as_ref());
         on(server, halves.as_ref(), |server| measure(args, server, &heading, &mut signals))?
     } else {
-        (on_masters(args, &mut signals)?, None, Some("it measures one server"))
+        (on_masters(args, halves.as_ref(), &mut signals)?, None, Some("it measures one server"))
     };
-    let own_store = store.is_empty();
     let rows = row::medians(rows);
-    let simulate = || simulation::simulate(&rows, cpus, args.network_us);
+    let processors = simulation::processors(halves.as_ref(), cpus);
+    let simulate = || simulation::simulate(&rows, processors, args.network_us);
     let simulation = args.simulate.then(simulate).transpose()?;
     let results =
         Results { setup: setup(args, own_store, cpus), why_no_native, rows, large, simulation };
@@ -202,14 +202,17 @@ fn on<T>(
 }
 
 /// The same on clusters of so many masters each, in turn.
-fn on_masters(args: &MetadataArgs, signals: &mut Signals) -> Result<Vec<Row>, Failure> {
+fn on_masters(
+    args: &MetadataArgs,
+    halves: Option<&Halves>,
+    signals: &mut Signals,
+) -> Result<Vec<Row>, Failure> {
     let tell = |text: &str| args.report.tell(text);
-    let halves = Halves::find()?;
-    tell(&text::heading_of_masters(halves.as_ref()));
+    tell(&text::heading_of_masters(halves));
     let mut rows = Vec::new();
     for _ in 0..args.report.repeat {
         for &masters in &args.masters {
-            on(Server::start_masters(masters)?, halves.as_ref(), |server| {
+            on(Server::start_masters(masters)?, halves, |server| {
                 for &count in &args.clients {
                     case(args, (server, count), None, signals, &mut |row| {
                         let row = Row { masters: Some(masters), ..row };

@@ -297,12 +297,12 @@ impl Clients {
             first = piece.end;
         }
         let create_seconds = begun.elapsed().as_secs_f64();
-        let before = resident_bytes();
+        let before = resident_bytes(std::process::id());
         let mut most_bytes = before;
         let mut stopped = Ok(());
         let begun = Instant::now();
         let mut after_page = || {
-            most_bytes = most_bytes.max(resident_bytes());
+            most_bytes = most_bytes.max(resident_bytes(std::process::id()));
             stopped = go_on();
             stopped.is_ok()
         };
@@ -322,7 +322,7 @@ impl Clients {
             ratio: own_creates.map(|own| create_per_second / own),
             list_seconds,
             listed_per_second: operations_per_second(entries, list_seconds),
-            pages,
+            pages: Some(pages),
             resident_bytes_before: before,
             resident_bytes_most: most_bytes,
         })
@@ -352,7 +352,7 @@ const fn as_number(count: u64) -> f64 {
     count as f64
 }
 
-fn operations_per_second(operations: u64, seconds: f64) -> f64 {
+pub(super) fn operations_per_second(operations: u64, seconds: f64) -> f64 {
     as_number(operations) / seconds.max(f64::MIN_POSITIVE)
 }
 
@@ -363,8 +363,7 @@ fn processor_time() -> Duration {
 }
 
 /// Memory that this process has now; 0 if the system does not say.
-fn resident_bytes() -> u64 {
-    let kib =
-        ProcessStatus::of(std::process::id()).ok().and_then(|own| own.numbers("VmRSS").next());
+pub(super) fn resident_bytes(process: u32) -> u64 {
+    let kib = ProcessStatus::of(process).ok().and_then(|status| status.numbers("VmRSS").next());
     u64::from(kib.unwrap_or(0)) * 1024
 }

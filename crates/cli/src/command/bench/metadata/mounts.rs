@@ -1,6 +1,8 @@
 //! The same operations as programs make them, through mounts: of a tier that nodes share, each node a mount of this
 //! machine, beside a tier of one node and the shared directory itself.
 
+mod large_directory;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
@@ -18,7 +20,7 @@ use rustix::process::geteuid;
 use super::super::mount_processes::MountProcess;
 use super::super::scratch_dir::{ScratchDir, clear_away_in};
 use super::super::store_server::Server;
-use super::record::{MountResults, MountRow};
+use super::record::{Large, MountResults, MountRow};
 use super::{MetadataArgs, cpus, files, setup, text};
 use crate::child::Signals;
 use crate::command::bench::interrupted;
@@ -85,9 +87,10 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let scratch = ScratchDir::make_in(&dir)?;
     let measured = measure(args, scratch.path(), &mut signals);
     let removed = scratch.remove();
-    let mounts = measured?;
+    let (mounts, large) = measured?;
     removed?;
-    let results = MountResults { setup: setup(args, true, cpus()), mounts: compared(mounts) };
+    let setup = setup(args, true, cpus());
+    let results = MountResults { setup, mounts: compared(mounts), large };
     args.report.report(
         &results,
         |out| text::draw_mounts(&results, out),
@@ -101,7 +104,7 @@ fn measure(
     args: &MetadataArgs,
     root: &Path,
     signals: &mut Signals,
-) -> Result<Vec<MountRow>, Failure> {
+) -> Result<(Vec<MountRow>, Option<Large>), Failure> {
     let server = Server::open(None)?;
     let mut mounts = Mounts { root: root.to_owned(), processes: Vec::new() };
     let most = args.nodes.iter().copied().max().unwrap_or(1);
@@ -120,9 +123,18 @@ fn measure(
             }
         }
     }
+    let large = match args.entries {
+        Some(entries) => {
+            let places: Vec<PathBuf> = (0..most).map(node).collect();
+            let ids: Vec<u32> = mounts.processes.iter().map(MountProcess::id).collect();
+            let tell = |text: &str| args.report.tell(text);
+            Some(large_directory::measure(&places, &ids, entries, &tell, signals)?)
+        }
+        None => None,
+    };
     drop(mounts);
     server.end()?;
-    Ok(rows)
+    Ok((rows, large))
 }
 
 /// All operations on one system, by a thread for each place.

@@ -45,7 +45,8 @@ pub(super) struct Large {
     pub(super) ratio: Option<f64>,
     pub(super) list_seconds: f64,
     pub(super) listed_per_second: f64,
-    pub(super) pages: u64,
+    /// Answers of the store, if it is asked itself.
+    pub(super) pages: Option<u64>,
     pub(super) resident_bytes_before: u64,
     pub(super) resident_bytes_most: u64,
 }
@@ -56,6 +57,7 @@ pub(super) struct MountResults {
     #[serde(flatten)]
     pub(super) setup: Setup,
     pub(super) mounts: Vec<MountRow>,
+    pub(super) large: Option<Large>,
 }
 
 /// One operation of so many programs at once on one system.

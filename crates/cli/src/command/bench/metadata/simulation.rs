@@ -15,6 +15,7 @@ use halocline_sim::store_load::{
 };
 use serde::Serialize;
 
+use super::super::store_server::Halves;
 use super::row::Row;
 use crate::failure::Failure;
 
@@ -69,11 +70,25 @@ struct SimulatedRow {
     busiest_master: f64,
 }
 
-/// Simulates from the rows of creates in own directories. `network_us` is a round trip's.
+/// The processors of this machine as they were measured: one for the server and some for the load, or all for both.
+pub(super) fn processors(halves: Option<&Halves>, cpus: usize) -> Processors {
+    let count = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
+    halves.map_or_else(
+        || Processors::Shared(count(cpus)),
+        |halves| Processors::Apart(count(halves.numbers()[1].len())),
+    )
+}
+
+/// Simulates from the rows of creates in own directories, which were measured on `processors`. `network_us` is a round
+/// trip's.
 ///
 /// # Errors
 /// If they do not say how long a create took whom.
-pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Simulation, Failure> {
+pub(super) fn simulate(
+    rows: &[Row],
+    processors: Processors,
+    network_us: u32,
+) -> Result<Simulation, Failure> {
     let creates: Vec<&Row> =
         rows.iter().filter(|row| (row.operation, row.directories) == ("create", "own")).collect();
     let fewest = creates.iter().min_by_key(|row| row.clients);
@@ -95,7 +110,6 @@ pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Sim
         })
     };
     let factors = factors(&fewest.took_ns);
-    let processors = Processors::Shared(u32::try_from(cpus).unwrap_or(u32::MAX));
     let point = |row: &&Row| {
         let (clients, spread, times) = (row.clients, Spread::OwnParts, times_of(row)?);
         let requests = POINT_REQUESTS;
@@ -226,6 +240,8 @@ pub(super) fn told(simulation: &Simulation) -> String {
 mod tests {
     use super::*;
 
+    const SHARED: Processors = Processors::Shared(2);
+
     fn row(clients: u32, per_second: f64, client_us_per_operation: f64) -> Row {
         Row {
             masters: None,
@@ -249,7 +265,7 @@ mod tests {
     #[test]
     fn points_are_reproduced_and_a_point_that_is_not_is_told() {
         let rows = [row(1, 8700.0, 70.0), row(4, 21_900.0, 55.0), row(8, 23_300.0, 50.0)];
-        let good = simulate(&rows, 2, 50).unwrap();
+        let good = simulate(&rows, SHARED, 50).unwrap();
         assert!(good.is_met && (good.wake_us - 4.97).abs() < 0.1, "{good:?}");
         let told_good = told(&good);
         assert!(told_good.contains("SIMULATED") && told_good.contains("509022"), "{told_good}");
@@ -262,7 +278,7 @@ mod tests {
         assert!((of(10_000, 1, "own") * 35e-6 - 1.0).abs() < 0.02, "the master is the limit");
         assert!(of(10_000, PARTS, "own") > 40.0 * of(10_000, 1, "own"));
         assert!((of(10_000, PARTS, "one") * 35e-6 - 1.0).abs() < 0.02, "wherever it lies");
-        let bad = simulate(&[row(1, 8700.0, 70.0), row(8, 40_000.0, 50.0)], 2, 50).unwrap();
+        let bad = simulate(&[row(1, 8700.0, 70.0), row(8, 40_000.0, 50.0)], SHARED, 50).unwrap();
         assert!(!bad.is_met && told(&bad).contains("not backed"));
         // A client that polls for its answers works no longer for that.
         let mut polling = rows;
@@ -270,11 +286,11 @@ mod tests {
             row.client_us_per_operation += 30.0;
             row.polled_us_per_operation = 30.0;
         }
-        let polled = simulate(&polling, 2, 50).unwrap();
+        let polled = simulate(&polling, SHARED, 50).unwrap();
         assert!(polled.is_met && (polled.wake_us - good.wake_us).abs() < 1e-6, "{polled:?}");
         let mut untold = row(1, 8700.0, 70.0);
         untold.server_us_per_operation = None;
-        assert!(simulate(&[untold], 2, 50).is_err());
-        assert!(simulate(&[], 2, 50).is_err());
+        assert!(simulate(&[untold], SHARED, 50).is_err());
+        assert!(simulate(&[], SHARED, 50).is_err());
     }
 }

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::super::store_server::Halves;
-use super::record::{LARGE_TARGET, MountResults, MountRow, RATIO_TARGET, Results, TIER_TARGET};
+use super::record::{
+    LARGE_TARGET, Large, MountResults, MountRow, RATIO_TARGET, Results, TIER_TARGET,
+};
 use super::row::Row;
 use super::simulation;
 use crate::bar_chart::{Bar, Bars, Drawn};
@@ -108,29 +110,36 @@ pub(super) fn summary(results: &Results) -> String {
             one.masters.unwrap_or_default(),
         );
     }
-    if let Some(large) = &results.large {
-        let _ = writeln!(
-            out,
-            "a directory of {} entries, by {} clients: {:.0} creates a second{}; listed in {:.1} s, {} pages, {:.0} entries \
-             a second; this process had {} before and {} at most",
-            large.entries,
-            large.clients,
-            large.create_per_second,
-            large.ratio.map_or_else(String::new, |ratio| {
-                let met = if ratio >= LARGE_TARGET { "met" } else { "missed" };
-                format!(", {ratio:.2} of those in own directories (target {LARGE_TARGET}: {met})")
-            }),
-            large.list_seconds,
-            large.pages,
-            large.listed_per_second,
-            text::bytes(large.resident_bytes_before),
-            text::bytes(large.resident_bytes_most),
-        );
-    }
+    out += &results.large.as_ref().map_or_else(String::new, large_directory);
     if let Some(simulation) = &results.simulation {
         out += &simulation::told(simulation);
     }
     out
+}
+
+/// A directory of many entries.
+fn large_directory(large: &Large) -> String {
+    let ratio = large.ratio.map_or_else(String::new, |ratio| {
+        let met = if ratio >= LARGE_TARGET { "met" } else { "missed" };
+        format!(", {ratio:.2} of those in own directories (target {LARGE_TARGET}: {met})")
+    });
+    let (by, whose) = match large.pages {
+        Some(pages) => {
+            (format!("clients: {:.0}", large.create_per_second), format!("{pages} pages, "))
+        }
+        None => (format!("mounts: {:.0}", large.create_per_second), String::new()),
+    };
+    format!(
+        "a directory of {} entries, by {} {by} creates a second{ratio}; listed in {:.1} s, {whose}{:.0} entries a second; {} \
+         had {} before and {} at most\n",
+        large.entries,
+        large.clients,
+        large.list_seconds,
+        large.listed_per_second,
+        if large.pages.is_some() { "this process" } else { "the mount" },
+        text::bytes(large.resident_bytes_before),
+        text::bytes(large.resident_bytes_most),
+    )
 }
 
 fn is_own_create(row: &Row) -> bool {
@@ -161,6 +170,7 @@ pub(super) fn mounts(results: &MountResults) -> String {
             "creates reach at least {least:.2} of those on a tier of one node (target {TIER_TARGET}: {met})"
         );
     }
+    out += &results.large.as_ref().map_or_else(String::new, large_directory);
     out
 }
 
