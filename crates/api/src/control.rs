@@ -433,6 +433,10 @@ pub struct MoveReport {
     /// reported yet.
     #[serde(default)]
     pub conflicts: Vec<Skipped>,
+    /// Of the end of a mount: everything was written, and the mount is gone, but something else could not be put in
+    /// order after it, such as the end of its node's session in a store that does not answer; why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_in_order: Option<String>,
 }
 
 /// A file that was not moved.

@@ -385,7 +385,7 @@ impl StoreArgs {
                     "{} is not an origin of a cluster: it has no {REGISTRY}",
                     text::path(&self.origin)
                 ),
-                "name the origin that the mounts with --cluster have",
+                "name the origin that the mounts with --cluster have; of a file tier that nodes share, its shared disk, ROOT/hdd",
             ));
         }
         of_registry(Registry::open_existing(&path)?, (&self.url, password()?.as_deref()))

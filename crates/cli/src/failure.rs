@@ -22,6 +22,8 @@ Exit status:
   4    a file with dirty data had been changed behind the mount: it stays as
        others made it, and the data is saved in `conflicts` in the cache
        directory
+  5    unmounted, with everything written, but its end is not in order: the
+       store of the cluster, for example, did not answer
   126  the command given to `run` cannot be executed
   127  the command given to `run` was not found
   N    `run` otherwise exits as its command did, 128+S when signal S ended it";
@@ -107,6 +109,19 @@ impl Failure {
             text::bytes(bytes),
             cache.display()
         ))
+    }
+
+    /// A mount is gone, and everything is written, but its end is not in order, for this reason.
+    pub(crate) fn not_in_order(why: &str, cache: &Path) -> Self {
+        let cache = text::path(cache);
+        Self {
+            status: 5,
+            message: format!(
+                "the mount is gone and everything is written, but its end is not in order: {why}. If it was a node of a \
+                 cluster, the others take it for alive until its lease (30 s) is over; its session ends when {cache} is \
+                 mounted again, or with `halocline cluster forget`"
+            ),
+        }
     }
 
     /// Another status.

@@ -313,7 +313,9 @@ impl<E: Hosted> Host<E> {
     /// caller causes: threads that wait for the origin end with it.
     fn leave(self) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, unmount_requests, unreported, recording, claim, .. } = self;
+        let Self {
+            engine, session, server, unmount_requests, unreported, recording, claim, ..
+        } = self;
         forced_unmount::detach(session);
         if let Some(recording) = recording {
             recording.end();
@@ -356,8 +358,8 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
     }
 }
 
-/// The end of a mount: see [`Host::end`]. Once the mount is gone, the result says so, and what stays on the cache, and
-/// why.
+/// The end of a mount: see [`Host::end`]. Once the mount is gone, the result says so, and what stays on the cache, or
+/// is not in order, and why.
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
@@ -381,9 +383,14 @@ fn finish<E: Hosted>(
     // While the mount is still served somewhere, the engine stays open: the process ends as if it were killed.
     let is_closed = elsewhere?.is_none();
     if is_closed && let Err(error) = catch_panic(|| engine.close()) {
-        let left = not_flushed(&**engine, error)?;
-        report.left_bytes = left.left_bytes;
-        report.skipped.extend(left.skipped);
+        match not_flushed(&**engine, error) {
+            Ok(left) => {
+                report.left_bytes = left.left_bytes;
+                report.skipped.extend(left.skipped);
+            }
+            // The mount is gone, and nothing is left on the cache.
+            Err(error) => report.not_in_order = Some(error.to_string()),
+        }
     }
     report.conflicts.splice(..0, std::mem::take(&mut *unreported.lock()));
     Ok(report)

@@ -130,6 +130,23 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
 }
 
+/// Regression: it exited with 1, and said only that the store did not answer.
+#[test]
+fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("one", "f"), "of one").unwrap();
+    nodes.0.store.kill();
+    for node in NODES {
+        let done = nodes.scratch.halocline(&["umount", node]);
+        assert_eq!(done.status.code(), Some(5), "{}", said(&done));
+        let told = said(&done);
+        let is_whole = ["the mount is gone and everything is written", "lease", "mounted again"];
+        assert!(is_whole.iter().all(|part| told.contains(part)), "{told}");
+    }
+    let on_disk = nodes.scratch.path("one-tiers/ssd/f");
+    assert_eq!(fs::read_to_string(on_disk).unwrap(), "of one");
+}
+
 /// Regression: the time of the change was noted only by a node that knew another name of the file.
 #[test]
 fn i15_a_name_that_is_taken_away_by_a_node_that_knows_no_other_one_changes_the_file() {

@@ -19,7 +19,8 @@ use crate::closes::note_all;
 use crate::lookup::mended;
 use crate::moves::Moved;
 use crate::places::{SHARED, SSD};
-use crate::ssd::executor::{COPY_SLACK, Executor, PARALLEL_MAX, at_once};
+use crate::ssd::executor::{COPY_SLACK, Executor};
+use crate::ssd::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
 use crate::ssd::planner::Paths;
 use crate::tree_walk::walk_named;
 
@@ -290,10 +291,10 @@ impl MoveCommands<'_> {
         left: VecDeque<SelectedFile>,
         pass: &Pass<'_, '_>,
     ) -> VecDeque<SelectedFile> {
-        let first: Vec<u64> = left.iter().take(PARALLEL_MAX).map(|file| file.size).collect();
         // To an SSD without room for all, one by one: the next file must see the room that was made for this one.
         let one_by_one = self.tier == SSD && !self.fit_as_it_is(&left);
-        let at_once = if one_by_one { 1 } else { at_once(&first).min(left.len()) };
+        let at_once = if one_by_one { 1 } else { left.len().min(PARALLEL_MAX) };
+        let moves = MovesAtOnce::default();
         let (left, busy) = (Mutex::new(left), Mutex::new(VecDeque::new()));
         let work = || {
             loop {
@@ -302,7 +303,10 @@ impl MoveCommands<'_> {
                     left.lock().push_front(file);
                     break;
                 }
-                if let Some(file) = self.one(file, pass) {
+                let moving = moves.begin(file.size);
+                let busy_file = self.one(file, pass);
+                drop(moving);
+                if let Some(file) = busy_file {
                     busy.lock().push_back(file);
                 }
             }

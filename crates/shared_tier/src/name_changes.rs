@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location, Open};
-use halocline_cluster::names::namespace::{self, Failure};
+use halocline_cluster::names::namespace::{self, Failure, Renamed};
 use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
 use halocline_os::error::Result;
 use halocline_vfs::{Make, Maker, Stat};
@@ -20,7 +20,7 @@ use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
 use crate::lookup::{FoundNode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
-use crate::renames::{self, Renaming, follow};
+use crate::renames::{self, Renaming, Replaces, follow};
 
 /// How often to retry recording a file's names with its bytes while others change them.
 const TRIES: usize = 16;
@@ -91,7 +91,8 @@ impl NameChanges {
             Make::Directory(_) => {}
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
-        follow("make", &name, self.disk().made(&name, made.inode, &attributes))?;
+        let done = self.disk().made(&name, made.inode, &attributes);
+        follow("make", &name, renames::unless_refused(base, (&name, made.inode), done)?)?;
         Ok(self.lookup.seen(&name, made))
     }
 
@@ -315,12 +316,15 @@ impl NameChanges {
             libc::RENAME_EXCHANGE => Flags::Exchange,
             _ => return Err(Errno::INVAL.into()),
         };
-        let [(old, notes), (other, notes_of_other)] =
-            [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
+        let (old, notes) = renames::begin(&self.base, &from, &to)?;
+        let begun = renames::begin(&self.base, &to, &from);
+        let (other, notes_of_other) = begun.inspect_err(|_| {
+            renames::forget(&self.base.places, notes.as_slice());
+        })?;
         let known =
             |number: Option<InodeNumber>| number.and_then(|number| self.base.table.find(number));
         let renaming = [&old, &other].map(|of| Renaming::of(known(of.as_ref().map(|of| of.inode))));
-        let mut begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
+        let begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
         let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
             renames::not_made(&self.base.places, &failure, &begun);
             of_names(failure)
@@ -329,78 +333,83 @@ impl NameChanges {
             renames::forget(&self.base.places, &begun);
             return Ok(());
         }
-        let (moved, left) = (renamed.from, renamed.to);
-        self.has_name(moved.as_ref(), (&from, &to));
-        self.has_name(left.as_ref().filter(|_| flags == Flags::Exchange), (&to, &from));
+        renames::has_name(&self.base, renamed.from.as_ref(), (&from, &to));
+        let exchanged = renamed.to.as_ref().filter(|_| flags == Flags::Exchange);
+        renames::has_name(&self.base, exchanged, (&to, &from));
         // The rest looks the inodes up, and would wait for this guard.
         drop(renaming);
+        self.follow_on_disks(&renamed, (&old, &other), (&from, &to), (flags, begun))
+    }
+
+    /// Makes the store's rename of what was there before on the disks.
+    fn follow_on_disks(
+        &self,
+        renamed: &Renamed,
+        (old, other): (&Option<namespace::Node>, &Option<namespace::Node>),
+        (from, to): (&EntryName, &EntryName),
+        (flags, mut begun): (Flags, Vec<RenameNotes>),
+    ) -> Result<()> {
+        let (moved, left) = (&renamed.from, &renamed.to);
         let is_exchange = flags == Flags::Exchange;
-        let note = |of: &Option<_>, names, is_two: bool| {
-            is_two
-                .then(|| renames::note_two(&self.base.places, of.as_ref(), names, is_exchange))
-                .flatten()
-        };
-        let marked = [
-            note(&old, (&from, &to), is_exchange || renamed.replaced.is_some()),
-            note(&other, (&to, &from), is_exchange),
-        ];
-        if let (Some(replaced), Some(was)) = (&renamed.replaced, &left) {
-            self.was_replaced((&to, was), replaced, (old.as_ref(), moved.as_ref()))?;
+        let is_of_two = is_exchange || renamed.replaced.is_some();
+        let places = &self.base.places;
+        let marked =
+            is_of_two.then(|| renames::note_both(places, (old, other), (from, to), is_exchange));
+        let mut gives_way = None;
+        if let (Some(replaced), Some(was)) = (&renamed.replaced, left) {
+            gives_way = self.was_replaced((from, to), (was, replaced), (old, moved))?;
         }
-        let replaced = match (&left, flags) {
+        let replaced = match (left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
             _ => None,
         };
         if let (Flags::Exchange, Some(Entry::Directory(one)), Some(Entry::Directory(other))) =
-            (flags, &moved, &left)
+            (flags, moved, left)
         {
-            let both = [self.steps(&from, *one), self.steps(&to, *other)];
-            renames::exchange(&self.base.places, both);
+            let both = [self.steps(from, *one), self.steps(to, *other)];
+            renames::exchange(places, both);
         }
-        if let Some(moved) = &moved {
-            self.follow_rename(moved, (&from, &to), replaced, &mut begun)?;
+        let mut follow = [
+            (moved.as_ref(), (from, to), replaced),
+            (left.as_ref().filter(|_| is_exchange), (to, from), None),
+        ];
+        if is_exchange && renames::give_way_in_exchange(&self.base, (old, other), (from, to))? {
+            follow.reverse();
         }
-        if let (Flags::Exchange, Some(left)) = (flags, &left) {
-            self.follow_rename(left, (&to, &from), None, &mut begun)?;
+        for (moved, names, replaced) in follow {
+            if let Some(moved) = moved {
+                self.follow_rename(moved, names, replaced, &mut begun)?;
+            }
         }
-        renames::forget_two(marked.into_iter().flatten());
+        if let (Some(file), Some(was)) = (&gives_way, left) {
+            self.lost_a_name(to, was, file)?;
+        }
+        renames::forget_two(marked.into_iter().flatten().flatten());
         // Notes of what was replaced, and of what had the names before another node renamed it.
-        renames::forget(&self.base.places, &begun);
+        renames::forget(places, &begun);
         Ok(())
     }
 
-    /// Something has lost a name to what was renamed over it.
+    /// Something has lost a name to what was renamed over it. A file that is returned loses it once that has it.
     fn was_replaced(
         &self,
-        (name, was): (&EntryName, &Entry),
-        left: &namespace::Node,
-        (old, moved): (Option<&namespace::Node>, Option<&Entry>),
-    ) -> Result<()> {
-        if renames::is_of_others(old, moved, left) {
-            return follow("rename", name, self.disk().lost_beside(name, left.inode));
+        (from, to): (&EntryName, &EntryName),
+        (was, left): (&Entry, &namespace::Node),
+        (old, moved): (&Option<namespace::Node>, &Option<Entry>),
+    ) -> Result<Option<namespace::Node>> {
+        match renames::replaces(old.as_ref(), moved.as_ref(), left) {
+            Replaces::OtherByOther => {
+                follow("rename", to, self.disk().lost_beside(to, left.inode))?;
+            }
+            Replaces::FileByOther => {
+                if let Some(left) = renames::give_way(&self.base, left, (from, to)) {
+                    return Ok(Some(left));
+                }
+                self.lost_a_name(to, was, left)?;
+            }
+            Replaces::Another => self.lost_a_name(to, was, left)?,
         }
-        self.lost_a_name(name, was, left)
-    }
-
-    /// Remembers the new name of something.
-    fn has_name(&self, moved: Option<&Entry>, (from, to): (&EntryName, &EntryName)) {
-        let node = moved.and_then(|moved| self.base.table.find(moved.inode()));
-        if let Some(node) = node {
-            node.0.add_name(to.clone());
-            node.0.remove_name(from);
-        }
-    }
-
-    /// If a name is a directory's, notes on the shared disk where that may be; also returns what the name leads to.
-    fn begin_rename(
-        &self,
-        name: &EntryName,
-        may_be: &EntryName,
-    ) -> (Option<namespace::Node>, Option<RenameNotes>) {
-        let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
-        let notes = (found.attributes.kind == Kind::Directory)
-            .then(|| renames::note(&self.base.places, found.inode, name, may_be));
-        (Some(found), notes.flatten())
+        Ok(None)
     }
 
     /// Makes the store's rename on the disks.
@@ -418,7 +427,8 @@ impl NameChanges {
                 let known = begun.iter().position(|notes| notes.number() == number.0);
                 let notes = known.map(|at| begun.swap_remove(at));
                 // Another node gave it the name just now.
-                let notes = notes.or_else(|| renames::note(&self.base.places, number, from, to));
+                let note = || renames::note(&self.base.places, number, from, to).ok();
+                let notes = notes.or_else(note);
                 let followed = match notes {
                     Some(notes) => self.disk().renamed(notes, to, replaced),
                     None => self.base.places.settle_directory(number.0),
@@ -458,7 +468,7 @@ impl NameChanges {
         } else {
             places.listed_names().change(&new, number.0, (&is, &was))
         };
-        let swapped = told.and_then(|()| self.set_place((to, number), &old, &new));
+        let swapped = told.and_then(|()| renames::set_place(&self.base, (to, number), &old, &new));
         match swapped {
             Ok(now) => {
                 places.remove(&old, number.0)?;
@@ -476,23 +486,5 @@ impl NameChanges {
                 Err(error)
             }
         }
-    }
-
-    fn set_place(
-        &self,
-        (name, number): (&EntryName, InodeNumber),
-        old: &Location,
-        new: &Location,
-    ) -> Result<namespace::Node> {
-        let now_ns = self.base.now_ns();
-        let swap = |attributes: &mut Attributes| {
-            if attributes.location.as_ref() != Some(old) {
-                return Err(Failure::Refused(Errno::STALE));
-            }
-            attributes.location = Some(new.clone());
-            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
-            Ok(())
-        };
-        self.base.names.attributes().update_of((name, number), swap).map_err(of_names)
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod background;
 pub(crate) mod executor;
+pub(crate) mod moves_at_once;
 pub(crate) mod options;
 pub(crate) mod planner;
 pub(crate) mod residents;

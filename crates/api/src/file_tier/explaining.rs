@@ -28,6 +28,10 @@ pub fn why_jobs_and_moves(told: &FileExplanation) -> Vec<String> {
 /// The error for a path of the mount that cannot be looked up.
 #[must_use]
 pub fn not_found(path: &Path, error: &Error) -> Error {
+    if let Error::Cluster { what, remedy } = error {
+        // No disk is to blame.
+        return Error::Cluster { what: what.clone(), remedy: remedy.clone() };
+    }
     Error::at(path, "find the file on the mount")(io::Error::from_raw_os_error(error.errno()))
 }
 

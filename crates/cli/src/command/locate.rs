@@ -8,7 +8,7 @@ use halocline_api::control::{
     CachedTree, ExtentInfo, FileInfo, JobPlaces, MountedPath, NodeBytes, Request, Side,
 };
 use halocline_model::layout::Layout;
-use halocline_os::counted::{counted, counted_with};
+use halocline_os::counted::counted;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -101,7 +101,8 @@ fn places(path: &Path, job: &Path, json: bool) -> Outcome {
         say!("{:>12} {files:>9}  {node}", text::bytes(*bytes));
     }
     if places.missing_files > 0 {
-        say!("{} of the job not there", counted_with(places.missing_files, "file", ("is", "are")));
+        let verb = if places.missing_files == 1 { "is" } else { "are" };
+        say!("{} of the job {verb} not there", counted(places.missing_files, "file"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -237,6 +237,9 @@ fn serve<E: Hosted>(
     if done.left_bytes > 0 {
         return Err(Failure::mount_again(done.left_bytes, &paths.cache));
     }
+    if let Some(why) = &done.not_in_order {
+        return Err(Failure::not_in_order(why, &paths.cache));
+    }
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }
 

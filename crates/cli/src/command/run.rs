@@ -411,7 +411,12 @@ fn how_it_ended(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) 
         );
         return stays_dirty(status, &what);
     }
-    match conflicts(flushed) {
+    let not_in_order = flushed.not_in_order.as_ref();
+    let not_in_order = not_in_order.map(|why| Failure::not_in_order(why, &plan.paths.cache));
+    if let Some(failure) = not_in_order.as_ref().filter(|_| status != 0) {
+        tell!("halocline: {}", failure.message());
+    }
+    match conflicts(flushed).or(not_in_order) {
         Some(failure) if status == 0 => Err(failure),
         _ => Ok(ExitCode::from(status)),
     }

@@ -90,6 +90,9 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
         }
         return Err(Failure::mount_again(done.left_bytes, &status.cache));
     }
+    if let Some(why) = &done.not_in_order {
+        return Err(Failure::not_in_order(why, &status.cache));
+    }
     ended.map_err(Failure::failed)?;
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }

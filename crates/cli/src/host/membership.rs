@@ -197,6 +197,7 @@ pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
             last.skipped
         },
         conflicts: first.conflicts.iter().cloned().chain(last.conflicts).collect(),
+        not_in_order: last.not_in_order,
     }
 }
 

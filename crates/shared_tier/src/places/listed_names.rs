@@ -3,11 +3,13 @@
 use std::os::fd::OwnedFd;
 
 use halocline_cluster::names::attributes::{Location, RelativePath};
-use halocline_model::namespace::Name;
+use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
+use rustix::fs::{AtFlags, CWD, linkat};
 
-use super::tree::Tree;
-use super::{Places, own_xattrs};
+use super::tree::{Tree, below, candidates, proc_path};
+use super::{DirectoryStep, Places, SHARED, own_xattrs};
+use crate::entry_names::os;
 
 /// Names that a file gets and loses, each in the directory with a number.
 type Changes<'a> = (&'a [(u64, Name)], &'a [(u64, Name)]);
@@ -102,6 +104,34 @@ impl ListedNames<'_> {
         self.0.find(place, inode, |tree, fd, _| {
             tree.step("noting a rename of two files", || own_xattrs::set_renaming(&fd, renaming))?;
             Ok(fd)
+        })
+    }
+
+    /// Gives a file on the shared disk a second place beside its name there, which something else is to get. The first
+    /// one is removed once the store has the new one, or if the file has no name any more.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn link_beside(
+        self,
+        place: &Location,
+        inode: u64,
+        near: &[DirectoryStep],
+        name: &Name,
+    ) -> Result<Location> {
+        let directory = near.last().map_or(ROOT.0, |step| step.number);
+        let [_, beside] = candidates(name, inode);
+        self.0.find(place, inode, |tree, fd, _| {
+            let above = self.0.shared.find(directory, Some(near))?;
+            tree.step("listing a file's name", || {
+                let are_listed = !own_xattrs::names(&fd).is_empty();
+                if are_listed { Ok(()) } else { own_xattrs::add_name(&fd, directory, name) }
+            })?;
+            // By descriptor: a name could lead to another file by now.
+            let flags = AtFlags::SYMLINK_FOLLOW;
+            let link = || linkat(CWD, proc_path(&fd), &above.0, os(&beside), flags);
+            tree.step("linking a file", link)?;
+            self.0.place(SHARED, directory, &below(above.1.as_ref(), &beside)?)
         })
     }
 }

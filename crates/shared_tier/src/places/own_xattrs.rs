@@ -31,17 +31,36 @@ pub(crate) const ARRIVING: &str = "user.halocline.arriving";
 /// disk.
 const FROM: &str = "user.halocline.from";
 
-/// While a rename replaces or exchanges the name of another file: its kind, the old and the new name.
+/// While a rename replaces or exchanges a name of a file: its kind, the old and the new name.
 const RENAMING: &str = "user.halocline.renaming";
 
 /// A name of a file, in the directory with a number.
 pub(crate) type NameIn = (u64, Name);
 
-/// A rename that changes the names of two files.
+/// What a rename that changes the names of two things does to the file that carries its note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotedKind {
+    /// It takes the name of the other one.
+    Replaces,
+    /// It changes names with the other one.
+    Exchanges,
+    /// It loses its name to a link or device.
+    IsReplaced,
+}
+
+impl NotedKind {
+    const ALL: [(Self, &'static [u8]); 3] = [
+        (Self::Replaces, b"replace"),
+        (Self::Exchanges, b"exchange"),
+        (Self::IsReplaced, b"replaced"),
+    ];
+}
+
+/// A rename that changes the names of two things, at least one of which is a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TwoNames {
-    /// Whether the other file gets the old name.
-    pub(crate) is_exchange: bool,
+    pub(crate) kind: NotedKind,
+    /// The old and the new name of what is renamed; in an exchange, of the file that carries the note.
     pub(crate) from: NameIn,
     pub(crate) to: NameIn,
 }
@@ -52,10 +71,10 @@ pub(crate) fn set_renaming(fd: &impl AsFd, renaming: &TwoNames) -> Result<()> {
 }
 
 fn renaming_value(renaming: &TwoNames) -> Vec<u8> {
-    let TwoNames { is_exchange, from, to } = renaming;
-    let kind = if *is_exchange { &b"exchange/"[..] } else { b"replace/" };
+    let TwoNames { kind, from, to } = renaming;
+    let kind = NotedKind::ALL.iter().find(|(known, _)| known == kind).map_or(&b""[..], |it| it.1);
     let [from, to] = [from, to].map(|(directory, name)| value(*directory, name));
-    [kind, &from, b"/", &to].concat()
+    [kind, b"/", &from, b"/", &to].concat()
 }
 
 /// The rename that is noted on a file.
@@ -65,13 +84,10 @@ pub(crate) fn renaming(fd: &impl AsFd) -> Option<TwoNames> {
 
 fn parse_renaming(value: &[u8]) -> Option<TwoNames> {
     let mut parts = value.split(|byte| *byte == b'/');
-    let is_exchange = match parts.next()? {
-        b"exchange" => true,
-        b"replace" => false,
-        _ => return None,
-    };
+    let kind = parts.next()?;
+    let (kind, _) = *NotedKind::ALL.iter().find(|(_, known)| *known == kind)?;
     let (from, to) = (parse_name(parts.next()?)?, parse_name(parts.next()?)?);
-    parts.next().is_none().then_some(TwoNames { is_exchange, from, to })
+    parts.next().is_none().then_some(TwoNames { kind, from, to })
 }
 
 /// Removes the note: the rename is over.
@@ -251,8 +267,8 @@ mod tests {
         let scratch = tempfile::tempfile().unwrap();
         assert_eq!(renaming(&scratch), None);
         let [from, to] = [(7, Name::from(&b"a\xff:~"[..])), (1, Name::from("b"))];
-        for is_exchange in [false, true] {
-            let noted = TwoNames { is_exchange, from: from.clone(), to: to.clone() };
+        for (kind, _) in NotedKind::ALL {
+            let noted = TwoNames { kind, from: from.clone(), to: to.clone() };
             set_renaming(&scratch, &noted).unwrap();
             clear_other_renaming(&scratch, std::slice::from_ref(&to)).unwrap();
             assert_eq!(renaming(&scratch), Some(noted));

@@ -6,6 +6,7 @@
 //! `cp -a` past the mounts do.
 
 mod half_made;
+mod others;
 mod owner;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use halocline_os::private::own_uid;
 use super::disks::Disk;
 use super::scan::{Item, tell};
 use super::view::View;
+use crate::places::own_xattrs::{NameIn, NotedKind};
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
 use half_made::Claim;
@@ -76,7 +78,7 @@ pub(crate) struct FoundNames {
     pub(crate) directory_of: BTreeMap<At, u64>,
     /// Copies that moves left, with their files' numbers.
     pub(crate) left_copies: Vec<(At, u64)>,
-    /// Copies of files that were removed during a move.
+    /// Copies of files that were removed during a move, and files that were replaced by something else.
     pub(crate) never_arrived: Vec<(At, u64)>,
     /// Inconsistent things that were left alone.
     pub(crate) told: Vec<String>,
@@ -127,7 +129,7 @@ pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     builder.shared_directories()?;
     builder.ssd_directories()?;
     builder.files()?;
-    builder.others();
+    others::add(&mut builder);
     builder.found.directory_of = builder.directory_of;
     Ok(builder.found)
 }
@@ -401,8 +403,11 @@ impl<'a> Builder<'a> {
     fn file(&mut self, number: Option<u64>, paths: &[At]) -> Result<()> {
         let names = self.believed_names(number, paths);
         let renaming = self.item(paths[0]).renaming.clone();
-        let renaming =
-            renaming.filter(|renaming| number.is_some() && self.is_believed(paths, renaming.to.0));
+        let renaming = renaming.filter(|renaming| {
+            let is_replaced = renaming.kind == NotedKind::IsReplaced;
+            number.is_some_and(|number| !(is_replaced && self.is_stored_file(number, paths)))
+                && self.is_believed(paths, renaming.to.0)
+        });
         let is_numbered = number.is_some();
         let number = match number {
             Some(number) => number,
@@ -419,7 +424,12 @@ impl<'a> Builder<'a> {
     /// Names the files as they claim, or otherwise if a name is taken.
     fn name_files(&mut self) {
         let mut claims = std::mem::take(&mut self.claims);
-        half_made::settle(&mut claims);
+        let others = others::names(self);
+        let is_others = |name: &NameIn| self.taken.contains_key(name) || others.contains(name);
+        for gone in half_made::settle(&mut claims, &is_others) {
+            let paths = gone.paths.iter().map(|path| (*path, gone.number));
+            self.found.never_arrived.extend(paths);
+        }
         for Claim { mut file, .. } in claims {
             for (directory, name) in &mut file.names {
                 let [plain, numbered] = candidates(name, file.number);
@@ -469,26 +479,6 @@ impl<'a> Builder<'a> {
             // Directories on SSDs are closed (except for the root, the operator's), so only we can have listed these.
             Some(_) if is_closed || paths.iter().any(|at| self.above(*at) == directory) => true,
             Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
-        }
-    }
-
-    fn others(&mut self) {
-        let is_other = |kind| !matches!(kind, Kind::File | Kind::Directory);
-        for at in self.of_kind(0, is_other) {
-            let (item, directory) = (self.item(at), self.above(at));
-            let name = name_of(item);
-            if self.taken.contains_key(&(directory, name.clone())) {
-                self.told(at, "something else has its name; it is left alone");
-                continue;
-            }
-            self.taken.insert((directory, name.clone()), None);
-            let attributes = item.attributes.clone();
-            self.found.others.push(FoundOther { at, directory, name, attributes });
-        }
-        for disk in 1..self.disks.len() {
-            for at in self.of_kind(disk, is_other) {
-                self.told(at, "only files belong on an SSD of a shared tier; it is left alone");
-            }
         }
     }
 }

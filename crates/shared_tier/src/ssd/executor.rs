@@ -16,6 +16,7 @@ use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
 use super::planner::{Paths, Planner, Room};
 use super::residents::{Resident, Residents};
 use crate::base::Base;
@@ -24,23 +25,10 @@ use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::{SHARED, SSD};
 
-/// The most files that are moved at once. A move of a small file mostly waits for syncs, and one sync serves many
-/// moves; large files would only slow each other down.
-pub(crate) const PARALLEL_MAX: usize = 16;
-/// About how many bytes may be under way at once.
-const BYTES_AT_ONCE: u64 = 8 << 20;
 /// After so many failures in a row, the round ends.
 const FAILURES_MAX: usize = 8;
 /// Space that a copy may need in addition to its data.
 pub(crate) const COPY_SLACK: u64 = 16 << 10;
-
-/// How many files to move at once, given the sizes of the first ones; at most [`PARALLEL_MAX`].
-pub(crate) fn at_once(first: &[u64]) -> usize {
-    let sum = first.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
-    let mean = sum / (first.len() as u64).max(1);
-    let at_once = usize::try_from(BYTES_AT_ONCE / mean.max(1)).unwrap_or(PARALLEL_MAX);
-    at_once.clamp(1, PARALLEL_MAX)
-}
 
 /// The outcome of a demotion.
 enum Left {
@@ -217,6 +205,7 @@ impl Executor {
     pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> bool {
         let left = Mutex::new((0_u64, missing));
         let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let moves = MovesAtOnce::default();
         let work = || {
             loop {
                 let goes_on = !self.stops.load(Ordering::Relaxed)
@@ -231,7 +220,10 @@ impl Executor {
                     }
                     left.0 += resident.bytes;
                 }
-                match self.demote(*number, &resident) {
+                let moving = moves.begin(resident.bytes);
+                let left_it = self.demote(*number, &resident);
+                drop(moving);
+                match left_it {
                     Left::Yes => {
                         failures.store(0, Ordering::Relaxed);
                         continue;
@@ -248,7 +240,7 @@ impl Executor {
             }
         };
         thread::scope(|scope| {
-            for _ in 1..self.parallel(order) {
+            for _ in 1..order.len().min(PARALLEL_MAX) {
                 // If no thread can be started, fewer will do.
                 let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
@@ -256,14 +248,6 @@ impl Executor {
         });
         let left = left.into_inner();
         left.0 >= left.1
-    }
-
-    /// How many of these files to move at once.
-    fn parallel(&self, order: &[u64]) -> usize {
-        let first = &order[..order.len().min(PARALLEL_MAX)];
-        let sizes = first.iter().filter_map(|number| self.residents.get(*number));
-        let sizes: Vec<u64> = sizes.map(|resident| resident.bytes).collect();
-        at_once(&sizes).min(order.len())
     }
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
@@ -337,17 +321,5 @@ impl Executor {
                 false
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_of_any_sizes_move_at_once() {
-        assert_eq!(at_once(&[u64::MAX; 3]), 1);
-        assert_eq!(at_once(&[]), PARALLEL_MAX);
-        assert_eq!(at_once(&[4096; 3]), PARALLEL_MAX);
     }
 }

@@ -39,6 +39,13 @@ impl Disks {
         repair::run(&self.at("n1"), Some(&peers), &self.store, true).unwrap();
     }
 
+    /// Whatever was repaired is as the store has it.
+    pub(crate) fn are_as_in_store(&self, after: &str) {
+        let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
+        let found = repair::run(&self.at("n1"), Some(&peers), &self.store, false).unwrap();
+        assert!(found.is_clean(), "{after}: {found:?}");
+    }
+
     /// The store comes back empty.
     pub(crate) fn forget(&self) {
         self.store.restart(Shards(BTreeMap::new()));

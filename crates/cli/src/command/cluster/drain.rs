@@ -52,5 +52,5 @@ pub(super) fn execute(args: &DrainArgs) -> Outcome {
     }
     let what =
         format!("{} stay on the SSD of {}, see above", text::bytes(report.left_bytes), args.node);
-    Err(Failure::failed(Error::invalid(what, "close them, and drain again").to_string()))
+    Err(Failure::failed(Error::invalid(what, "put that right, and drain again").to_string()))
 }

@@ -1,7 +1,7 @@
 //! What the extended attributes of files and directories claim: part of a fuzz target (`crate::fuzzing`).
 
 use super::{
-    Name, TwoNames, from_value, parse_from, parse_name, parse_number, parse_renaming,
+    Name, NotedKind, TwoNames, from_value, parse_from, parse_name, parse_number, parse_renaming,
     renaming_value, value,
 };
 use halocline_cluster::names::attributes::Location;
@@ -29,7 +29,7 @@ pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 4] {
     let name = Name::from(&b"a name\xff"[..]);
     let (old, new) = ((4711, name.clone()), (1, Name::from("new")));
     [
-        ("renaming", renaming_value(&TwoNames { is_exchange: true, from: old, to: new })),
+        ("renaming", renaming_value(&TwoNames { kind: NotedKind::Exchanges, from: old, to: new })),
         ("number", 4711.to_string().into_bytes()),
         ("name", value(4711, &name)),
         ("from", from_value(from)),

@@ -53,19 +53,27 @@ pub(crate) fn rename(
         if !is_as_in_store((from_above, &name), of)? {
             continue;
         }
-        let path = below(from_above.1.as_ref(), &name)?;
-        return match tree.rename(&path, to_above, to) {
-            // Another one may have taken the old name, and may now have the new name.
-            Ok(_) => is_as_in_store((to_above, to), of),
-            Err(error) if error.errno() == libc::EEXIST => {
-                Ok(exchange(tree, (from_above, &name), (to_above, to))?
-                    && is_as_in_store((to_above, to), of)?)
+        // A file that lies at its name, but has others, stays there: then it gets the other name.
+        for to in candidates(to, inode) {
+            if rename_to(tree, (from_above, &name), (to_above, &to))? {
+                // Another one may have taken the old name, and may now have the new name.
+                return is_as_in_store((to_above, &to), of);
             }
-            Err(error) if error.errno() == libc::ENOENT => Ok(false),
-            Err(error) => Err(error),
-        };
+        }
+        return Ok(false);
     }
     Ok(false)
+}
+
+/// Renames something without a number to a free name, or that of another one. Returns whether it did.
+fn rename_to(tree: &Tree, from: At<'_>, to: At<'_>) -> Result<bool> {
+    let path = below(from.0.1.as_ref(), from.1)?;
+    match tree.rename(&path, to.0, to.1) {
+        Ok(_) => Ok(true),
+        Err(error) if error.errno() == libc::EEXIST => exchange(tree, from, to),
+        Err(error) if error.errno() == libc::ENOENT => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Exchanges two things without numbers. Returns whether it did.

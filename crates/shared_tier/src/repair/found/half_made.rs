@@ -1,9 +1,10 @@
-//! Renames of two files that only one of them has followed on the disks: each is completed or dropped.
+//! Renames of two things, at least one of them a file, that only one of them has followed on the disks: each is completed
+//! or dropped.
 
 use std::collections::BTreeMap;
 
 use super::FoundFile;
-use crate::places::own_xattrs::{NameIn, TwoNames};
+use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 
 /// A file with the names that it claims, and the rename that is noted on it.
 #[derive(Debug)]
@@ -12,16 +13,25 @@ pub(super) struct Claim {
     pub(super) renaming: Option<TwoNames>,
 }
 
-/// Completes renames of two files that have begun on the disks.
+/// Completes renames of two things that have begun on the disks. `is_others` says whether something else than a file
+/// has a name on the shared disk. Returns the files that have lost their last name to something else.
 ///
-/// An exchange has begun if the other file claims the old name; a replacement has begun if the other file no longer
-/// claims the new name. A stale note of a finished rename has no effect: its file has another name.
-pub(super) fn settle(claims: &mut [Claim]) {
+/// An exchange has begun if the other one claims the old name; a replacement has begun if the other file no longer
+/// claims the new name, and a file has been replaced if a link or device has its name. A stale note of a finished rename
+/// has no effect: its file has another name.
+pub(super) fn settle(
+    claims: &mut Vec<Claim>,
+    is_others: &dyn Fn(&NameIn) -> bool,
+) -> Vec<FoundFile> {
     for claim in &mut *claims {
-        let Some(renaming) = &claim.renaming else { continue };
-        // A file's names are listed one after the other, so it may list both.
-        if claim.file.names.contains(&renaming.to) {
-            claim.file.names.retain(|name| *name != renaming.from);
+        let Some(TwoNames { kind, from, to }) = &claim.renaming else { continue };
+        let names = &mut claim.file.names;
+        match kind {
+            NotedKind::IsReplaced if is_others(to) => names.retain(|name| name != to),
+            NotedKind::IsReplaced => {}
+            // A file's names are listed one after the other, so it may list both.
+            _ if names.contains(to) => names.retain(|name| name != from),
+            _ => {}
         }
     }
     let mut counts: BTreeMap<NameIn, usize> = BTreeMap::new();
@@ -29,11 +39,17 @@ pub(super) fn settle(claims: &mut [Claim]) {
         *counts.entry(name.clone()).or_default() += 1;
     }
     let count = |name: &NameIn| counts.get(name).copied().unwrap_or_default();
-    for claim in claims {
-        let Some(TwoNames { is_exchange, from, to }) = &claim.renaming else { continue };
-        let has_begun = if *is_exchange { count(from) > 1 } else { count(to) == 0 };
+    for claim in &mut *claims {
+        let Some(TwoNames { kind, from, to }) = &claim.renaming else { continue };
+        let has_begun = match kind {
+            NotedKind::Exchanges => count(from) > 1 || is_others(from),
+            NotedKind::Replaces => count(to) == 0 && !is_others(to),
+            NotedKind::IsReplaced => false,
+        };
         if has_begun && let Some(name) = claim.file.names.iter_mut().find(|name| *name == from) {
             name.clone_from(to);
         }
     }
+    let replaced = claims.extract_if(.., |claim| claim.file.names.is_empty());
+    replaced.map(|claim| claim.file).collect()
 }
