@@ -112,7 +112,7 @@ impl<'a> Case<'a> {
         let file = TraceFile::new(trace);
         let (files, trace_weight) = traced_files(&file)?;
         let seen = source::summarize(trace)?;
-        file.check_same(seen.content.clone())?;
+        file.check_same(&seen.content)?;
         if seen.workload.requests == 0 {
             return Err(refused(trace, "there are no requests in it"));
         }

@@ -58,8 +58,8 @@ impl<'a> TraceFile<'a> {
     }
 
     /// Refuses a trace of which `content` was read now, and something else before.
-    pub(crate) fn check_same(&self, content: Content) -> Result<(), Failure> {
-        if *self.content.get_or_init(|| content.clone()) == content {
+    pub(crate) fn check_same(&self, content: &Content) -> Result<(), Failure> {
+        if *self.content.get_or_init(|| content.clone()) == *content {
             return Ok(());
         }
         let name = text::path(self.path);
@@ -84,7 +84,7 @@ impl Traced<'_> {
             return Err(refused(self.trace.path, &error));
         }
         if self.is_at_end {
-            self.trace.check_same(Content::of(&self.reader))?;
+            self.trace.check_same(&Content::of(&self.reader))?;
         }
         Ok(self.reader)
     }
