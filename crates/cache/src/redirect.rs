@@ -45,7 +45,7 @@ const QUESTIONS: u32 = 2;
 
 /// Where the bytes of a read came from.
 #[derive(Debug, Clone, Copy)]
-struct BytesBySource {
+struct BytesRead {
     /// Bytes from the cache.
     cached: u64,
     /// Bytes from the caches of other nodes.
@@ -182,7 +182,7 @@ impl Redirector {
         let buf = &mut buf[..index(range.len())];
         let mut identified = self.identify(file, Direction::Read, range, tid);
         identified.verdict.critical &= held.caches;
-        let BytesBySource { cached, peers, whole } = with_segments(|segments| {
+        let BytesRead { cached, peers, whole } = with_segments(|segments| {
             used_segments_of(&self.store, file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
@@ -449,14 +449,12 @@ impl Redirector {
         range: ByteRange,
         buf: &mut [u8],
         segments: &[Segment],
-    ) -> Result<BytesBySource> {
+    ) -> Result<BytesRead> {
         // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
         let MissingBytes { peers, mut whole } =
             self.misses.read(handle, identified, range, buf, segments)?;
-        let Some(id) = handle.file.id() else {
-            return Ok(BytesBySource { cached: 0, peers, whole });
-        };
+        let Some(id) = handle.file.id() else { return Ok(BytesRead { cached: 0, peers, whole }) };
         let (mut cached, mut rest) = (0, segments);
         while let Some(first) = rest.first() {
             let (segments, behind) = rest.split_at(run(rest));
@@ -496,6 +494,6 @@ impl Redirector {
                 }
             }
         }
-        Ok(BytesBySource { cached, peers, whole })
+        Ok(BytesRead { cached, peers, whole })
     }
 }
