@@ -245,10 +245,11 @@ pub(crate) fn unless_refused(
 ) -> Result<Result<()>> {
     let is_refused =
         |error: &Error| !matches!(error, Error::Cluster { .. }) && error.errno() != libc::EBUSY;
-    let has_it = || base.names.lookup(name).is_ok_and(|found| found.inode == number);
     match made {
-        Err(error) if is_refused(&error) && has_it() => {
-            base.names.unlink(name).map_err(of_names)?;
+        // If others have given the name to something else by now, that stays.
+        Err(error)
+            if is_refused(&error) && base.names.unlink_of(name, number).map_err(of_names)? =>
+        {
             Err(error)
         }
         made => Ok(made),

@@ -364,8 +364,23 @@ impl Namespace {
     /// # Errors
     /// As [`unlink`](Self::unlink).
     pub fn unlink_told(&self, at: &EntryName) -> Result<(Entry, Option<Node>)> {
+        self.unlinked(Operation::Unlink(at.clone()), at)
+    }
+
+    /// Removes a name if it leads to the file with this number: others may have given it to something else. Returns whether.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn unlink_of(&self, at: &EntryName, number: InodeNumber) -> Result<bool> {
+        match self.unlinked(Operation::UnlinkOf(at.clone(), number), at) {
+            Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => Ok(false),
+            done => done.map(|_| true),
+        }
+    }
+
+    fn unlinked(&self, unlink: Operation, at: &EntryName) -> Result<(Entry, Option<Node>)> {
         check(at)?;
-        let found = self.driver.operate(Operation::Unlink(at.clone()))?;
+        let found = self.driver.operate(unlink)?;
         let found = found.last().expect("an unlink reads one name");
         let entry = found.entry.as_ref().expect("what was removed was there");
         Ok((entry.clone(), replaced(found)?))

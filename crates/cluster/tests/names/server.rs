@@ -106,6 +106,22 @@ fn a_check_while_nodes_are_about_something_harms_nobody() {
     assert_eq!(paths(&names).len(), 61);
 }
 
+/// Regression: a name that the disk had refused was taken away whatever it led to by then.
+#[test]
+fn i15_a_name_is_taken_from_the_file_that_was_meant_and_from_no_other() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let one = node(formatted(&server), 1, WaitLimit::default());
+    let other = node(store(&server), 2, WaitLimit::default());
+    let was = one.create(&at(ROOT, "f"), &file()).unwrap().inode;
+    let is = other.create(&at(ROOT, "g"), &file()).unwrap().inode;
+    other.rename(&at(ROOT, "g"), &at(ROOT, "f"), Flags::Replace).unwrap();
+    assert!(!one.unlink_of(&at(ROOT, "f"), was).unwrap());
+    assert!(!one.unlink_of(&at(ROOT, "g"), was).unwrap(), "there is nothing any more");
+    assert_eq!(paths(&other), ["/f"]);
+    assert!(one.unlink_of(&at(ROOT, "f"), is).unwrap());
+    assert_eq!(paths(&other), [""; 0]);
+}
+
 #[test]
 fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() {
     let Some(server) = RedisServer::start(&[]) else { return };

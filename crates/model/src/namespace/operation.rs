@@ -16,6 +16,8 @@ pub enum Operation {
     MakeDirectory(EntryName, InodeNumber, Opaque),
     /// Remove a file's name.
     Unlink(EntryName),
+    /// The same, if the name leads to the file with this number.
+    UnlinkOf(EntryName, InodeNumber),
     /// Remove an empty directory.
     RemoveDirectory(EntryName),
     /// Give the file of the first name the second name, too. The shard numbers from this one on, one for each try,
@@ -31,6 +33,7 @@ impl Operation {
             Self::Create(at, ..)
             | Self::MakeDirectory(at, ..)
             | Self::Unlink(at)
+            | Self::UnlinkOf(at, _)
             | Self::RemoveDirectory(at) => {
                 vec![at]
             }
@@ -48,6 +51,10 @@ impl Operation {
                 Plan::make_directory(&found[0], *inode, attributes.clone()).map(Some)
             }
             Self::Unlink(_) => Plan::unlink(&found[0]).map(Some),
+            Self::UnlinkOf(_, of) => match &found[0].entry {
+                Some(entry) if entry.inode() != *of => Err(Refusal::Another),
+                _ => Plan::unlink(&found[0]).map(Some),
+            },
             Self::RemoveDirectory(_) => Plan::remove_directory(&found[0]).map(Some),
             Self::Link(.., InodeNumber(first)) => {
                 Plan::link(&found[0], &found[1], InodeNumber(first + attempt)).map(Some)

@@ -37,6 +37,8 @@ pub enum Refusal {
     Exists,
     /// `ENOENT`.
     Absent,
+    /// `ESTALE`: the name leads to another file than the one that was meant.
+    Another,
     /// `ENOTDIR`.
     NotADirectory,
     /// `EISDIR`, and `EPERM` for a link to a directory.

@@ -8,7 +8,7 @@ use halocline_model::namespace::{
     EntryName, Failure, Flags, InodeNumber, Opaque, Operation, ROOT, Refusal,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use world::{A, B, Budget, Canary, D, E, FRESH, Step, World};
+use world::{A, B, Budget, Canary, D, E, F, FRESH, Step, World};
 
 /// From here on nobody uses any shard: of links into each directory some.
 const FRESH_LINKS: u64 = 100;
@@ -172,6 +172,14 @@ fn i15_three_nodes() {
     holds(&[rename(at(A, "f"), at(B, "x")), rename(at(B, "g"), at(A, "f")), create(at(B, "x"))]);
 }
 
+/// What was given the name meanwhile stays, whether in its directory or from another one.
+#[test]
+fn i15_a_removal_of_one_file_and_another_that_gets_its_name() {
+    let removal = || Operation::UnlinkOf(at(A, "f"), F);
+    holds(&[removal(), rename(at(B, "g"), at(A, "f"))]);
+    holds(&[removal(), Operation::Rename(at(A, "f"), at(A, "l"), Flags::Exchange)]);
+}
+
 /// As `docs/decisions/0042-names-by-intents.md` has them.
 #[test]
 fn an_operation_takes_so_many_round_trips() {
@@ -203,6 +211,8 @@ fn operations_are_refused_by_what_is_there() {
         (create(at(FRESH, "f")), Failure::Refused(Refusal::Absent)),
         (Operation::Unlink(at(A, "x")), Failure::Refused(Refusal::Absent)),
         (Operation::Unlink(at(A, "d")), Failure::Refused(Refusal::IsADirectory)),
+        (Operation::UnlinkOf(at(A, "x"), F), Failure::Refused(Refusal::Absent)),
+        (Operation::UnlinkOf(at(B, "g"), F), Failure::Refused(Refusal::Another)),
         (Operation::RemoveDirectory(at(A, "f")), Failure::Refused(Refusal::NotADirectory)),
         (Operation::RemoveDirectory(at(ROOT, "a")), Failure::NotEmpty),
         (link(at(A, "d"), at(B, "x")), Failure::Refused(Refusal::IsADirectory)),

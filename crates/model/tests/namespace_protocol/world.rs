@@ -17,6 +17,8 @@ pub(crate) const B: InodeNumber = InodeNumber(3);
 pub(crate) const D: InodeNumber = InodeNumber(4);
 /// `/b/e`.
 pub(crate) const E: InodeNumber = InodeNumber(5);
+/// The file `f` in [`A`].
+pub(crate) const F: InodeNumber = InodeNumber(10);
 /// What nobody uses yet.
 pub(crate) const FRESH: InodeNumber = InodeNumber(20);
 
@@ -95,7 +97,7 @@ fn directory(parent: InodeNumber, entries: &[(&str, Entry)]) -> Shard {
 impl World {
     pub(crate) fn new(operations: &[Operation], budget: Budget) -> Self {
         let [file, other] =
-            [10, 11].map(|inode| Entry::Single(InodeNumber(inode), Opaque::default()));
+            [F, InodeNumber(11)].map(|inode| Entry::Single(inode, Opaque::default()));
         let linked = Entry::Linked(InodeNumber(12), InodeNumber(13));
         let links = Links { count: 2, attributes: Opaque::default() };
         let [of_root, of_a, of_b] = [
@@ -234,6 +236,9 @@ impl World {
             }
             Operation::Unlink(at) | Operation::RemoveDirectory(at) => {
                 names.remove(&key(at))?;
+            }
+            Operation::UnlinkOf(at, of) => {
+                (names.remove(&key(at))? == *of).then_some(())?;
             }
             Operation::Link(from, to, _) => {
                 let inode = *names.get(&key(from))?;

@@ -290,7 +290,7 @@ impl Driver {
     /// what is there.
     fn known_names(&self, operation: &Operation) -> Vec<There> {
         let names = match operation {
-            Operation::Unlink(at) => vec![at],
+            Operation::Unlink(at) | Operation::UnlinkOf(at, _) => vec![at],
             Operation::Rename(from, to, _) if from.directory == to.directory => vec![from, to],
             _ => return Vec::new(),
         };
@@ -441,6 +441,7 @@ fn failure(ended: Ended, failed: Option<NamesError>) -> Failure {
     Failure::Refused(match ended {
         Ended::Refused(Refusal::Exists) => Errno::EXIST,
         Ended::Refused(Refusal::Absent) => Errno::NOENT,
+        Ended::Refused(Refusal::Another) => Errno::STALE,
         Ended::Refused(Refusal::NotADirectory) => Errno::NOTDIR,
         Ended::Refused(Refusal::IsADirectory) => Errno::ISDIR,
         Ended::Refused(Refusal::TooManyNames) => Errno::MLINK,
