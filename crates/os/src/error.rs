@@ -72,7 +72,9 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
         libc::ENOTCONN | libc::ECONNABORTED => {
             "a server there, or of what lies below, is dead: unmount that (umount -l), mount it again"
         }
-        libc::EIO => "its device, or what serves it, fails: see the kernel's log (dmesg) and, of a mount, `halocline status`",
+        libc::EIO => {
+            "its device, or what serves it, fails: see the kernel's log (dmesg) and, of a mount, `halocline status`"
+        }
         libc::EFBIG => "raise the limit of file sizes (ulimit -f)",
         libc::EMFILE => "raise the limit of open files (ulimit -n)",
         _ => return None,

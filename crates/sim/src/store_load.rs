@@ -131,6 +131,9 @@ struct Simulation<'a> {
     random: u64,
     done: u64,
     sum_ns: u64,
+    /// Requests that were done, and when, once the first client had done a third of its own: rates are counted from there.
+    /// A master answers in batches, so only whole rounds of a client say how long one takes.
+    first: Option<(u64, u64)>,
 }
 
 /// Simulates it with requests that are all alike. The same load and seed give the same outcome.
@@ -168,6 +171,7 @@ pub fn varied_store_load(load: StoreLoad, factors: &[f64], seed: u64) -> StoreOu
         random: seed,
         done: 0,
         sum_ns: 0,
+        first: None,
     };
     simulation.run()
 }
@@ -187,10 +191,11 @@ impl Simulation<'_> {
             self.now_ns = at_ns;
             is_over = self.happens(event);
         }
-        let seconds = as_number(self.now_ns.max(1)) / 1e9;
+        let (first_done, first_ns) = self.first.unwrap_or_default();
+        let seconds = as_number((self.now_ns - first_ns).max(1)) / 1e9;
         let busy_ns = self.masters.iter().map(|master| master.busy_ns).max().unwrap_or(0);
         StoreOutcome {
-            per_second: as_number(self.done) / seconds,
+            per_second: as_number(self.done - first_done) / seconds,
             mean_ns: as_number(self.sum_ns) / as_number(self.done.max(1)),
             busiest: as_number(busy_ns.min(self.now_ns)) / as_number(self.now_ns.max(1)),
         }
@@ -232,6 +237,9 @@ impl Simulation<'_> {
                 at.left -= 1;
                 if at.left == 0 {
                     return true;
+                }
+                if self.load.requests - at.left >= (self.load.requests / 3).max(1) {
+                    self.first.get_or_insert((self.done, self.now_ns));
                 }
                 self.clients[client as usize].factor = self.factor();
                 self.ready(Worker::Client(client));
@@ -413,11 +421,12 @@ mod tests {
             store_load(StoreLoad { spread, ..load(1000, masters) }, 1).per_second / one
         };
         about(spread(Spread::OnePart, 64), 1.0);
+        // Batches that are cut off at the ends make 1 %.
         let own = spread(Spread::OwnParts, 64);
-        assert!((40.0..64.0).contains(&own), "parts have unequally many directories: {own}");
+        assert!((40.0..64.7).contains(&own), "parts have unequally many directories: {own}");
         let each = spread(Spread::EachRequest, 64);
-        assert!((40.0..64.0).contains(&each), "{each}");
-        assert!(spread(Spread::OwnParts, 8) < 8.01);
+        assert!((40.0..64.7).contains(&each), "{each}");
+        assert!(spread(Spread::OwnParts, 8) < 8.1);
     }
 
     /// Two clients with equal times never meet at the master; with exponential ones they do, as mean value analysis says

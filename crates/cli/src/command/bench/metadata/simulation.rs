@@ -240,7 +240,7 @@ pub(super) fn told(simulation: &Simulation) -> String {
 mod tests {
     use super::*;
 
-    const SHARED: Processors = Processors::Shared(2);
+    const APART: Processors = Processors::Apart(1);
 
     fn row(clients: u32, per_second: f64, client_us_per_operation: f64) -> Row {
         Row {
@@ -261,12 +261,12 @@ mod tests {
         }
     }
 
-    /// Two processors, 85 us for a create: 23,500 a second at most; one client also waits for two threads.
+    /// A processor for the server, 35 us for a create: 28,571 a second at most; one client also waits for two threads.
     #[test]
     fn points_are_reproduced_and_a_point_that_is_not_is_told() {
-        let rows = [row(1, 8700.0, 70.0), row(4, 21_900.0, 55.0), row(8, 23_300.0, 50.0)];
-        let good = simulate(&rows, SHARED, 50).unwrap();
-        assert!(good.is_met && (good.wake_us - 4.97).abs() < 0.1, "{good:?}");
+        let rows = [row(1, 14_400.0, 30.0), row(4, 27_400.0, 28.0), row(8, 28_100.0, 27.0)];
+        let good = simulate(&rows, APART, 50).unwrap();
+        assert!(good.is_met && (good.wake_us - 2.22).abs() < 0.1, "{good:?}");
         let told_good = told(&good);
         assert!(told_good.contains("SIMULATED") && told_good.contains("509022"), "{told_good}");
         let of = |nodes, masters, directories| {
@@ -278,7 +278,7 @@ mod tests {
         assert!((of(10_000, 1, "own") * 35e-6 - 1.0).abs() < 0.02, "the master is the limit");
         assert!(of(10_000, PARTS, "own") > 40.0 * of(10_000, 1, "own"));
         assert!((of(10_000, PARTS, "one") * 35e-6 - 1.0).abs() < 0.02, "wherever it lies");
-        let bad = simulate(&[row(1, 8700.0, 70.0), row(8, 40_000.0, 50.0)], SHARED, 50).unwrap();
+        let bad = simulate(&[row(1, 14_400.0, 30.0), row(8, 40_000.0, 50.0)], APART, 50).unwrap();
         assert!(!bad.is_met && told(&bad).contains("not backed"));
         // A client that polls for its answers works no longer for that.
         let mut polling = rows;
@@ -286,11 +286,11 @@ mod tests {
             row.client_us_per_operation += 30.0;
             row.polled_us_per_operation = 30.0;
         }
-        let polled = simulate(&polling, SHARED, 50).unwrap();
+        let polled = simulate(&polling, APART, 50).unwrap();
         assert!(polled.is_met && (polled.wake_us - good.wake_us).abs() < 1e-6, "{polled:?}");
         let mut untold = row(1, 8700.0, 70.0);
         untold.server_us_per_operation = None;
-        assert!(simulate(&[untold], SHARED, 50).is_err());
-        assert!(simulate(&[], SHARED, 50).is_err());
+        assert!(simulate(&[untold], APART, 50).is_err());
+        assert!(simulate(&[], APART, 50).is_err());
     }
 }
