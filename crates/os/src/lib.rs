@@ -20,6 +20,7 @@
 //! - [`random`] bytes that nobody can guess
 //! - [`boot_id`] which boot this is; [`bound_process`] processes that end with the one that started them
 //! - [`process_status`] groups, signals and threads of other processes
+//! - [`memory`] how much of it is available, or must be written back
 //! - [`one_device`] whether two directories are on one device
 //! - [`priority`] of threads that work in the background
 //! - [`root_reserve`] space and memory that the kernel keeps for root
@@ -41,6 +42,7 @@ pub mod error;
 pub mod fuzzing;
 pub mod kernel_passthrough;
 pub mod locked_file;
+pub mod memory;
 pub mod one_device;
 pub mod open_files;
 pub mod posix_acl;

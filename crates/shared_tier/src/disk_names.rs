@@ -4,8 +4,8 @@
 //! all are done, the disk has what the store has. So whoever changed the disk reads the store again and repeats the
 //! change if the store has changed: the last one to change the disk has seen the last change of the store.
 
-use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_cluster::names::namespace::{Failure, Namespace, Node};
+use halocline_cluster::names::attributes::Attributes;
+use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
@@ -80,9 +80,7 @@ impl DiskNames<'_> {
                 Err(Failure::Refused(_)) => None,
                 Err(failure) => return Err(of_names(failure)),
             };
-            let is_other =
-                |found: &Node| !matches!(found.attributes.kind, Kind::File | Kind::Directory);
-            let found = found.filter(is_other);
+            let found = found.filter(|found| found.attributes.kind.is_other());
             let now = found.as_ref().map(|found| found.inode);
             if now == done {
                 return Ok(());

@@ -92,7 +92,7 @@ impl NameChanges {
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
         let done = self.disk().made(&name, made.inode, &attributes);
-        follow("make", &name, renames::unless_refused(base, (&name, made.inode), done)?)?;
+        renames::follow_or_take_back(base, (&name, made.inode), done)?;
         Ok(self.lookup.seen(&name, made))
     }
 

@@ -67,14 +67,13 @@ pub(crate) fn replaces(
     moved: Option<&Entry>,
     replaced: &namespace::Node,
 ) -> Replaces {
-    let is_other = |kind: Kind| !matches!(kind, Kind::File | Kind::Directory);
     let is_moved = |old: &&namespace::Node| moved.is_some_and(|it| it.inode() == old.inode);
     let kind = replaced.attributes.kind;
-    if !old.filter(is_moved).is_some_and(|old| is_other(old.attributes.kind)) {
+    if !old.filter(is_moved).is_some_and(|old| old.attributes.kind.is_other()) {
         Replaces::Another
     } else if kind == Kind::File {
         Replaces::FileByOther
-    } else if is_other(kind) && replaced.links == 0 {
+    } else if kind.is_other() && replaced.links == 0 {
         Replaces::OtherByOther
     } else {
         Replaces::Another
@@ -234,15 +233,15 @@ pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>
     }
 }
 
-/// If the disk has refused a new name, takes it away again.
+/// As [`follow`] after a new name was made; but if the disk has refused it, takes it away again.
 ///
 /// # Errors
-/// Those of the disk.
-pub(crate) fn unless_refused(
+/// That of the store, or of the disk that refused it.
+pub(crate) fn follow_or_take_back(
     base: &Base,
     (name, number): (&EntryName, InodeNumber),
     made: Result<()>,
-) -> Result<Result<()>> {
+) -> Result<()> {
     let is_refused =
         |error: &Error| !matches!(error, Error::Cluster { .. }) && error.errno() != libc::EBUSY;
     match made {
@@ -252,7 +251,7 @@ pub(crate) fn unless_refused(
         {
             Err(error)
         }
-        made => Ok(made),
+        made => follow("make", name, made),
     }
 }
 

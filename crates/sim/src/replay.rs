@@ -211,11 +211,9 @@ impl<'l> Simulation<'l> {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
-        let mut done_ns = now_ns;
-        let (stations, inode) = (&mut self.stations, file.inode);
-        file.layout.split(range, |server, local| {
-            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
-        });
+        let stations = &mut self.stations;
+        let done_ns =
+            station::serve_all(stations, (file.layout, file.inode), now_ns, range, direction);
         if range.end > file.len {
             file.layout.split(ByteRange::new(file.len, range.end), |server, local| {
                 stations[server].hold(local.len(), done_ns);

@@ -39,6 +39,7 @@ use super::staging::Staging;
 use super::tiers::Tiers;
 use halocline_api::config::Copies;
 use halocline_api::file_tier::{Counters, History};
+use halocline_os::memory::MemoryInfo;
 use halocline_vfs::namespace::Node;
 
 /// The most files of a batch: each has two open descriptors until it has moved.
@@ -310,12 +311,8 @@ impl Batches {
 
 /// Bytes of the machine's memory that must be written back or are being written back; `None` if unknown.
 fn dirty_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix(" kB")?.parse().ok()
-    };
-    Some((kibibytes("Dirty:")? + kibibytes("Writeback:")?) << 10)
+    let memory = MemoryInfo::now()?;
+    memory.bytes("Dirty")?.checked_add(memory.bytes("Writeback")?)
 }
 
 /// Calls `act` for all items, in a few threads or, if they must come `one_by_one`, in this thread; returns the results

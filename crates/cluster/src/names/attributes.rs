@@ -25,6 +25,14 @@ pub enum Kind {
     BlockDevice,
 }
 
+impl Kind {
+    /// Whether it is neither a file nor a directory: it is then what its name on the shared disk says.
+    #[must_use]
+    pub const fn is_other(self) -> bool {
+        !matches!(self, Self::File | Self::Directory)
+    }
+}
+
 /// Where the bytes of a file lie: one ordinary file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {

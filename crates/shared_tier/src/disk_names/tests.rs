@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use halocline_cluster::names::attributes::Kind;
 use halocline_model::namespace::{Flags, Name};
 use halocline_vfs::SetAttr;
 

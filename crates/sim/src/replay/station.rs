@@ -5,6 +5,7 @@ use halocline_model::profile::whole;
 use halocline_model::request::{ByteRange, Direction};
 
 use super::{ServerOutcome, seconds};
+use crate::FileLayout;
 use crate::servers::{Network, Server};
 
 /// A server with its pending work. The inbound path (connections, written bytes) and the outbound path (read bytes) are
@@ -23,6 +24,22 @@ pub(super) struct Station {
     written_bytes: u64,
     busy_ns: u64,
     busy_until_ns: u64,
+}
+
+/// When reading or writing `range` of a file that is laid out like that, issued at `now_ns`, completes: when the last of its
+/// parts does.
+pub(super) fn serve_all(
+    stations: &mut [Station],
+    (layout, inode): (&FileLayout, u64),
+    now_ns: u64,
+    range: ByteRange,
+    direction: Direction,
+) -> u64 {
+    let mut done_ns = now_ns;
+    layout.split(range, |server, local| {
+        done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
+    });
+    done_ns
 }
 
 impl Station {

@@ -171,7 +171,7 @@ fn is_as_in_store((above, name): At<'_>, of: &Attributes) -> Result<bool> {
     };
     let is_of = (found.st_uid, found.st_gid) == (of.uid, of.gid)
         && found.st_mode & libc::S_IFMT == file_type(of.kind);
-    if !is_of || matches!(of.kind, Kind::File | Kind::Directory) {
+    if !is_of || !of.kind.is_other() {
         return Ok(false);
     }
     if of.kind != Kind::Symlink {

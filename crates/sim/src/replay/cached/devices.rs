@@ -11,7 +11,7 @@ use super::extents::Run;
 use crate::FileLayout;
 use crate::replay::inode_of;
 use crate::replay::sides::striped;
-use crate::replay::station::Station;
+use crate::replay::station::{Station, serve_all};
 use crate::servers::Server;
 
 /// All servers, and the streams that tell which requests the origin has served.
@@ -73,12 +73,8 @@ impl Devices {
                     .or_insert_with(|| cache_layout(geometry, place, fast, all))
             }
         };
-        let (stations, inode) = (&mut self.stations, inode_of(self.seed, file));
-        let mut done_ns = now_ns;
-        layout.split(range, |server, local| {
-            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
-        });
-        done_ns
+        let inode = inode_of(self.seed, file);
+        serve_all(&mut self.stations, (layout, inode), now_ns, range, direction)
     }
 
     /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what a mount's sieve

@@ -5,7 +5,7 @@ use halocline_model::request::{ByteRange, Direction};
 use crate::FileLayout;
 use crate::replay::inode_of;
 use crate::replay::sides::{Sides, striped};
-use crate::replay::station::Station;
+use crate::replay::station::{Station, serve_all};
 use crate::servers::Server;
 
 /// All servers of a tier.
@@ -37,11 +37,7 @@ impl Devices {
         on_ssd: bool,
         direction: Direction,
     ) -> u64 {
-        let (stations, inode) = (&mut self.stations, inode_of(self.seed, file));
-        let mut done_ns = now_ns;
-        self.layouts[usize::from(on_ssd)].split(range, |server, local| {
-            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
-        });
-        done_ns
+        let laid_out = (&self.layouts[usize::from(on_ssd)], inode_of(self.seed, file));
+        serve_all(&mut self.stations, laid_out, now_ns, range, direction)
     }
 }

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use halocline_os::bounded;
 use halocline_os::counted::counted;
+use halocline_os::memory::MemoryInfo;
 use halocline_trace::{Op, Reader, Request};
 
 use crate::failure::Failure;
@@ -84,7 +84,8 @@ impl Script {
         if requests == 0 {
             return Err(refused("there are no requests in it".into()));
         }
-        check_memory(longest.values().sum(), memory_available()).map_err(&refused)?;
+        let available = MemoryInfo::now().and_then(|memory| memory.bytes("MemAvailable"));
+        check_memory(longest.values().sum(), available).map_err(&refused)?;
         if reader.completeness().is_partial() {
             let why = reader.completeness().cut.as_deref().unwrap_or("its source lacks requests");
             tell!("{}: not whole: {why}", text::path(path));
@@ -141,15 +142,6 @@ fn check_memory(longest: u64, available: Option<u64>) -> Result<(), String> {
     }
 }
 
-/// Bytes of memory that programs can have without swapping, as the kernel estimates it.
-fn memory_available() -> Option<u64> {
-    let path = Path::new("/proc/meminfo");
-    let said = bounded::read_to_string(path, bounded::SMALL_FILE_BYTES_MAX).ok()?;
-    let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    kibibytes.checked_mul(1024)
-}
-
 /// The path below the directory of a file called `name` in the trace.
 pub(super) fn relative(name: &[u8], below: Option<&Path>) -> Result<PathBuf, String> {
     let name = Path::new(OsStr::from_bytes(name));
@@ -181,7 +173,7 @@ mod tests {
     /// Others' traces may have 1024 processes with requests of 1 GiB: the buffers took all memory.
     #[test]
     fn what_takes_more_memory_than_there_is_is_refused() {
-        let available = memory_available().unwrap();
+        let available = MemoryInfo::now().unwrap().bytes("MemAvailable").unwrap();
         assert!(available > 1 << 20, "{available}");
         check_memory(4096, Some(8192)).unwrap();
         check_memory(u64::MAX, None).unwrap();
