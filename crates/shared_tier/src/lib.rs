@@ -61,6 +61,7 @@ pub mod repair;
 mod sessions;
 mod ssd;
 mod stat_conversion;
+mod sticky;
 mod store_directories;
 mod tree;
 mod tree_walk;

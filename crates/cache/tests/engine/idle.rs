@@ -26,7 +26,7 @@ fn a_file_that_is_removed_before_it_was_flushed_is_let_go() {
     let fixture = Fixture::new(still(1 << 20, "always"));
     fixture.write("file", 0, &[1; 4096]);
     let key = key(&fixture);
-    fixture.engine().unlink(&fixture.engine().root(), OsStr::new("file")).unwrap();
+    fixture.engine().unlink(&fixture.engine().root(), OsStr::new("file"), ME).unwrap();
     assert!(!is_known(&fixture, key));
 }
 

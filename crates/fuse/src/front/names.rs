@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use fuser::INodeNo;
-use halocline_vfs::{Engine, Make, Maker};
+use halocline_vfs::{Caller, Engine, Make, Maker};
 
 use super::Answer;
 use super::inodes::{Entry, EntryName, Inodes};
@@ -40,24 +40,30 @@ impl<E: Engine> Names<E> {
         Ok(self.inodes.entry((inode.vnode.clone(), stat)))
     }
 
-    pub(crate) fn unlink(&self, (parent, name): EntryName<'_>) -> Answer<()> {
+    pub(crate) fn unlink(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
         self.engine
-            .unlink(&parent.vnode, name)
+            .unlink(&parent.vnode, name, by)
             .map_err(self.inodes.failed_at(&parent, name, "unlink"))
     }
 
-    pub(crate) fn remove_dir(&self, (parent, name): EntryName<'_>) -> Answer<()> {
+    pub(crate) fn remove_dir(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
         self.engine
-            .remove_dir(&parent.vnode, name)
+            .remove_dir(&parent.vnode, name, by)
             .map_err(self.inodes.failed_at(&parent, name, "rmdir"))
     }
 
     /// `flags` are those of `renameat2(2)`.
-    pub(crate) fn rename(&self, from: EntryName<'_>, to: EntryName<'_>, flags: u32) -> Answer<()> {
+    pub(crate) fn rename(
+        &self,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        flags: u32,
+        by: Caller,
+    ) -> Answer<()> {
         let (old, new) = (self.inodes.get(from.0)?, self.inodes.get(to.0)?);
-        let renamed = self.engine.rename((&old.vnode, from.1), (&new.vnode, to.1), flags);
+        let renamed = self.engine.rename((&old.vnode, from.1), (&new.vnode, to.1), flags, by);
         renamed.map_err(self.inodes.failed_at(&old, from.1, "rename"))
     }
 

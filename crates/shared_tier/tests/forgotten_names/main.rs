@@ -140,17 +140,17 @@ impl Mounted {
 
     fn unlink(&self, path: &str) -> Result<()> {
         let (above, name) = self.above(path)?;
-        self.tier.unlink(&above, name)
+        self.tier.unlink(&above, name, CALLER)
     }
 
     fn rmdir(&self, path: &str) -> Result<()> {
         let (above, name) = self.above(path)?;
-        self.tier.below(&above).0.remove_dir(&above, name)
+        self.tier.below(&above).0.remove_dir(&above, name, CALLER)
     }
 
     fn rename(&self, from: &str, to: &str, flags: u32) -> Result<()> {
         let ((from, name), (to, new)) = (self.above(from)?, self.above(to)?);
-        self.tier.rename((&from, name), (&to, new), flags)
+        self.tier.rename((&from, name), (&to, new), flags, CALLER)
     }
 
     /// Makes files in two directories, one of them with several names, and other things.
