@@ -20,6 +20,7 @@ use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::Vnode;
+use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
@@ -155,7 +156,9 @@ impl NameChanges {
                 place_of(&linked.attributes),
                 (&[&from, &to], &[]),
             ),
-            _ => self.disk().made(&to, linked.inode, &linked.attributes),
+            _ => self.or_later(self.disk().made(&to, linked.inode, &linked.attributes), || {
+                vec![Late::Other(to.clone(), linked.inode)]
+            }),
         };
         follow("link", &to, followed)?;
         Ok(self.lookup.shown(&vnode.0, &linked))
@@ -189,7 +192,7 @@ impl NameChanges {
         let told = match left.attributes.kind {
             Kind::File => tell_names(&self.base, left.inode, place, (&[], &[name])),
             // Each of its names is one on the shared disk.
-            _ => self.disk().lost(name, left.inode),
+            _ => self.lost_other(name, left.inode),
         };
         follow("unlink", name, told)?;
         // This node may know none of its other names.
@@ -225,11 +228,25 @@ impl NameChanges {
                     vnode.0.without_name.lock().last = Some(gone.attributes.clone());
                 }
                 let place = gone.attributes.location.as_ref();
-                let removed = place.map(|place| self.files.remove_data(place, gone.inode.0));
+                let removed = place.map(|place| {
+                    let removed = self.files.remove_data(place, gone.inode.0);
+                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
+                });
                 follow("unlink", name, removed.unwrap_or(Ok(())))
             }
-            _ => follow("unlink", name, self.disk().lost(name, gone.inode)),
+            _ => follow("unlink", name, self.lost_other(name, gone.inode)),
         }
+    }
+
+    /// A link or device has lost a name.
+    fn lost_other(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
+        let lost = self.disk().lost(name, number);
+        self.or_later(lost, || vec![Late::Other(name.clone(), number)])
+    }
+
+    /// What the shared disk cannot do now, it does later.
+    fn or_later(&self, done: Result<()>, late: impl FnOnce() -> Vec<Late>) -> Result<()> {
+        self.base.late.add(done, late)
     }
 
     /// Removes an empty directory.
@@ -241,7 +258,10 @@ impl NameChanges {
         let remove = |only| self.base.names.remove_directory_of(&name, only);
         let number = sticky::take_away(&self.base, (parent, &name), by, remove)?;
         let steps = self.steps(&name, number);
-        let done = steps.and_then(|steps| self.base.places.remove_directory(&steps));
+        let done = steps.and_then(|steps| {
+            let removed = self.base.places.remove_directory(&steps);
+            self.or_later(removed, || vec![Late::Directory(steps)])
+        });
         follow("rmdir", &name, done)
     }
 
@@ -378,7 +398,9 @@ impl NameChanges {
     ) -> Result<Option<namespace::StoredInode>> {
         match renames::replaces(old.as_ref(), moved.as_ref(), left) {
             Replaces::OtherByOther => {
-                follow("rename", to, self.disk().lost_beside(to, left.inode))?;
+                let lost = self.disk().lost_beside(to, left.inode);
+                let lost = self.or_later(lost, || vec![Late::Other(to.clone(), left.inode)]);
+                follow("rename", to, lost)?;
             }
             Replaces::FileByOther => {
                 if let Some(left) = renames::give_way(&self.base, left, (from, to)) {
@@ -428,7 +450,10 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            self.disk().renamed_other((from, to), number, &found.attributes)?;
+            let renamed = self.disk().renamed_other((from, to), number, &found.attributes);
+            self.or_later(renamed, || {
+                [from, to].map(|name| Late::Other(name.clone(), number)).into()
+            })?;
             return self.note_change(number);
         }
         let old = place_of(&found.attributes)?.clone();

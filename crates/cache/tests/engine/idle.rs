@@ -8,7 +8,7 @@ use std::path::Path;
 use halocline_api::control::{Controlled, RuleChange};
 use halocline_vfs::Engine;
 
-use crate::fixture::{Fixture, still};
+use crate::fixture::{Fixture, ME, still};
 
 /// Whether anything but this test knows the inode.
 fn is_known(fixture: &Fixture, key: (u64, u64)) -> bool {

@@ -104,7 +104,9 @@ fn i15_a_user_takes_no_name_from_what_another_node_put_there_in_a_sticky_directo
     shared_tiers::make(&scratch, &NODES);
     // Others reach the mounts by descriptors only.
     fs::set_permissions(scratch.path(""), Permissions::from_mode(0o700)).unwrap();
-    NODES.map(|node| mount(&scratch, &store.url(), node));
+    for node in NODES {
+        mount(&scratch, &store.url(), node);
+    }
     for (number, (what, take)) in TAKEN.into_iter().enumerate() {
         let sticky = format!("sticky-{number}");
         make(&scratch, &sticky);
@@ -131,7 +133,9 @@ fn i15_a_user_takes_no_name_from_what_another_node_put_there_in_a_sticky_directo
 }
 
 fn is_clean(scratch: &Scratch, store: &RedisServer) -> bool {
-    NODES.map(|node| shared_tiers::unmount(scratch, node));
+    for node in NODES {
+        shared_tiers::unmount(scratch, node);
+    }
     let checked = shared_tiers::fsck(scratch, &store.url(), &[]);
     eprintln!("{}{}", written(&checked), said(&checked));
     checked.status.success()
