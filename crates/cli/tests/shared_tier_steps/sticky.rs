@@ -22,8 +22,10 @@ use crate::held::Held;
 const NODES: [&str; 2] = ["one", "two"];
 const NOBODY: u32 = 65534;
 
+type Take = fn(&File) -> Result<()>;
+
 /// What a user does in the directory, to which another node gives root's file as `theirs`, or root's directory as `dir`.
-const TAKEN: [(&str, fn(&File) -> Result<()>); 6] = [
+const TAKEN: [(&str, Take); 6] = [
     ("unlink", |dir| unlinkat(dir, "theirs", AtFlags::empty())),
     ("rmdir", |dir| unlinkat(dir, "dir", AtFlags::REMOVEDIR)),
     ("rename", |dir| rename(dir, ["theirs", "new"], RenameFlags::empty())),
@@ -77,7 +79,7 @@ fn make(scratch: &Scratch, sticky: &str) {
 
 /// Lets node `one` wait just before its first change in the store, and gives the names to root's file and directory
 /// meanwhile.
-fn taken(scratch: &Scratch, sticky: &str, take: fn(&File) -> Result<()>) -> (Result<()>, String) {
+fn taken(scratch: &Scratch, sticky: &str, take: Take) -> (Result<()>, String) {
     let [one, two] = NODES.map(|node| scratch.path(node).join(sticky));
     let dir = File::open(one).unwrap();
     let held = Held::step(&scratch.path("steps"), 0);
