@@ -11,6 +11,7 @@ use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::directory_paths::DirectoryPaths;
+use crate::disk_names::DiskNames;
 use crate::errors::of_names;
 use crate::inodes::Table;
 use crate::late_names::LateNames;
@@ -38,6 +39,11 @@ impl Base {
     /// The steps to a directory as this node knows them.
     pub(crate) fn near(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         self.paths.known(directory)
+    }
+
+    /// The names on the shared disk.
+    pub(crate) fn disk(&self) -> DiskNames<'_> {
+        DiskNames { names: &self.names, places: &self.places, directories: &*self.paths }
     }
 
     /// What is at a path below the root; the root has no name.

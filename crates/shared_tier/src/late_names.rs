@@ -9,7 +9,6 @@ use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 
-use crate::base::Base;
 use crate::disk_names::DiskNames;
 use crate::places::DirectoryStep;
 
@@ -43,13 +42,13 @@ impl LateNames {
     }
 
     /// Tries all again; what still cannot be done stays.
-    pub(crate) fn follow(&self, base: &Base) {
+    pub(crate) fn follow(&self, disk: &DiskNames<'_>) {
         let all = std::mem::take(&mut *self.0.lock());
         if all.is_empty() {
             return;
         }
         let count = all.len();
-        let is_left = |late: &Late| match follow(base, late) {
+        let is_left = |late: &Late| match follow(disk, late) {
             Ok(()) => false,
             Err(error) if may_pass(&error) => true,
             Err(error) => {
@@ -72,13 +71,10 @@ fn may_pass(error: &Error) -> bool {
     is_disks || matches!(error, Error::Cluster { .. })
 }
 
-fn follow(base: &Base, late: &Late) -> Result<()> {
+fn follow(disk: &DiskNames<'_>, late: &Late) -> Result<()> {
     match late {
-        Late::Other(name, number) => {
-            let (names, places) = (&base.names, &base.places);
-            DiskNames { names, places, directories: &*base.paths }.follow_later(name, *number)
-        }
-        Late::File(place, number) => base.places.remove_all(place, number.0),
-        Late::Directory(steps) => base.places.remove_directory(steps),
+        Late::Other(name, number) => disk.follow_later(name, *number),
+        Late::File(place, number) => disk.places.remove_all(place, number.0),
+        Late::Directory(steps) => disk.places.remove_directory(steps),
     }
 }

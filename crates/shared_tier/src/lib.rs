@@ -121,7 +121,7 @@ impl SharedTier {
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         closes::note_all(&self.tree.base);
-        self.tree.base.late.follow(&self.tree.base);
+        self.tree.base.late.follow(&self.tree.base.disk());
         self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }

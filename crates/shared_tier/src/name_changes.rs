@@ -15,7 +15,6 @@ use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
-use crate::disk_names::DiskNames;
 use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
@@ -38,11 +37,6 @@ pub(crate) struct NameChanges {
 impl NameChanges {
     pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, files: &Arc<Files>) -> Self {
         Self { base: Arc::clone(base), lookup: Arc::clone(lookup), files: Arc::clone(files) }
-    }
-
-    fn disk(&self) -> DiskNames<'_> {
-        let base = &self.base;
-        DiskNames { names: &base.names, places: &base.places, directories: &*base.paths }
     }
 
     /// Makes something other than an open file.
@@ -91,7 +85,7 @@ impl NameChanges {
             Make::Directory(_) => {}
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
-        let done = self.disk().made(&name, made.inode, &attributes);
+        let done = self.base.disk().made(&name, made.inode, &attributes);
         renames::follow_or_take_back(base, (&name, made.inode), done)?;
         Ok(self.lookup.seen(&name, made))
     }
@@ -156,9 +150,10 @@ impl NameChanges {
                 place_of(&linked.attributes),
                 (&[&from, &to], &[]),
             ),
-            _ => self.or_later(self.disk().made(&to, linked.inode, &linked.attributes), || {
-                vec![Late::Other(to.clone(), linked.inode)]
-            }),
+            _ => self
+                .or_later(self.base.disk().made(&to, linked.inode, &linked.attributes), || {
+                    vec![Late::Other(to.clone(), linked.inode)]
+                }),
         };
         follow("link", &to, followed)?;
         Ok(self.lookup.shown(&vnode.0, &linked))
@@ -240,7 +235,7 @@ impl NameChanges {
 
     /// A link or device has lost a name.
     fn lost_other(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
-        let lost = self.disk().lost(name, number);
+        let lost = self.base.disk().lost(name, number);
         self.or_later(lost, || vec![Late::Other(name.clone(), number)])
     }
 
@@ -398,7 +393,7 @@ impl NameChanges {
     ) -> Result<Option<namespace::StoredInode>> {
         match renames::replaces(old.as_ref(), moved.as_ref(), left) {
             Replaces::OtherByOther => {
-                let lost = self.disk().lost_beside(to, left.inode);
+                let lost = self.base.disk().lost_beside(to, left.inode);
                 let lost = self.or_later(lost, || vec![Late::Other(to.clone(), left.inode)]);
                 follow("rename", to, lost)?;
             }
@@ -431,7 +426,7 @@ impl NameChanges {
                 let note = || renames::note(&self.base.places, number, from, to).ok();
                 let notes = notes.or_else(note);
                 let followed = match notes {
-                    Some(notes) => self.disk().renamed(notes, to, replaced),
+                    Some(notes) => self.base.disk().renamed(notes, to, replaced),
                     None => self.base.places.settle_directory(number.0),
                 };
                 followed.and_then(|()| self.note_change(number))
@@ -450,7 +445,7 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            let renamed = self.disk().renamed_other((from, to), number, &found.attributes);
+            let renamed = self.base.disk().renamed_other((from, to), number, &found.attributes);
             self.or_later(renamed, || {
                 [from, to].map(|name| Late::Other(name.clone(), number)).into()
             })?;
