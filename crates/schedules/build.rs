@@ -177,8 +177,8 @@ const SOURCES: [Source; 15] = [
         canaries: &[
             (
                 "what_was_opened_again_is_noted",
-                "            Some(noting) if noting.closes_later => files.push((node, noting)),\n            Some(_) => {}\n",
-                "            Some(noting) => files.push((node, noting)),\n",
+                "            Some(noting) if noting.closes_later => files.push((vnode, noting)),\n            Some(_) => {}\n",
+                "            Some(noting) => files.push((vnode, noting)),\n",
             ),
             (
                 "who_wants_them_noted_does_not_wait",
@@ -187,7 +187,7 @@ const SOURCES: [Source; 15] = [
             ),
             (
                 "what_is_in_the_way_is_forgotten",
-                "            None => base.closes.waiting.lock().files.push(node.clone()),\n",
+                "            None => base.closes.waiting.lock().files.push(vnode.clone()),\n",
                 "            None => {}\n",
             ),
             (

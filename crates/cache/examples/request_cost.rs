@@ -50,8 +50,8 @@ impl Bench {
         let null = |_: usize, _: Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(NullDevice) };
         let around = Decorations { origin: &null, cache: &null, ..Decorations::NONE };
         let engine = ExtentEngine::open_decorated(origin.path(), cache.path(), &config, around)?;
-        let (node, _) = engine.lookup(&engine.root(), OsStr::new("file"))?;
-        let handle = engine.open(&node, libc::O_RDWR, caller(0))?;
+        let (vnode, _) = engine.lookup(&engine.root(), OsStr::new("file"))?;
+        let handle = engine.open(&vnode, libc::O_RDWR, caller(0))?;
         Ok(Self { engine, handle, _dirs: (origin, cache) })
     }
 

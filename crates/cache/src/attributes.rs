@@ -19,7 +19,7 @@ use crate::path_lookup::origin_key;
 use crate::permits::Permits;
 use crate::resize::Resizer;
 use halocline_os::error::Result;
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 use halocline_vfs::{SetAttr, Stat};
 
 /// Shows and changes attributes.
@@ -59,52 +59,57 @@ impl Attributes {
         stat
     }
 
-    /// Changes attributes of a node; `handle` is its open file, if there is one.
+    /// Changes attributes of a vnode; `handle` is its open file, if there is one.
     pub(crate) fn set(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         handle: Option<&OpenFile>,
         change: &SetAttr,
     ) -> Result<Stat> {
         let mut change = *change;
         if let Some(size) = change.size.take() {
-            self.truncate(node, handle, size)?;
+            self.truncate(vnode, handle, size)?;
         }
-        let timed = if change.mtime.is_some() { self.timed(node)? } else { None };
+        let timed = if change.mtime.is_some() { self.timed(vnode)? } else { None };
         let held = timed.as_ref().map(|file| self.permits.to_set_time(file)).transpose()?;
         let _naming = self.own.name_change();
         let stat = match &timed {
-            Some(file) => self.times.take_time(file, node, &change)?,
-            None => self.namespace.set_attr(node, &change)?,
+            Some(file) => self.times.take_time(file, vnode, &change)?,
+            None => self.namespace.set_attr(vnode, &change)?,
         };
         drop(held);
         if let Some(file) = timed {
             self.known.forget_idle(&file);
         }
-        self.lifecycle.restamp(node)?;
+        self.lifecycle.restamp(vnode)?;
         Ok(self.shown(stat))
     }
 
     /// The file whose modification time is to be set, if this node or others may hold back a different one for it.
-    fn timed(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
+    fn timed(&self, vnode: &Vnode) -> Result<Option<Arc<CachedFile>>> {
         if !self.permits.are_needed() {
-            return self.known.file_of_known(node);
+            return self.known.file_of_known(vnode);
         }
-        let (_, raw) = self.origin.key_of(node)?;
+        let (_, raw) = self.origin.key_of(vnode)?;
         let is_regular = raw.st_mode & libc::S_IFMT == libc::S_IFREG;
-        is_regular.then(|| self.known.file_of(node)).transpose()
+        is_regular.then(|| self.known.file_of(vnode)).transpose()
     }
 
     /// Sets the size of a file; `handle` is its open file, if there is one.
-    pub(crate) fn truncate(&self, node: &Node, handle: Option<&OpenFile>, size: u64) -> Result<()> {
+    pub(crate) fn truncate(
+        &self,
+        vnode: &Vnode,
+        handle: Option<&OpenFile>,
+        size: u64,
+    ) -> Result<()> {
         let opened;
         // O_TRUNC is allowed with O_RDONLY, whose descriptor on the origin cannot truncate.
         let writable = handle.filter(|handle| handle.writable);
         let (file, origin) = if let Some(handle) = writable {
             (Arc::clone(&handle.file), &handle.origin)
         } else {
-            opened = self.origin.open(node, libc::O_WRONLY)?;
-            (self.known.file_of(node)?, &opened)
+            opened = self.origin.open(vnode, libc::O_WRONLY)?;
+            (self.known.file_of(vnode)?, &opened)
         };
         let _held = self.permits.to_resize(&file, size)?;
         self.degraded_mode.retry_after_giving_up(|| self.resizer.truncate(&file, origin, size))

@@ -83,7 +83,7 @@ impl Barriers {
             return Err(Error::invalid(
                 format!(
                     "{} was written while its cache object was replaced",
-                    self.namespace.path_of(&file.node.read()).display()
+                    self.namespace.path_of(&file.vnode.read()).display()
                 ),
                 "sync again",
             ));

@@ -52,10 +52,10 @@ fn missing_below(store: &ExtentStore, id: FileId, dirty: u64, origin: Option<&Or
 /// file systems, all of a sparse file counts.
 pub(super) fn new_bytes_in(origin: &OriginFile, part: ByteRange) -> u64 {
     let blocks = part.widen_to(BLOCK);
-    let (Ok(node), Ok(used)) = (origin.node().metadata(), origin.blocks()) else {
+    let (Ok(vnode), Ok(used)) = (origin.namespace_file().metadata(), origin.blocks()) else {
         return blocks.len();
     };
-    let size = node.len();
+    let size = vnode.len();
     if used.saturating_mul(SECTOR) >= size {
         let end = size.div_ceil(BLOCK) * BLOCK;
         return blocks.end.saturating_sub(blocks.start.max(end));

@@ -83,7 +83,7 @@ impl BulkOperations {
                     continue;
                 }
             };
-            let name = self.namespace.path_of(&file.node.read());
+            let name = self.namespace.path_of(&file.vnode.read());
             if path.is_some_and(|path| !name.starts_with(path)) {
                 continue;
             }

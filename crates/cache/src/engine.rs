@@ -30,7 +30,7 @@ use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 use halocline_vfs::engine::DropPages;
 use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
-use halocline_vfs::namespace::{Namespace, Node, has_privileges};
+use halocline_vfs::namespace::{Namespace, Vnode, has_privileges};
 use halocline_vfs::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 
 /// An origin with a cache in front of it.
@@ -109,79 +109,79 @@ impl ExtentEngine {
 }
 
 impl Engine for ExtentEngine {
-    type Node = Node;
+    type Vnode = Vnode;
     type Handle = Handle;
     type Tree = Namespace;
 
-    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
-        (&self.base.namespace, Cow::Borrowed(node))
+    fn below<'a>(&'a self, vnode: &'a Vnode) -> (&'a Namespace, Cow<'a, Vnode>) {
+        (&self.base.namespace, Cow::Borrowed(vnode))
     }
 
-    fn root(&self) -> Node {
+    fn root(&self) -> Vnode {
         self.base.namespace.root()
     }
 
-    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
-        let (node, stat) = self.base.namespace.lookup(parent, name)?;
-        Ok((node, self.components.attributes.shown(stat)))
+    fn lookup(&self, parent: &Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
+        let (vnode, stat) = self.base.namespace.lookup(parent, name)?;
+        Ok((vnode, self.components.attributes.shown(stat)))
     }
 
-    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
-        Ok(self.components.attributes.shown(self.base.namespace.stat(node)?))
+    fn stat(&self, vnode: &Vnode, _handle: Option<&Handle>) -> Result<Stat> {
+        Ok(self.components.attributes.shown(self.base.namespace.stat(vnode)?))
     }
 
     fn set_attr(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         handle: Option<&Handle>,
         change: &SetAttr,
         _caller: Caller,
     ) -> Result<Stat> {
-        self.components.attributes.set(node, handle.map(|handle| &**handle), change)
+        self.components.attributes.set(vnode, handle.map(|handle| &**handle), change)
     }
 
-    fn make(&self, entry: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+    fn make(&self, entry: (&Vnode, &OsStr), what: Make<'_>, by: Maker) -> Result<(Vnode, Stat)> {
         self.components.names.make(entry, what, by)
     }
 
     fn create(
         &self,
-        entry: (&Node, &OsStr),
+        entry: (&Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, Handle)> {
+    ) -> Result<(Vnode, Stat, Handle)> {
         // O_TRUNC of an existing file is handled here, because the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
         let _space = self.components.space.take_name(0)?;
-        let (node, stat, file) = self.base.namespace.create(entry, mode, below, by)?;
-        let handle = self.components.opener.created(&node, file, flags, by.caller)?;
+        let (vnode, stat, file) = self.base.namespace.create(entry, mode, below, by)?;
+        let handle = self.components.opener.created(&vnode, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
-            self.components.attributes.truncate(&node, Some(&handle), 0)?;
+            self.components.attributes.truncate(&vnode, Some(&handle), 0)?;
         }
-        let stat = self.stat(&node, Some(&handle))?;
-        Ok((node, stat, handle))
+        let stat = self.stat(&vnode, Some(&handle))?;
+        Ok((vnode, stat, handle))
     }
 
-    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
-        Ok(self.components.attributes.shown(self.components.names.link(node, parent, name)?))
+    fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
+        Ok(self.components.attributes.shown(self.components.names.link(vnode, parent, name)?))
     }
 
-    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         self.components.names.unlink(parent, name)
     }
 
-    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
         self.components.names.rename(from, to, flags)
     }
 
-    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+    fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {
         let handle = self
             .components
             .degraded_mode
-            .retry_after_giving_up(|| self.components.opener.open(node, flags, caller))?;
+            .retry_after_giving_up(|| self.components.opener.open(vnode, flags, caller))?;
         if flags & libc::O_TRUNC != 0 {
-            self.components.attributes.truncate(node, Some(&handle), 0)?;
+            self.components.attributes.truncate(vnode, Some(&handle), 0)?;
         }
         Ok(handle)
     }
@@ -238,7 +238,7 @@ impl Engine for ExtentEngine {
     }
 
     fn was_given_privileges(&self, handle: &Handle) -> bool {
-        self.components.permits.are_needed() && has_privileges(handle.origin.node())
+        self.components.permits.are_needed() && has_privileges(handle.origin.namespace_file())
     }
 
     fn shares_locks(&self) -> bool {
@@ -267,7 +267,7 @@ impl Engine for ExtentEngine {
         self.components.resizer.seek(handle, offset, what)
     }
 
-    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
             let socket = self.base.settings.cache_dir.join(SOCKET_NAME);
             return Ok(socket.into_os_string().into_encoded_bytes());
@@ -275,29 +275,29 @@ impl Engine for ExtentEngine {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::NODATA.into());
         }
-        self.base.namespace.get_xattr(node, name)
+        self.base.namespace.get_xattr(vnode, name)
     }
 
-    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        Ok(shown_xattrs(&self.base.namespace.list_xattr(node)?))
+    fn list_xattr(&self, vnode: &Vnode) -> Result<Vec<u8>> {
+        Ok(shown_xattrs(&self.base.namespace.list_xattr(vnode)?))
     }
 
-    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+    fn set_xattr(&self, vnode: &Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
         let _space = self.components.space.take_name(value.len() as u64)?;
         let _naming = self.components.own.name_change();
-        self.base.namespace.set_xattr(node, name, value, flags)?;
-        self.components.lifecycle.restamp(node)
+        self.base.namespace.set_xattr(vnode, name, value, flags)?;
+        self.components.lifecycle.restamp(vnode)
     }
 
-    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+    fn remove_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<()> {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
         let _naming = self.components.own.name_change();
-        self.base.namespace.remove_xattr(node, name)?;
-        self.components.lifecycle.restamp(node)
+        self.base.namespace.remove_xattr(vnode, name)?;
+        self.components.lifecycle.restamp(vnode)
     }
 }

@@ -97,20 +97,20 @@ impl Explainer {
 
     /// The regular file at a path below the origin.
     fn regular(&self, path: &Path) -> Result<Arc<CachedFile>> {
-        let node = self.origin.node_at(path)?.ok_or_else(|| {
+        let vnode = self.origin.vnode_at(path)?.ok_or_else(|| {
             Error::invalid(
                 format!("{} is not on this mount", path.display()),
                 "name a file below the mount point",
             )
         })?;
-        let stat = self.namespace.stat(&node)?;
+        let stat = self.namespace.stat(&vnode)?;
         if stat.kind() != libc::S_IFREG {
             return Err(Error::invalid(
                 format!("{} is not a regular file", path.display()),
                 "name a regular file",
             ));
         }
-        self.known.file_of(&node)
+        self.known.file_of(&vnode)
     }
 
     /// Why bytes of `range` that are on the origin are not on the cache now, and what would bring them. `critical` is

@@ -140,7 +140,7 @@ impl ExternalChanges {
         if lost.is_empty() {
             return Ok(());
         }
-        let path = self.namespace.path_of(&file.node.read());
+        let path = self.namespace.path_of(&file.vnode.read());
         self.save(id, &path, &lost, "the origin lost the end of the file")
     }
 
@@ -206,7 +206,7 @@ impl ExternalChanges {
 
     /// Keeps the origin's version as the file: dirty bytes are saved elsewhere, and nothing stays cached.
     fn keep_origins_version(&self, file: &CachedFile, id: FileId) -> Result<()> {
-        let path = self.namespace.path_of(&file.node.read());
+        let path = self.namespace.path_of(&file.vnode.read());
         let dirty = self.store.dmt.index().dirty(id, WHOLE, usize::MAX);
         if !dirty.is_empty() {
             let reason = "the origin's file was changed behind the mount";
@@ -252,7 +252,7 @@ impl ExternalChanges {
         if let Some(id) = file.id() {
             let dirty = self.store.dmt.index().dirty(id, WHOLE, usize::MAX);
             if !dirty.is_empty() {
-                let path = self.namespace.path_of(&file.node.read());
+                let path = self.namespace.path_of(&file.vnode.read());
                 self.save(id, &path, &dirty, "the origin's file was removed or replaced")?;
             }
             if !file.is_open() {

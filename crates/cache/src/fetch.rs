@@ -287,7 +287,7 @@ impl Fetcher {
     fn read_whole(&self, file: &CachedFile, range: ByteRange) -> Result<Vec<u8>> {
         let mut data = vec![0; usize::try_from(range.len()).expect("a request fits in memory")];
         if self.known.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
-            let path = self.namespace.path_of(&file.node.read());
+            let path = self.namespace.path_of(&file.vnode.read());
             return Err(Error::invalid(
                 format!("{} became shorter on the origin while it was in use", path.display()),
                 "what is missing of it is not cached; open it again",

@@ -281,8 +281,8 @@ impl Fills {
     /// Whether the origin's file is unchanged behind the mount since it was opened (I9). During a change by this mount
     /// that cannot be determined; such a change ends the watch.
     fn is_as_read(&self, file: &CachedFile) -> bool {
-        let node = file.node.read().clone();
-        let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));
+        let vnode = file.vnode.read().clone();
+        let found = self.namespace.stat(&vnode).map(|stat| Stamp::of_stat(&stat.raw));
         let last_seen = file.last_seen.lock();
         last_seen.is_hidden()
             || !last_seen.is_external() && found.is_ok_and(|found| found == last_seen.stamp())

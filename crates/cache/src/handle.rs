@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 use halocline_vfs::{Caller, OpenMode};
 
 /// An open regular file; dropping it closes it.
@@ -51,20 +51,20 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    /// Opens `node` with the `flags` of `open(2)`; `O_TRUNC` must already have been handled.
-    pub(crate) fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        // The engine writes at offsets; O_APPEND on the origin would redirect those writes. The node is reopened
+    /// Opens `vnode` with the `flags` of `open(2)`; `O_TRUNC` must already have been handled.
+    pub(crate) fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {
+        // The engine writes at offsets; O_APPEND on the origin would redirect those writes. The vnode is reopened
         // through /proc, a link that O_NOFOLLOW would refuse.
         let never = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC;
         let below = flags & !(never | libc::O_APPEND | libc::O_DIRECT);
-        let origin = self.origin.open(node, below)?;
-        self.over(node, origin, flags, caller)
+        let origin = self.origin.open(vnode, below)?;
+        self.over(vnode, origin, flags, caller)
     }
 
     /// A handle on a file that was just created and opened as `made`.
     pub(crate) fn created(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         made: std::fs::File,
         flags: i32,
         caller: Caller,
@@ -72,18 +72,24 @@ impl Opener {
         // The mode of a new file may forbid its owner to open it again; the kernel opened it once with the requested
         // access, which decides.
         let origin = self.origin.data.adopt_data(made)?;
-        self.over(node, origin, flags, caller)
+        self.over(vnode, origin, flags, caller)
     }
 
-    fn over(&self, node: &Node, origin: OriginFile, flags: i32, caller: Caller) -> Result<Handle> {
-        let (file, raw) = self.known.file_and_stat(node)?;
+    fn over(
+        &self,
+        vnode: &Vnode,
+        origin: OriginFile,
+        flags: i32,
+        caller: Caller,
+    ) -> Result<Handle> {
+        let (file, raw) = self.known.file_and_stat(vnode)?;
         // The kernel's pages may show an earlier state of the file. During our own changes its stamp reveals nothing.
-        let keep_cache = file.last_seen.lock().is_hidden() || node.note_seen(&raw);
-        let pin = self.namespace.pin(node)?;
+        let keep_cache = file.last_seen.lock().is_hidden() || vnode.note_seen(&raw);
+        let pin = self.namespace.pin(vnode)?;
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);
         file.writers.fetch_add(u32::from(writable), Ordering::AcqRel);
-        let hinted = self.hints.on_open(&self.namespace.path_of(node), caller, &file);
+        let hinted = self.hints.on_open(&self.namespace.path_of(vnode), caller, &file);
         // The kernel's pages would hide changes by other nodes.
         let shared = self.shared;
         let direct = self.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted || shared;

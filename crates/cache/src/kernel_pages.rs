@@ -30,7 +30,7 @@ impl KernelPages {
     /// moment.
     pub(crate) fn drop_range(&self, file: &CachedFile, range: ByteRange) {
         if let Some(front) = self.0.get() {
-            let key = file.node.read().key();
+            let key = file.vnode.read().key();
             front.drop_pages(key, (range.start, range.len()));
         }
     }

@@ -19,7 +19,7 @@ use halocline_meta::{FileId, FileRecord, OriginKey, Stamp};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// The attributes of an origin file, and what is needed to know whether we may have changed it since.
 #[derive(Debug, Clone, Copy)]
@@ -44,42 +44,42 @@ pub(crate) struct KnownFiles {
 }
 
 impl KnownFiles {
-    /// The one [`CachedFile`] of `node`. Mappings beyond the file's end (from a crash between a truncate and its
+    /// The one [`CachedFile`] of `vnode`. Mappings beyond the file's end (from a crash between a truncate and its
     /// records) are dropped here, before they can be read. The caller holds no lock of a file.
-    pub(crate) fn file_of(&self, node: &Node) -> Result<Arc<CachedFile>> {
-        self.file_and_stat(node).map(|(file, _)| file)
+    pub(crate) fn file_of(&self, vnode: &Vnode) -> Result<Arc<CachedFile>> {
+        self.file_and_stat(vnode).map(|(file, _)| file)
     }
 
     /// The same, with the origin's attributes as just read.
-    pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
+    pub(crate) fn file_and_stat(&self, vnode: &Vnode) -> Result<(Arc<CachedFile>, libc::stat64)> {
         loop {
-            if let Some(found) = self.file_with(node, self.origin_attributes(node)?)? {
+            if let Some(found) = self.file_with(vnode, self.origin_attributes(vnode)?)? {
                 return Ok(found);
             }
         }
     }
 
-    /// Reads the attributes of `node` before its [`CachedFile`] is looked up.
-    pub(crate) fn origin_attributes(&self, node: &Node) -> Result<OriginAttributes> {
+    /// Reads the attributes of `vnode` before its [`CachedFile`] is looked up.
+    pub(crate) fn origin_attributes(&self, vnode: &Vnode) -> Result<OriginAttributes> {
         let unwatched = self.files.unwatched();
-        let (key, raw) = self.origin.key_of(node)?;
+        let (key, raw) = self.origin.key_of(vnode)?;
         Ok(OriginAttributes { unwatched, key, raw })
     }
 
-    /// The one [`CachedFile`] of a node that was seen just now; `None` if it became another file.
+    /// The one [`CachedFile`] of a vnode that was seen just now; `None` if it became another file.
     ///
     /// A new one starts from what was seen. If we changed the file since then and released it again, that is out of
     /// date: the size would be wrong (I1), and our own change would later be taken for one by others (I9).
     pub(crate) fn file_with(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         OriginAttributes { unwatched, key, mut raw }: OriginAttributes,
     ) -> Result<Option<(Arc<CachedFile>, libc::stat64)>> {
         let mut known = true;
         let found = self.files.get_or_insert(key, || {
             known = false;
             if self.files.unwatched() != unwatched {
-                let now = self.origin.key_of(node)?;
+                let now = self.origin.key_of(vnode)?;
                 if now.0 != key {
                     return Err(None);
                 }
@@ -88,7 +88,7 @@ impl KnownFiles {
             let id = self.store.dmt.files().find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
             let seen = (raw.st_size as u64, Stamp::of_stat(&raw));
-            let file = CachedFile::new(key, id, seen, node.clone(), self.files.peer_copies());
+            let file = CachedFile::new(key, id, seen, vnode.clone(), self.files.peer_copies());
             if let Some(id) = id {
                 self.external.check(&file, id, &raw)?;
             }
@@ -113,9 +113,9 @@ impl KnownFiles {
         if let Some(id) = file.id() {
             return Ok(id);
         }
-        let node = file.node.read().clone();
-        let path = self.namespace.path_of(&node);
-        let mount = self.origin.mount_of(&node);
+        let vnode = file.vnode.read().clone();
+        let path = self.namespace.path_of(&vnode);
+        let mount = self.origin.mount_of(&vnode);
         let mut last_seen = file.last_seen.lock();
         if let Some(id) = file.id() {
             return Ok(id);
@@ -136,7 +136,7 @@ impl KnownFiles {
         if globs.is_empty() {
             return;
         }
-        let path = self.namespace.path_of(&file.node.read());
+        let path = self.namespace.path_of(&file.vnode.read());
         file.excluded.store(globs.excludes(&path), Ordering::Relaxed);
         if let Some(id) = file.id() {
             self.store.dmt.evictor().pin(id, globs.pins(&path));
@@ -149,8 +149,8 @@ impl KnownFiles {
         if let Some(open) = flush_handle.as_ref() {
             return Ok(Arc::clone(&open.origin));
         }
-        let node = file.node.read().clone();
-        let open = Arc::new(self.origin.open(&node, libc::O_RDWR)?);
+        let vnode = file.vnode.read().clone();
+        let open = Arc::new(self.origin.open(&vnode, libc::O_RDWR)?);
         *flush_handle = Some(self.flush_handles.keep(Arc::clone(&open)));
         Ok(open)
     }
@@ -159,7 +159,9 @@ impl KnownFiles {
     pub(crate) fn renew_flush_handle(&self, file: &CachedFile) {
         let mut flush_handle = file.flush_handle.lock();
         let Some(open) = flush_handle.take() else { return };
-        if let Ok(again) = self.origin.data.open_data(open.origin.node().as_fd(), libc::O_RDWR) {
+        if let Ok(again) =
+            self.origin.data.open_data(open.origin.namespace_file().as_fd(), libc::O_RDWR)
+        {
             *flush_handle = Some(self.flush_handles.keep(Arc::new(again)));
         }
     }
@@ -178,7 +180,7 @@ impl KnownFiles {
             return Ok(Some(file));
         }
         let Some(record) = self.store.dmt.files().record(id) else { return Ok(None) };
-        self.origin.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
+        self.origin.vnode_of(&record)?.map(|vnode| self.file_of(&vnode)).transpose()
     }
 
     /// A descriptor that can read the origin's file.
@@ -186,8 +188,8 @@ impl KnownFiles {
         if let Some(open) = file.flush_handle.lock().as_ref() {
             return Ok(Arc::clone(&open.origin));
         }
-        let node = file.node.read().clone();
-        Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
+        let vnode = file.vnode.read().clone();
+        Ok(Arc::new(self.origin.open(&vnode, libc::O_RDONLY)?))
     }
 
     /// Syncs the origin's bytes of a file, whoever wrote them.
@@ -198,8 +200,8 @@ impl KnownFiles {
         let open = || -> Result<_> {
             // Opens no new descriptor for flushing, which would be kept: files that are given up are often closed.
             self.reader_of(file).or_else(|_| {
-                let node = file.node.read().clone();
-                Ok(Arc::new(self.origin.open(&node, libc::O_WRONLY)?))
+                let vnode = file.vnode.read().clone();
+                Ok(Arc::new(self.origin.open(&vnode, libc::O_WRONLY)?))
             })
         };
         match open() {
@@ -234,11 +236,11 @@ impl KnownFiles {
         }
     }
 
-    /// The file of a node if it is known to the cache or open.
-    pub(crate) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
-        let (key, _) = self.origin.key_of(node)?;
+    /// The file of a vnode if it is known to the cache or open.
+    pub(crate) fn file_of_known(&self, vnode: &Vnode) -> Result<Option<Arc<CachedFile>>> {
+        let (key, _) = self.origin.key_of(vnode)?;
         match self.files.by_key(key) {
-            None if self.store.dmt.files().find(key).is_some() => self.file_of(node).map(Some),
+            None if self.store.dmt.files().find(key).is_some() => self.file_of(vnode).map(Some),
             known => Ok(known),
         }
     }

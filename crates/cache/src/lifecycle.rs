@@ -21,7 +21,7 @@ use halocline_meta::{FileId, OriginKey, Stamp};
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
-use halocline_vfs::namespace::{Node, Removed};
+use halocline_vfs::namespace::{Removed, Vnode};
 
 /// Follows changes of names, and forgets files that are gone.
 #[derive(Debug, Builder)]
@@ -42,15 +42,15 @@ pub(crate) struct Lifecycle {
 impl Lifecycle {
     /// Our own change of names or attributes advanced the file's ctime: updates the stamp, so that this is not taken
     /// for a change by others (I9). The caller holds a `NameChange`.
-    pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
-        let stat = self.namespace.stat(node)?;
+    pub(crate) fn restamp(&self, vnode: &Vnode) -> Result<()> {
+        let stat = self.namespace.stat(vnode)?;
         if stat.kind() != libc::S_IFREG {
             return Ok(());
         }
-        node.note_seen(&stat.raw);
+        vnode.note_seen(&stat.raw);
         let key = origin_key(&stat);
         if let Some(file) = self.files.by_key(key) {
-            return self.follow_attributes(&file, node);
+            return self.follow_attributes(&file, vnode);
         }
         // So that the file is neither forgotten, nor opened and examined meanwhile.
         let forgetting = self.store.forgetting.lock();
@@ -58,9 +58,9 @@ impl Lifecycle {
         let frozen = self.files.freeze();
         if let Some(file) = frozen.by_key(key).cloned() {
             drop((frozen, forgetting));
-            return self.follow_attributes(&file, node);
+            return self.follow_attributes(&file, vnode);
         }
-        let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
+        let stamp = Stamp::of_stat(&self.namespace.stat(vnode)?.raw);
         frozen.note_unwatched();
         match self.store.dmt.files().record(id) {
             Some(record) if record.stamp.same_bytes(stamp) => self.own.record(id, stamp),
@@ -68,13 +68,13 @@ impl Lifecycle {
         }
     }
 
-    fn follow_attributes(&self, file: &CachedFile, node: &Node) -> Result<()> {
+    fn follow_attributes(&self, file: &CachedFile, vnode: &Vnode) -> Result<()> {
         if !file.is_open() {
             // Otherwise its last close does this, or the rebuilder.
             self.own.rest(file)?;
         }
         let mut last_seen = file.last_seen.lock();
-        let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
+        let stamp = Stamp::of_stat(&self.namespace.stat(vnode)?.raw);
         // Any other difference is not ours.
         if last_seen.is_hidden()
             || last_seen.is_external()
@@ -121,9 +121,9 @@ impl Lifecycle {
 
     /// Removes the data that a striped origin keeps of an unlinked file apart from its name.
     pub(crate) fn forget_data(&self, file: &Arc<CachedFile>) -> Result<()> {
-        let node = file.node.read().clone();
+        let vnode = file.vnode.read().clone();
         if self.origin.data.is_striped()
-            && let Ok(descriptor) = self.namespace.descriptor(&node)
+            && let Ok(descriptor) = self.namespace.descriptor(&vnode)
         {
             self.origin.data.remove_data(&*descriptor)?;
         }
@@ -148,8 +148,8 @@ impl Lifecycle {
         }
         drop(forgetting);
         if self.origin.data.is_striped()
-            && let Some(node) = &removed.node
-            && let Ok(descriptor) = self.namespace.descriptor(node)
+            && let Some(vnode) = &removed.vnode
+            && let Ok(descriptor) = self.namespace.descriptor(vnode)
         {
             self.origin.data.remove_data(&*descriptor)?;
         }
@@ -174,7 +174,7 @@ impl Lifecycle {
         if let Err(error) = done {
             tracing::warn!(
                 "closing {}: {error}",
-                self.namespace.path_of(&file.node.read()).display()
+                self.namespace.path_of(&file.vnode.read()).display()
             );
         }
         self.page_cache_passthrough.closed(file, origin);
@@ -219,11 +219,11 @@ mod tests {
         ExtentEngine::open_decorated(dirs[0].path(), dirs[1].path(), &config, around).unwrap()
     }
 
-    fn create(engine: &ExtentEngine) -> (Node, Handle) {
+    fn create(engine: &ExtentEngine) -> (Vnode, Handle) {
         let (root, by) = (engine.root(), Maker { caller: ME, umask: 0 });
         let created = engine.create((&root, OsStr::new("file")), 0o644, libc::O_RDWR, by);
-        let (node, _, handle) = created.unwrap();
-        (node, handle)
+        let (vnode, _, handle) = created.unwrap();
+        (vnode, handle)
     }
 
     /// Regression: a program wrote to the cache between the last look at a closed file and the record of it; after a
@@ -231,20 +231,20 @@ mod tests {
     #[test]
     fn i4_a_file_that_is_written_while_it_is_settled_is_not_taken_for_one_at_rest() {
         let (engine, dirs) = engine();
-        let (node, handle) = create(&engine);
+        let (vnode, handle) = create(&engine);
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
             .unwrap();
         let file = Arc::clone(&handle.file);
         thread::scope(|scope| {
-            let settling = file.node.write();
+            let settling = file.vnode.write();
             scope.spawn(|| drop(handle));
             while file.is_open() {
                 thread::yield_now();
             }
             thread::sleep(Duration::from_millis(20));
             let written = scope.spawn(|| {
-                let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+                let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
                 engine.write(&handle, 4096, &[2; 4096], ME).unwrap();
                 handle
             });
@@ -254,7 +254,7 @@ mod tests {
         });
         assert_eq!(engine.base.store.dmt.index().usage().dirty, 4096);
         assert!(file.flush_handle.lock().is_some());
-        drop((node, file));
+        drop((vnode, file));
         // As a kill would.
         drop(engine);
         let engine = open(&dirs);
@@ -271,21 +271,21 @@ mod tests {
             Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
                 .unwrap();
         };
-        let (node, handle) = create(&engine);
+        let (vnode, handle) = create(&engine);
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         drop(handle);
         flush();
-        let seen = engine.components.known.origin_attributes(&node).unwrap();
-        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        let seen = engine.components.known.origin_attributes(&vnode).unwrap();
+        let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[2; 8192], ME).unwrap();
         let key = handle.file.key;
         drop(handle);
         flush();
         assert!(engine.base.files.by_key(key).is_none(), "let go of");
 
-        let (file, _) = engine.components.known.file_with(&node, seen).unwrap().unwrap();
+        let (file, _) = engine.components.known.file_with(&vnode, seen).unwrap().unwrap();
         assert_eq!(file.size(), 8192);
-        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[3; 4096], ME).unwrap();
         drop((handle, file));
         flush();

@@ -11,7 +11,7 @@ use crate::own_changes::OwnChanges;
 use halocline_meta::FileId;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
@@ -99,10 +99,10 @@ impl ModificationTimes {
     fn set(&self, file: &CachedFile, change: &SetAttr) -> Result<Stat> {
         let open = file.flush_handle.lock().as_ref().map(|open| Arc::clone(&open.origin));
         if let Some(open) = open {
-            return set_attr_on(open.node(), change);
+            return set_attr_on(open.namespace_file(), change);
         }
-        let node = file.node.read().clone();
-        self.namespace.set_attr(&node, change)
+        let vnode = file.vnode.read().clone();
+        self.namespace.set_attr(&vnode, change)
     }
 
     /// Sets the modification time as a program requests. It is the file's time from then on: later flush writes must
@@ -110,12 +110,12 @@ impl ModificationTimes {
     pub(crate) fn take_time(
         &self,
         file: &CachedFile,
-        node: &Node,
+        vnode: &Vnode,
         change: &SetAttr,
     ) -> Result<Stat> {
         let _times = file.times.lock();
         let changing = self.own.changing(file, None)?;
-        let stat = self.namespace.set_attr(node, change)?;
+        let stat = self.namespace.set_attr(vnode, change)?;
         drop(changing);
         if file.flush_handle.lock().is_some() {
             file.choose_mtime(mtime_ns(&stat.raw));

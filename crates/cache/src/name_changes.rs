@@ -23,7 +23,7 @@ use crate::path_lookup::origin_key;
 use crate::permits::Permits;
 use halocline_meta::OriginKey;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::{Namespace, Node, Removed};
+use halocline_vfs::namespace::{Namespace, Removed, Vnode};
 use halocline_vfs::{Make, Maker, Stat};
 
 /// How often to look a name up again because other nodes gave it to another file meanwhile.
@@ -50,25 +50,25 @@ impl NameChanges {
     /// Makes a directory entry other than a regular file that is to be opened.
     pub(crate) fn make(
         &self,
-        entry: (&Node, &OsStr),
+        entry: (&Vnode, &OsStr),
         what: Make<'_>,
         by: Maker,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         let _space = self.space.take_name(0)?;
         self.namespace.make(entry, what, by)
     }
 
     /// Gives a file one more name; returns its attributes afterwards.
-    pub(crate) fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+    pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let _space = self.space.take_name(0)?;
         let _naming = self.own.name_change();
-        let stat = self.namespace.link(node, parent, name)?;
-        self.lifecycle.restamp(node)?;
+        let stat = self.namespace.link(vnode, parent, name)?;
+        self.lifecycle.restamp(vnode)?;
         Ok(stat)
     }
 
     /// Removes a name.
-    pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         self.without_others(parent, name, || {
             self.before_name_goes(parent, name)?;
             let _naming = self.own.name_change();
@@ -80,14 +80,14 @@ impl NameChanges {
     /// Renames as `renameat2(2)` does.
     pub(crate) fn rename(
         &self,
-        from: (&Node, &OsStr),
-        to: (&Node, &OsStr),
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
         flags: u32,
     ) -> Result<()> {
         self.without_others(to.0, to.1, || self.rename_here(from, to, flags))
     }
 
-    fn rename_here(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+    fn rename_here(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let _naming = self.own.name_change();
@@ -106,7 +106,7 @@ impl NameChanges {
     }
 
     /// Does what is needed for a regular file that lost a name in `parent`.
-    fn name_gone(&self, parent: &Node, removed: &Removed) -> Result<()> {
+    fn name_gone(&self, parent: &Vnode, removed: &Removed) -> Result<()> {
         if !is_regular(&removed.stat) {
             return Ok(());
         }
@@ -141,12 +141,12 @@ impl NameChanges {
     }
 
     /// The regular file with this name, which other nodes may have cached; `None` if no other nodes use the origin.
-    fn known_to_others(&self, parent: &Node, name: &OsStr) -> Result<Option<Arc<CachedFile>>> {
+    fn known_to_others(&self, parent: &Vnode, name: &OsStr) -> Result<Option<Arc<CachedFile>>> {
         if !self.permits.are_needed() {
             return Ok(None);
         }
         match self.namespace.lookup(parent, name) {
-            Ok((node, stat)) if is_regular(&stat) => self.known.file_of(&node).map(Some),
+            Ok((vnode, stat)) if is_regular(&stat) => self.known.file_of(&vnode).map(Some),
             // The removal itself will report why it is impossible.
             _ => Ok(None),
         }
@@ -159,7 +159,7 @@ impl NameChanges {
     /// Others may give the name to another file while this node waits for the permit: then it takes that file's permit.
     fn without_others(
         &self,
-        parent: &Node,
+        parent: &Vnode,
         name: &OsStr,
         remove: impl Fn() -> Result<()>,
     ) -> Result<()> {
@@ -205,8 +205,8 @@ impl NameChanges {
     /// Called before a name of a file is removed. If the file has other names, its dirty bytes are flushed and caching
     /// starts anew, because the records know it by one name. If it was the last one, programs of other nodes may have
     /// the file open, and must read what this node wrote (I11): so it is flushed, too.
-    fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        let Ok((node, stat)) = self.namespace.lookup(parent, name) else {
+    fn before_name_goes(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
+        let Ok((vnode, stat)) = self.namespace.lookup(parent, name) else {
             return Ok(());
         };
         let is_last = stat.raw.st_nlink <= 1;
@@ -216,7 +216,7 @@ impl NameChanges {
             return Ok(());
         }
         if self.store.dmt.files().find(origin_key(&stat)).is_some() {
-            let file = self.known.file_of(&node)?;
+            let file = self.known.file_of(&vnode)?;
             match self.sweeper.flush_whole(&file, &|_| true) {
                 Err(error) if is_last => {
                     // A full origin, for example, must not keep files from being removed.
@@ -231,26 +231,26 @@ impl NameChanges {
     /// A file lost one of several names, so its ctime advanced. If it cannot be reached by another name, its clean
     /// bytes are read anew next time.
     fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
-        let node = removed.node.clone().or_else(|| {
+        let vnode = removed.vnode.clone().or_else(|| {
             let record = self.store.dmt.files().record(self.store.dmt.files().find(key)?)?;
-            self.origin.node_of(&record).ok().flatten()
+            self.origin.vnode_of(&record).ok().flatten()
         });
-        if let Some(node) = node
-            && let Err(error) = self.lifecycle.restamp(&node)
+        if let Some(vnode) = vnode
+            && let Err(error) = self.lifecycle.restamp(&vnode)
         {
-            tracing::debug!("{}: {error}", self.namespace.path_of(&node).display());
+            tracing::debug!("{}: {error}", self.namespace.path_of(&vnode).display());
         }
     }
 
     /// Updates the record of the file with this name after our own change of its ctime.
-    fn restamp_name(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn restamp_name(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         match self.namespace.lookup(parent, name) {
-            Ok((node, stat)) if is_regular(&stat) => self.lifecycle.restamp(&node),
+            Ok((vnode, stat)) if is_regular(&stat) => self.lifecycle.restamp(&vnode),
             _ => Ok(()),
         }
     }
 
-    fn path_under(&self, parent: &Node, name: &OsStr) -> PathBuf {
+    fn path_under(&self, parent: &Vnode, name: &OsStr) -> PathBuf {
         self.namespace.path_of(parent).join(name)
     }
 }

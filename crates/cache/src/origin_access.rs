@@ -15,7 +15,7 @@ use halocline_os::clock::{Clock, age_ms};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::Server;
 use halocline_storage::volume::origin::{Origin, OriginFile};
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
@@ -60,15 +60,15 @@ impl OriginAccess {
         Self { namespace, data, dir, clock, used_ms, busy, servers_pages, pages }
     }
 
-    /// Identity of `node` on the origin.
-    pub(crate) fn key_of(&self, node: &Node) -> Result<(OriginKey, libc::stat64)> {
-        let stat = self.namespace.stat(node)?;
+    /// Identity of `vnode` on the origin.
+    pub(crate) fn key_of(&self, vnode: &Vnode) -> Result<(OriginKey, libc::stat64)> {
+        let stat = self.namespace.stat(vnode)?;
         Ok((path_lookup::origin_key(&stat), stat.raw))
     }
 
-    /// Opens the origin's data of a node; `flags` are `open(2)`'s.
-    pub(crate) fn open(&self, node: &Node, flags: i32) -> Result<OriginFile> {
-        let descriptor = self.namespace.descriptor(node)?;
+    /// Opens the origin's data of a vnode; `flags` are `open(2)`'s.
+    pub(crate) fn open(&self, vnode: &Vnode, flags: i32) -> Result<OriginFile> {
+        let descriptor = self.namespace.descriptor(vnode)?;
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
@@ -81,11 +81,11 @@ impl OriginAccess {
     }
 
     /// How the clients of the file systems with a file's bytes treat pages; the worst case if that is unknown.
-    pub(crate) fn pages_of(&self, node: &Node) -> ClientPages {
-        let (device, _) = node.key();
+    pub(crate) fn pages_of(&self, vnode: &Vnode) -> ClientPages {
+        let (device, _) = vnode.key();
         let known = self.pages.read().get(&device).copied();
         let own = known.unwrap_or_else(|| {
-            let found = self.namespace.descriptor(node);
+            let found = self.namespace.descriptor(vnode);
             match found.and_then(|descriptor| Ok(ClientPages::of(&*descriptor)?)) {
                 Ok(found) => {
                     self.pages.write().insert(device, found);
@@ -101,19 +101,19 @@ impl OriginAccess {
     }
 
     /// Whether a client keeps pages that others may have changed, or writes that others do not see yet.
-    pub(crate) fn keeps_pages(&self, node: &Node) -> bool {
-        self.pages_of(node) > ClientPages::Coherent
+    pub(crate) fn keeps_pages(&self, vnode: &Vnode) -> bool {
+        self.pages_of(vnode) > ClientPages::Coherent
     }
 
     /// Drops the kernel's pages of a file that may be stale after writes by others. Uses the already `open` file if
     /// this user may no longer open it.
     pub(crate) fn forget_pages(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         open: Option<&OriginFile>,
         range: ByteRange,
     ) -> Result<Forgotten> {
-        let opened = match self.open(node, libc::O_RDONLY) {
+        let opened = match self.open(vnode, libc::O_RDONLY) {
             Err(error) if error.errno() == libc::EACCES => None,
             opened => Some(opened?),
         };
@@ -136,21 +136,21 @@ impl OriginAccess {
             && age_ms(self.clock.now_ms(), self.used_ms.load(Ordering::Relaxed)) >= IDLE_MS
     }
 
-    /// The node at a path below the origin, if there is one. An error means that this is unknown, and names what could
+    /// The vnode at a path below the origin, if there is one. An error means that this is unknown, and names what could
     /// not be examined.
-    pub(crate) fn node_at(&self, path: &Path) -> Result<Option<Node>> {
-        path_lookup::node_at(&self.namespace, &self.dir, path)
+    pub(crate) fn vnode_at(&self, path: &Path) -> Result<Option<Vnode>> {
+        path_lookup::vnode_at(&self.namespace, &self.dir, path)
     }
 
-    /// The node that a record refers to, see [`path_lookup::find`].
-    pub(crate) fn node_of(&self, record: &FileRecord) -> Result<Option<Node>> {
+    /// The vnode that a record refers to, see [`path_lookup::find`].
+    pub(crate) fn vnode_of(&self, record: &FileRecord) -> Result<Option<Vnode>> {
         let found = path_lookup::find(&self.namespace, &self.dir, record)?;
-        Ok(found.map(|(node, _)| node))
+        Ok(found.map(|(vnode, _)| vnode))
     }
 
     /// The mount that a file is on, for its record.
-    pub(crate) fn mount_of(&self, node: &Node) -> Option<OriginKey> {
-        path_lookup::known_mount_of(&self.namespace, node)
+    pub(crate) fn mount_of(&self, vnode: &Vnode) -> Option<OriginKey> {
+        path_lookup::known_mount_of(&self.namespace, vnode)
     }
 
     /// An error of examining a path below the origin, with the path.

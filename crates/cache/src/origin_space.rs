@@ -366,7 +366,7 @@ impl OriginSpace {
         self.check_origin(&mut last_check);
         drop(last_check);
         if before.is_none() {
-            let path = self.namespace.path_of(&file.node.read());
+            let path = self.namespace.path_of(&file.vnode.read());
             self.notes.note(format!("{}: cannot be flushed: {message}", path.display()));
         }
         Error::Refused { message, errno }

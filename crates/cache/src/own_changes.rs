@@ -161,11 +161,11 @@ impl OwnChanges {
         let flush_handle =
             file.flush_handle.lock().as_ref().map(|flush_handle| flush_handle.origin.clone());
         let Some(open) = via.or(flush_handle.as_deref()) else {
-            let node = file.node.read().clone();
-            return Ok(self.namespace.stat(&node)?.raw);
+            let vnode = file.vnode.read().clone();
+            return Ok(self.namespace.stat(&vnode)?.raw);
         };
         let how = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        Ok(stat_of(&statx(open.node(), "", how, StatxFlags::BASIC_STATS)?).raw)
+        Ok(stat_of(&statx(open.namespace_file(), "", how, StatxFlags::BASIC_STATS)?).raw)
     }
 
     /// Examines a file that we changed, unless changes of ours are in progress.
@@ -187,7 +187,7 @@ impl OwnChanges {
             return Ok(());
         }
         let raw = self.origin_stat(file, via)?;
-        file.node.read().note_seen(&raw);
+        file.vnode.read().note_seen(&raw);
         last_seen.see(Stamp::of_stat(&raw));
         self.lease.observe(last_seen.stamp());
         Ok(())
@@ -236,7 +236,10 @@ impl OwnChanges {
             };
             let rested = if rests { self.rest(&file) } else { Ok(()) };
             if let Err(error) = rested {
-                tracing::debug!("{}: {error}", self.namespace.path_of(&file.node.read()).display());
+                tracing::debug!(
+                    "{}: {error}",
+                    self.namespace.path_of(&file.vnode.read()).display()
+                );
             }
             let mut last_seen = file.last_seen.lock();
             last_seen.unqueue();

@@ -82,12 +82,12 @@ impl PageCachePassthrough {
     ) -> bool {
         let file = &handle.file;
         let reads = !handle.writable && !handle.is_direct();
-        let mut take = || register(handle.origin.node().as_fd());
+        let mut take = || register(handle.origin.namespace_file().as_fd());
         let taken = if must || file.read_below.load(Ordering::Acquire) {
             take()
         } else if reads
             && file.size() >= kernel_passthrough::SMALL_BYTES
-            && is_in_memory(handle.origin.node())
+            && is_in_memory(handle.origin.namespace_file())
             && let Some(_range) = self.with_readers_only(file)
         {
             take().inspect(|()| file.read_below.store(true, Ordering::Release))
@@ -125,7 +125,7 @@ impl PageCachePassthrough {
             return Ok(());
         }
         let _range = file.range.exclusive(WHOLE);
-        if is_exclusive(handle.origin.node()) {
+        if is_exclusive(handle.origin.namespace_file()) {
             file.read_below.store(false, Ordering::Release);
             return Ok(());
         }
@@ -146,8 +146,8 @@ impl PageCachePassthrough {
         // A file that was mapped when it was closed may be unmapped by now.
         let other = self.mapped.lock().pop_front().and_then(|file| file.upgrade());
         let Some(other) = other.filter(|other| !Arc::ptr_eq(other, file)) else { return };
-        let node = other.node.read().clone();
-        let origin = self.origin.open(&node, libc::O_RDONLY).ok();
+        let vnode = other.vnode.read().clone();
+        let origin = self.origin.open(&vnode, libc::O_RDONLY).ok();
         if end_read_below(&other, origin.as_ref()) {
             self.known.forget_idle(&other);
         } else {
@@ -161,7 +161,7 @@ fn end_read_below(file: &CachedFile, origin: Option<&OriginFile>) -> bool {
     let _range = file.range.exclusive(WHOLE);
     let free = file.opens.load(Ordering::Acquire) == 0
         && (file.unlinked.load(Ordering::Acquire)
-            || origin.is_some_and(|origin| is_exclusive(origin.node())));
+            || origin.is_some_and(|origin| is_exclusive(origin.namespace_file())));
     if free {
         file.read_below.store(false, Ordering::Release);
     }

@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 use halocline_meta::{FileRecord, OriginKey};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 
 /// Stands for a mount that could not be examined: no file on it is considered gone.
 const UNKNOWN: OriginKey = OriginKey { inode: 0, born_ns: 0 };
@@ -23,9 +23,9 @@ const UNKNOWN: OriginKey = OriginKey { inode: 0, born_ns: 0 };
 /// Where a path below the origin leads.
 enum Lead {
     /// To this node.
-    Here(Node, Stat),
+    Here(Vnode, Stat),
     /// Nowhere: this node, the last one found, has no such name.
-    NotBelow(Node),
+    NotBelow(Vnode),
 }
 
 /// Whether an error says that a name does not exist, rather than that this is unknown.
@@ -33,7 +33,7 @@ pub(crate) fn says_not_there(error: &Error) -> bool {
     [libc::ENOENT, libc::ENOTDIR].contains(&error.errno())
 }
 
-/// The node that a record of the cache refers to, with its attributes; `None` if its path now leads to another file,
+/// The vnode that a record of the cache refers to, with its attributes; `None` if its path now leads to another file,
 /// or nowhere. `dir` is the tree's directory, for messages.
 ///
 /// # Errors
@@ -42,13 +42,13 @@ pub fn find(
     namespace: &Namespace,
     dir: &Path,
     record: &FileRecord,
-) -> Result<Option<(Node, Stat)>> {
+) -> Result<Option<(Vnode, Stat)>> {
     let unseen = |error| cannot_look(dir, &record.path, &error);
     let last = match lead_to(namespace, dir, &record.path)? {
-        Lead::Here(node, stat) if origin_key(&stat) == record.key => {
-            return Ok(Some((node, stat)));
+        Lead::Here(vnode, stat) if origin_key(&stat) == record.key => {
+            return Ok(Some((vnode, stat)));
         }
-        Lead::Here(node, _) | Lead::NotBelow(node) => node,
+        Lead::Here(vnode, _) | Lead::NotBelow(vnode) => vnode,
     };
     if mount_of(namespace, &last).map_err(unseen)? == record.mount {
         return Ok(None);
@@ -61,29 +61,29 @@ pub fn find(
 }
 
 fn lead_to(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Lead> {
-    let mut node = namespace.root();
+    let mut vnode = namespace.root();
     let mut stat =
-        namespace.stat(&node).map_err(|error| cannot_look(dir, Path::new(""), &error))?;
+        namespace.stat(&vnode).map_err(|error| cannot_look(dir, Path::new(""), &error))?;
     let mut at = PathBuf::new();
     for name in path {
         at.push(name);
-        (node, stat) = match namespace.lookup(&node, name) {
+        (vnode, stat) = match namespace.lookup(&vnode, name) {
             Ok(found) => found,
-            Err(error) if says_not_there(&error) => return Ok(Lead::NotBelow(node)),
+            Err(error) if says_not_there(&error) => return Ok(Lead::NotBelow(vnode)),
             Err(error) => return Err(cannot_look(dir, &at, &error)),
         };
     }
-    Ok(Lead::Here(node, stat))
+    Ok(Lead::Here(vnode, stat))
 }
 
-/// Root of the mount below the tree's root that `node` is on; `None` if it is on the root's own mount.
-fn mount_of(namespace: &Namespace, node: &Node) -> Result<Option<OriginKey>> {
+/// Root of the mount below the tree's root that `vnode` is on; `None` if it is on the root's own mount.
+fn mount_of(namespace: &Namespace, vnode: &Vnode) -> Result<Option<OriginKey>> {
     let of_root = namespace.mount_of(&namespace.root())?;
-    let mount = namespace.mount_of(node)?;
+    let mount = namespace.mount_of(vnode)?;
     if mount == of_root {
         return Ok(None);
     }
-    let mut root = node.clone();
+    let mut root = vnode.clone();
     while let Some((parent, _)) = root.known_as()
         && namespace.mount_of(&parent)? == mount
     {
@@ -100,18 +100,18 @@ pub(crate) fn cannot_look(dir: &Path, path: &Path, error: &Error) -> Error {
     Error::at(dir.join(path), LOOK)(io::Error::from_raw_os_error(error.errno()))
 }
 
-/// The node at a path below the origin, if there is one. An error means that this is unknown, and names what could
+/// The vnode at a path below the origin, if there is one. An error means that this is unknown, and names what could
 /// not be examined.
-pub(crate) fn node_at(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Option<Node>> {
+pub(crate) fn vnode_at(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Option<Vnode>> {
     match lead_to(namespace, dir, path)? {
-        Lead::Here(node, _) => Ok(Some(node)),
+        Lead::Here(vnode, _) => Ok(Some(vnode)),
         Lead::NotBelow(_) => Ok(None),
     }
 }
 
 /// The mount that a file is on, for its record.
-pub(crate) fn known_mount_of(namespace: &Namespace, node: &Node) -> Option<OriginKey> {
-    mount_of(namespace, node).unwrap_or(Some(UNKNOWN))
+pub(crate) fn known_mount_of(namespace: &Namespace, vnode: &Vnode) -> Option<OriginKey> {
+    mount_of(namespace, vnode).unwrap_or(Some(UNKNOWN))
 }
 
 /// Identity on the origin of what `stat` describes.

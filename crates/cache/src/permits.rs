@@ -92,13 +92,13 @@ impl Permits {
 
     /// Whether other nodes see a write that bypassed the cache only once it is synced.
     pub(crate) fn needs_sync(&self, file: &CachedFile, held: &HeldPermit<'_>) -> bool {
-        self.are_needed() && !held.caches && self.origin.keeps_pages(&file.node.read())
+        self.are_needed() && !held.caches && self.origin.keeps_pages(&file.vnode.read())
     }
 
     /// Makes the origin's file end at `end`, with the last byte of `data`. A client may remember too small a size. Then
     /// the last byte is written instead: setting the size would cut off the bytes behind it.
     pub(crate) fn grow(&self, handle: &OpenFile, end: u64, data: &[u8]) -> io::Result<()> {
-        if self.are_needed() && self.origin.keeps_pages(&handle.file.node.read()) {
+        if self.are_needed() && self.origin.keeps_pages(&handle.file.vnode.read()) {
             return handle.origin.write_at(end - 1, &data[data.len() - 1..]);
         }
         handle.origin.truncate(end)
@@ -246,7 +246,7 @@ impl Permits {
         if !grant.caches || grant.renewed {
             return None;
         }
-        let keeps_pages = self.origin.keeps_pages(&file.node.read());
+        let keeps_pages = self.origin.keeps_pages(&file.vnode.read());
         let pages = if keeps_pages { Some(file.pages.try_read()?) } else { None };
         Some(HeldPermit { _permit: Some(permit), pages, caches: true, alone_from: None })
     }
@@ -341,13 +341,13 @@ impl Permits {
     /// Refuses to change a file below the origin whose client would write whole pages, which would undo what other
     /// nodes write beside. (If the origin itself has such a client, it is refused at mount.)
     fn check_writable(&self, file: &CachedFile) -> Result<()> {
-        if self.origin.pages_of(&file.node.read()) < ClientPages::WrittenWhole {
+        if self.origin.pages_of(&file.vnode.read()) < ClientPages::WrittenWhole {
             return Ok(());
         }
         Err(Error::Cluster {
             what: format!(
                 "the file of inode {} lies on NFS or SMB below the origin, whose clients write whole pages: what another \
-                 node wrote beside could be lost",
+                 vnode wrote beside could be lost",
                 file.key.inode
             ),
             remedy: "mount a file system there that keeps its clients coherent, or change such files past the mounts"
@@ -372,9 +372,9 @@ impl Permits {
         if !self.are_needed() {
             return Ok(());
         }
-        let node = file.node.read().clone();
+        let vnode = file.vnode.read().clone();
         #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
-        let size = self.origin.key_of(&node)?.1.st_size as u64;
+        let size = self.origin.key_of(&vnode)?.1.st_size as u64;
         if size == file.size() {
             return Ok(());
         }
@@ -401,9 +401,9 @@ impl Permits {
     /// # Errors
     /// `ESTALE` if another node removed the file from a striped origin, with the objects that have its data.
     fn refresh_size(&self, file: &CachedFile) -> Result<()> {
-        let node = file.node.read().clone();
+        let vnode = file.vnode.read().clone();
         let _growth = file.growth.lock();
-        let (_, raw) = self.origin.key_of(&node)?;
+        let (_, raw) = self.origin.key_of(&vnode)?;
         #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
         file.set_size(raw.st_size as u64);
         if raw.st_nlink == 0 && !file.unlinked.load(Ordering::SeqCst) {

@@ -410,7 +410,7 @@ impl Rounds {
     }
 
     fn flush_failed(&self, file: &CachedFile, error: &Error) -> Error {
-        unflushed(&self.namespace.path_of(&file.node.read()), error)
+        unflushed(&self.namespace.path_of(&file.vnode.read()), error)
     }
 
     /// Fetches one batch of wanted ranges while the origin is idle; returns whether any bytes were fetched.

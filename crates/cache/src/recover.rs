@@ -29,7 +29,7 @@ use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::counted::counted_with;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 use halocline_vfs::{DirEntry, Stat};
 
 /// Files whose origin is synced at once at the end of a session.
@@ -162,7 +162,7 @@ impl Recoverer {
         if !self.flush_handles.are_all_kept()
             && let Err(error) = self.known.flush_handle_of(file)
         {
-            let path = self.namespace.path_of(&file.node.read());
+            let path = self.namespace.path_of(&file.vnode.read());
             self.notes.note(format!(
                 "{} has dirty bytes and cannot be opened for writing: {error}; they stay on the \
                  cache",
@@ -229,7 +229,7 @@ impl Recoverer {
                 if ![libc::DT_DIR, libc::DT_REG, libc::DT_UNKNOWN].contains(&kind) {
                     continue;
                 }
-                let (node, stat) = match self.namespace.lookup(&dir, &name) {
+                let (vnode, stat) = match self.namespace.lookup(&dir, &name) {
                     Ok(found) => found,
                     Err(error) if says_not_there(&error) => continue,
                     Err(error) => {
@@ -239,18 +239,18 @@ impl Recoverer {
                     }
                 };
                 if stat.kind() == libc::S_IFDIR {
-                    left.push(node);
+                    left.push(vnode);
                 } else if let Some(record) = missing.remove(&origin_key(&stat)) {
-                    self.found_again(&record, &node)?;
+                    self.found_again(&record, &vnode)?;
                 }
             }
         }
         Ok(Unfound { files: missing.into_values().collect(), obstacle, directories })
     }
 
-    fn found_again(&self, record: &FileRecord, node: &Node) -> Result<()> {
-        self.store.dmt.files().rename(&record.path, &self.namespace.path_of(node))?;
-        match self.known.file_of(node) {
+    fn found_again(&self, record: &FileRecord, vnode: &Vnode) -> Result<()> {
+        self.store.dmt.files().rename(&record.path, &self.namespace.path_of(vnode))?;
+        match self.known.file_of(vnode) {
             Ok(file) => {
                 self.keep_for_flush(&file, record.id);
                 Ok(())
@@ -289,7 +289,7 @@ impl Recoverer {
             let stamped =
                 met.and_then(|()| self.times.give_time(&file)).and_then(|()| self.own.rest(&file));
             if let Err(error) = stamped {
-                let path = self.namespace.path_of(&file.node.read());
+                let path = self.namespace.path_of(&file.vnode.read());
                 self.notes.note(format!(
                     "{}: {error}; changes behind the mount will not be noticed",
                     path.display()

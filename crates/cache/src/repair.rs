@@ -104,7 +104,7 @@ impl Repair {
         let fresh: Vec<_> =
             damaged.iter().copied().filter(|range| self.damage.add(id, *range)).collect();
         if !fresh.is_empty() {
-            let path = self.namespace.path_of(&file.node.read());
+            let path = self.namespace.path_of(&file.vnode.read());
             self.notes.note(format!(
                 "{}: {} on the cache are damaged, and only the cache had them: they are neither \
                  read nor flushed. Write the file anew, or unmount with --force and let \
@@ -125,7 +125,7 @@ impl Repair {
                 Ok(bytes) => self.notes.note(format!(
                     "{}: {bytes} bytes at {} on the cache were damaged; they come from the origin \
                      again",
-                    self.namespace.path_of(&file.node.read()).display(),
+                    self.namespace.path_of(&file.vnode.read()).display(),
                     range.start
                 )),
                 Err(error) => self.mappings.cache_failed(&error),

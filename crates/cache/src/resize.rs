@@ -74,7 +74,7 @@ impl Resizer {
         let before = file.size();
         if before < alone_from {
             // Its end is looked up before it is cut: without writes by others it may end before `alone_from`.
-            match handle.origin.node().metadata() {
+            match handle.origin.namespace_file().metadata() {
                 Ok(found) if found.len() > alone_from => file.set_size(alone_from),
                 Ok(found) => return file.set_size(found.len()),
                 Err(_) => return,
@@ -89,7 +89,7 @@ impl Resizer {
         });
         // The program must see the write's own error; if the size cannot be restored, the actual size is adopted.
         if undone.is_err()
-            && let Ok(found) = handle.origin.node().metadata()
+            && let Ok(found) = handle.origin.namespace_file().metadata()
         {
             file.set_size(found.len());
         }

@@ -339,10 +339,10 @@ fn i9_what_others_changed_under_dirty_bytes_is_told() {
     let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
     let engine = ExtentEngine::open(&origin, &cache, &config).unwrap();
     let me = Caller { uid: 0, gid: 0, pid: 1 };
-    let (node, _) = engine.lookup(&engine.root(), OsStr::new("data")).unwrap();
-    let handle = engine.open(&node, libc::O_RDWR, me).unwrap();
+    let (vnode, _) = engine.lookup(&engine.root(), OsStr::new("data")).unwrap();
+    let handle = engine.open(&vnode, libc::O_RDWR, me).unwrap();
     engine.write(&handle, 0, &[3; 4096], me).unwrap();
-    drop((handle, node));
+    drop((handle, vnode));
     // As a kill leaves it.
     drop(engine);
     let fsck = |dir: &Path| {
@@ -399,8 +399,8 @@ fn damaged_data_is_found_saved_and_dropped() {
     let open = || ExtentEngine::open(&path("origin"), &path("cache"), &config).unwrap();
     let me = Caller { uid: 0, gid: 0, pid: 1 };
     let handle = |engine: &ExtentEngine, name: &str| {
-        let node = engine.lookup(&engine.root(), OsStr::new(name)).unwrap().0;
-        engine.open(&node, libc::O_RDWR, me).unwrap()
+        let vnode = engine.lookup(&engine.root(), OsStr::new(name)).unwrap().0;
+        engine.open(&vnode, libc::O_RDWR, me).unwrap()
     };
     let mut silent = |_| std::ops::ControlFlow::Continue(());
     let engine = open();

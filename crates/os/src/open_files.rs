@@ -16,7 +16,7 @@ const LIMIT_MIN: usize = 512;
 #[derive(Debug, Clone, Copy)]
 pub struct OpenFiles {
     /// Nodes of the tree.
-    pub nodes: usize,
+    pub vnodes: usize,
     /// Nodes that could not be found again if they were closed.
     pub pinned: usize,
     /// Objects of the cache, on all servers together.
@@ -49,11 +49,11 @@ impl OpenFiles {
 
     fn of(limit: usize) -> Self {
         let tenth = limit.saturating_sub(FRONT_END) / 10;
-        let (nodes, pinned, flush_handles) = (4 * tenth, 2 * tenth, tenth);
+        let (vnodes, pinned, flush_handles) = (4 * tenth, 2 * tenth, tenth);
         let objects = (2 * tenth).min(OBJECTS_MAX);
-        let all = nodes + pinned + objects + flush_handles;
+        let all = vnodes + pinned + objects + flush_handles;
         assert!(all + FRONT_END <= limit, "the shares are within the limit");
-        Self { nodes, pinned, objects, flush_handles }
+        Self { vnodes, pinned, objects, flush_handles }
     }
 }
 
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn the_shares_leave_some_for_programs() {
         for limit in [LIMIT_MIN, 1024, 4096, 20_000, 1 << 20] {
-            let OpenFiles { nodes, pinned, objects, flush_handles } = OpenFiles::of(limit);
-            let all = nodes + pinned + objects + flush_handles;
+            let OpenFiles { vnodes, pinned, objects, flush_handles } = OpenFiles::of(limit);
+            let all = vnodes + pinned + objects + flush_handles;
             assert!(all + FRONT_END + limit / 50 <= limit, "{limit}: {all}");
         }
     }

@@ -17,7 +17,7 @@ macro_rules! stories {
             use self::fs::File;
             use self::halocline_cluster::names::attributes::Attributes;
             use self::halocline_cluster::names::namespace::Namespace;
-            use self::inodes::{Inode, Node};
+            use self::inodes::{Inode, Vnode};
             use self::sessions::Sessions;
             use crate::sync::{Clock, Mutex};
 
@@ -196,7 +196,7 @@ macro_rules! stories {
                 use super::*;
 
                 #[derive(Debug, Clone)]
-                pub(crate) struct Node(pub(crate) Arc<Inode>);
+                pub(crate) struct Vnode(pub(crate) Arc<Inode>);
 
                 #[derive(Debug)]
                 pub(crate) struct Inode {
@@ -292,14 +292,14 @@ macro_rules! stories {
             #[derive(Debug)]
             struct Tier {
                 base: Arc<Base>,
-                nodes: [Node; 2],
+                vnodes: [Vnode; 2],
             }
 
             impl Tier {
                 fn new() -> Arc<Self> {
-                    let node = |number| {
+                    let vnode = |number| {
                         let (noting, without_name) = (Mutex::default(), Mutex::default());
-                        Node(Arc::new(Inode { number: InodeNumber(number), noting, without_name }))
+                        Vnode(Arc::new(Inode { number: InodeNumber(number), noting, without_name }))
                     };
                     let base = Base {
                         names: Namespace::default(),
@@ -308,12 +308,12 @@ macro_rules! stories {
                         clock: Clock::Short,
                     };
                     base.closes.waiting.lock().last = Some(Instant::now());
-                    Arc::new(Self { base: Arc::new(base), nodes: [node(0), node(1)] })
+                    Arc::new(Self { base: Arc::new(base), vnodes: [vnode(0), vnode(1)] })
                 }
 
                 /// As `Files::open`, for writing; after how many lapses of the lease.
                 fn open(&self, at: usize) -> u64 {
-                    let inode = &self.nodes[at].0;
+                    let inode = &self.vnodes[at].0;
                     let mut noting = inode.noting.lock();
                     let (own, lapses) = (self.base.sessions.own(), self.base.sessions.lapses());
                     if noting.noted != Some((true, lapses)) {
@@ -333,20 +333,20 @@ macro_rules! stories {
 
                 /// As `Files::close`.
                 fn close(&self, at: usize, lapses: u64) {
-                    let node = &self.nodes[at];
-                    let mut noting = node.0.noting.lock();
+                    let vnode = &self.vnodes[at];
+                    let mut noting = vnode.0.noting.lock();
                     noting.handles -= 1;
                     if noting.handles > 0 {
                         return;
                     }
                     let is_noted = noting.noted.is_some_and(|(_, at)| at == lapses);
-                    if is_noted && keep(&self.base, node) {
+                    if is_noted && keep(&self.base, vnode) {
                         noting.closes_later = true;
                         return;
                     }
-                    let file = node.0.without_name.lock().file.take();
+                    let file = vnode.0.without_name.lock().file.take();
                     if is_noted {
-                        note_close(&self.base, &node.0, &mut noting, file.as_deref());
+                        note_close(&self.base, &vnode.0, &mut noting, file.as_deref());
                     } else {
                         noting.noted = None;
                     }
@@ -400,7 +400,7 @@ macro_rules! stories {
                 assert_eq!([0, 1].map(|at| tier.stored(at).size), [OURS; 2]);
             }
 
-            /// A node that moves what its program has closed, beside another program.
+            /// A vnode that moves what its program has closed, beside another program.
             pub(super) fn moves() {
                 let tier = Tier::new();
                 let other = spawn(&tier, |tier| tier.use_file(1));
@@ -430,7 +430,7 @@ macro_rules! stories {
                 }
             }
 
-            /// The lease ends while closes wait, and another node takes a file over: moves and writes it.
+            /// The lease ends while closes wait, and another vnode takes a file over: moves and writes it.
             pub(super) fn lapse() {
                 let tier = Tier::new();
                 for at in [0, 1] {
@@ -441,7 +441,7 @@ macro_rules! stories {
                     tier.base.sessions.end();
                     // As `Migrator::move_file`, and an open and a close there.
                     let own = tier.base.sessions.own();
-                    let name = tier.nodes[0].0.name().expect("it has one");
+                    let name = tier.vnodes[0].0.name().expect("it has one");
                     let taken = tier.base.names.update_of((&name, InodeNumber(0)), |file| {
                         file.note_close(own);
                         file.size = THEIRS;

@@ -13,12 +13,12 @@ macro_rules! stories {
             mod halocline_vfs {
                 pub(super) mod namespace {
                     #[derive(Debug, Clone, Copy, PartialEq)]
-                    pub(crate) struct Node(pub(crate) usize);
+                    pub(crate) struct Vnode(pub(crate) usize);
                 }
             }
             mod tiers {
                 use super::Mutex;
-                use super::halocline_vfs::namespace::Node;
+                use super::halocline_vfs::namespace::Vnode;
 
                 /// Two directories: the last move in each, and the last one that a power loss would leave.
                 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ macro_rules! stories {
                 impl Tiers {
                     pub(super) fn sync_directory(
                         &self,
-                        dir: &Node,
+                        dir: &Vnode,
                     ) -> halocline_os::error::Result<()> {
                         let begun = self.0.lock()[dir.0].0;
                         shuttle::thread::yield_now();
@@ -40,7 +40,7 @@ macro_rules! stories {
 
             super::explored!($variant {});
             use self::$variant::PendingSyncs;
-            use halocline_vfs::namespace::Node;
+            use halocline_vfs::namespace::Vnode;
 
             const FILE: u64 = 7;
 
@@ -54,7 +54,7 @@ macro_rules! stories {
                         let (pending, tiers, last) = &*shared;
                         for (number, dir) in [(1, 0), (2, 0), (3, 1)] {
                             tiers.0.lock()[dir].0 = number;
-                            pending.add(FILE, Node(dir));
+                            pending.add(FILE, Vnode(dir));
                             *last.lock() = (number, dir);
                         }
                     })

@@ -19,8 +19,8 @@ use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::base::Base;
 use crate::errors::of_names;
 use crate::files::{Files, Handle, place_of};
-use crate::inodes::{Inode, Node};
-use crate::lookup::{FoundNode, Lookup};
+use crate::inodes::{Inode, Vnode};
+use crate::lookup::{FoundInode, Lookup};
 use crate::stat_conversion::time_ns;
 
 const CAPABILITY: &[u8] = b"security.capability";
@@ -89,12 +89,12 @@ impl AttributeChanges {
     /// What the disks refuse; if the bytes are not reached.
     pub(crate) fn set(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         handle: Option<&Handle>,
         change: &SetAttr,
     ) -> Result<Stat> {
         if let Some(size) = change.size {
-            self.truncate(node, handle, size)?;
+            self.truncate(vnode, handle, size)?;
         }
         let now_ns = self.base.now_ns();
         let fixed = |time: Option<SetTime>| time.map(|time| at(time_ns(time, now_ns)));
@@ -108,17 +108,17 @@ impl AttributeChanges {
             && change.atime.is_none()
             && change.mtime.is_none();
         if !is_all {
-            self.set_all_but_size(&node.0, &change, now_ns)?;
+            self.set_all_but_size(&vnode.0, &change, now_ns)?;
         }
-        self.lookup.stat(&node.0)
+        self.lookup.stat(&vnode.0)
     }
 
     /// Truncates as an open, a change and a close: while nobody has the file open, the size in the store is always
     /// that of the file with the bytes.
-    fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
+    fn truncate(&self, vnode: &Vnode, handle: Option<&Handle>, size: u64) -> Result<()> {
         match handle.filter(|handle| handle.is_writable()) {
             Some(handle) => handle.truncate(size),
-            None => self.files.open(node, libc::O_WRONLY, 0)?.truncate(size),
+            None => self.files.open(vnode, libc::O_WRONLY, 0)?.truncate(size),
         }
     }
 
@@ -137,14 +137,14 @@ impl AttributeChanges {
             return Ok(());
         };
         // With the mode that results from it: the file system below may know another owner.
-        let mut after = found.node.attributes.clone();
+        let mut after = found.stored.attributes.clone();
         apply(change, &mut after, now_ns);
-        let mode = (after.mode != found.node.attributes.mode || change.mode.is_some())
+        let mode = (after.mode != found.stored.attributes.mode || change.mode.is_some())
             .then_some(after.mode);
         let below = SetAttr { mode, ..*change };
-        match found.node.attributes.kind {
+        match found.stored.attributes.kind {
             Kind::File => {
-                let place = place_of(&found.node.attributes)?;
+                let place = place_of(&found.stored.attributes)?;
                 self.base.places.set_attributes(place, inode.number.0, &below)?;
             }
             Kind::Directory => {
@@ -162,7 +162,7 @@ impl AttributeChanges {
     fn update(
         &self,
         inode: &Inode,
-        found: &FoundNode,
+        found: &FoundInode,
         change: impl Fn(&mut Attributes) -> namespace::Result<()>,
     ) -> Result<()> {
         let names = &self.base.names;
@@ -180,7 +180,7 @@ impl AttributeChanges {
 
     fn attributes(&self, inode: &Inode) -> Result<Attributes> {
         match self.lookup.find(inode)? {
-            Some(found) => Ok(found.node.attributes),
+            Some(found) => Ok(found.stored.attributes),
             None => inode.without_name.lock().last.clone().ok_or_else(|| Errno::STALE.into()),
         }
     }
@@ -231,7 +231,7 @@ impl AttributeChanges {
             libc::XATTR_REPLACE => Some(true),
             _ => None,
         };
-        let has = found.node.attributes.xattrs.contains_key(name_bytes);
+        let has = found.stored.attributes.xattrs.contains_key(name_bytes);
         match (is_there, has) {
             (Some(true), false) => return Err(Errno::NODATA.into()),
             (Some(false), true) => return Err(Errno::EXIST.into()),
@@ -266,7 +266,7 @@ impl AttributeChanges {
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
-        if !found.node.attributes.xattrs.contains_key(bytes) {
+        if !found.stored.attributes.xattrs.contains_key(bytes) {
             return Err(Errno::NODATA.into());
         }
         self.below(inode, &found, name, None)?;
@@ -283,7 +283,7 @@ impl AttributeChanges {
     fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
         let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
         let is_access = name.as_bytes() == ACCESS;
-        match found.node.attributes.kind {
+        match found.stored.attributes.kind {
             Kind::Directory | Kind::File if is_access => {}
             Kind::Directory => {}
             Kind::Symlink => return Err(Errno::OPNOTSUPP.into()),
@@ -312,12 +312,12 @@ impl AttributeChanges {
     fn below(
         &self,
         inode: &Inode,
-        found: &FoundNode,
+        found: &FoundInode,
         name: &OsStr,
         value: Option<&[u8]>,
     ) -> Result<()> {
         let (places, number) = (&self.base.places, inode.number.0);
-        let attributes = &found.node.attributes;
+        let attributes = &found.stored.attributes;
         let done = match (attributes.kind, value) {
             (Kind::File, Some(value)) => {
                 places.set_xattr(place_of(attributes)?, number, name, value, 0)

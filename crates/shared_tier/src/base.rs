@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use halocline_cluster::names::attributes::Kind;
-use halocline_cluster::names::namespace::{Namespace, Node};
+use halocline_cluster::names::namespace::{Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
@@ -38,18 +38,18 @@ impl Base {
     }
 
     /// What is at a path below the root; the root has no name.
-    pub(crate) fn at(&self, path: &Path) -> Result<(Option<EntryName>, Node)> {
-        let (mut name, mut node) = (None, self.names.directory(ROOT).map_err(of_names)?);
+    pub(crate) fn at(&self, path: &Path) -> Result<(Option<EntryName>, StoredInode)> {
+        let (mut name, mut stored) = (None, self.names.directory(ROOT).map_err(of_names)?);
         for part in path {
-            if node.attributes.kind != Kind::Directory {
+            if stored.attributes.kind != Kind::Directory {
                 return Err(Errno::NOTDIR.into());
             }
             let part = Name::from(part.as_encoded_bytes());
-            let at = EntryName { directory: node.inode, name: part };
-            node = self.names.lookup(&at).map_err(of_names)?;
+            let at = EntryName { directory: stored.inode, name: part };
+            stored = self.names.lookup(&at).map_err(of_names)?;
             name = Some(at);
         }
-        Ok((name, node))
+        Ok((name, stored))
     }
 
     /// The time for attributes, in nanoseconds since 1970.

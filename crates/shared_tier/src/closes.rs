@@ -24,7 +24,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::MutexGuard;
 
 use crate::base::Base;
-use crate::inodes::{Inode, Node, Noting};
+use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::told_names;
 use crate::stat_conversion::take_over;
 
@@ -38,7 +38,7 @@ const TOGETHER_MAX: usize = 32;
 const IDLE_PAUSES_MAX: u32 = 20;
 
 /// Keeps the last close of a file, to be noted later with others; `false` if it is to be noted at once.
-pub(crate) fn keep(base: &Arc<Base>, node: &Node) -> bool {
+pub(crate) fn keep(base: &Arc<Base>, vnode: &Vnode) -> bool {
     let now = base.clock.instant();
     let mut waiting = base.closes.waiting.lock();
     let last = waiting.last.replace(now);
@@ -52,7 +52,7 @@ pub(crate) fn keep(base: &Arc<Base>, node: &Node) -> bool {
         waiting.has_thread = named.spawn(move || run(&weak, &clock)).is_ok();
     }
     if waiting.has_thread {
-        waiting.files.push(node.clone());
+        waiting.files.push(vnode.clone());
     }
     waiting.has_thread
 }
@@ -62,13 +62,13 @@ pub(crate) fn keep(base: &Arc<Base>, node: &Node) -> bool {
 pub(crate) fn note_all(base: &Base) -> bool {
     let _one_after_another = base.closes.noting.lock();
     let files = std::mem::take(&mut base.closes.waiting.lock().files);
-    let mut by_directory: BTreeMap<Option<InodeNumber>, Vec<&Node>> = BTreeMap::new();
-    for node in &files {
-        let directory = node.0.name().map(|name| name.directory);
-        by_directory.entry(directory).or_default().push(node);
+    let mut by_directory: BTreeMap<Option<InodeNumber>, Vec<&Vnode>> = BTreeMap::new();
+    for vnode in &files {
+        let directory = vnode.0.name().map(|name| name.directory);
+        by_directory.entry(directory).or_default().push(vnode);
     }
-    for (directory, nodes) in by_directory {
-        for together in nodes.chunks(TOGETHER_MAX) {
+    for (directory, vnodes) in by_directory {
+        for together in vnodes.chunks(TOGETHER_MAX) {
             note_together(base, directory, together);
         }
     }
@@ -76,19 +76,19 @@ pub(crate) fn note_all(base: &Base) -> bool {
 }
 
 /// Notes closes of files of one directory.
-fn note_together(base: &Base, directory: Option<InodeNumber>, nodes: &[&Node]) {
+fn note_together(base: &Base, directory: Option<InodeNumber>, vnodes: &[&Vnode]) {
     // Locked to the end, so that nobody here opens one of the files meanwhile. Whoever opens one now may wait for
     // the store, or for a file that is moved: it is not waited for, because it may wait for us.
-    let mut files: Vec<(&Node, MutexGuard<'_, Noting>)> = Vec::new();
-    for &node in nodes {
-        match node.0.noting.try_lock() {
-            Some(noting) if noting.closes_later => files.push((node, noting)),
+    let mut files: Vec<(&Vnode, MutexGuard<'_, Noting>)> = Vec::new();
+    for &vnode in vnodes {
+        match vnode.0.noting.try_lock() {
+            Some(noting) if noting.closes_later => files.push((vnode, noting)),
             // A program has opened it since.
             Some(_) => {}
-            None => base.closes.waiting.lock().files.push(node.clone()),
+            None => base.closes.waiting.lock().files.push(vnode.clone()),
         }
     }
-    let known = files.iter().map(|(node, noting)| closed(base, (&node.0, noting), directory));
+    let known = files.iter().map(|(vnode, noting)| closed(base, (&vnode.0, noting), directory));
     let known: Vec<KnownFile> = known.flatten().collect();
     let noted = match directory {
         Some(directory) if known.len() == files.len() && known.len() > 1 => {
@@ -96,19 +96,19 @@ fn note_together(base: &Base, directory: Option<InodeNumber>, nodes: &[&Node]) {
         }
         _ => Ok(false),
     };
-    for (node, noting) in &mut files {
+    for (vnode, noting) in &mut files {
         noting.closes_later = false;
-        let file = node.0.without_name.lock().file.take();
+        let file = vnode.0.without_name.lock().file.take();
         match &noted {
             Ok(true) => noting.noted = None,
             // One of them was changed, renamed or removed.
             Ok(false) | Err(Failure::Refused(_)) => {
-                note_close(base, &node.0, noting, file.as_deref());
+                note_close(base, &vnode.0, noting, file.as_deref());
             }
             Err(failure) => {
                 noting.noted = None;
                 // The next access to the file repairs this.
-                tracing::debug!("inode {}: a close is not noted: {failure}", node.0.number.0);
+                tracing::debug!("inode {}: a close is not noted: {failure}", vnode.0.number.0);
             }
         }
     }

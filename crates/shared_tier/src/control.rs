@@ -19,7 +19,7 @@ use crate::explain::Explainer;
 use crate::file_infos::FileInfos;
 use crate::inodes::Inode;
 use crate::job_places;
-use crate::lookup::FoundNode;
+use crate::lookup::FoundInode;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
 use crate::tree_walk::walk_named;
@@ -159,7 +159,7 @@ impl Controlled for SharedTier {
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
         let infos = infos(self);
         let found = infos.find(path)?;
-        let file = infos.of(path, &found).zip(found.node.attributes.location.clone());
+        let file = infos.of(path, &found).zip(found.stored.attributes.location.clone());
         let (file, place) = file.ok_or_else(|| no_file(path))?;
         let (base, executor) = (&*self.tree.base, &self.ssd.executor);
         let explainer = Explainer { base, executor, policy: self.ssd.policy() };
@@ -209,14 +209,14 @@ impl Controlled for SharedTier {
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
         let mut files = Vec::new();
-        walk_named(&self.tree.base, path, &mut |path, name, node| {
+        walk_named(&self.tree.base, path, &mut |path, name, stored| {
             if files.len() >= LISTED_MAX {
                 return Err(Error::invalid(
                     format!("there are more than {LISTED_MAX} files"),
                     "name a directory with fewer",
                 ));
             }
-            files.extend(infos(self).of(&path, &FoundNode { name: Some(name), node }));
+            files.extend(infos(self).of(&path, &FoundInode { name: Some(name), stored }));
             Ok(())
         })?;
         files.sort_by(|one, other| one.path.cmp(&other.path));

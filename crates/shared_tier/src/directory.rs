@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::base::Base;
 use crate::errors::{of_names, of_store};
-use crate::inodes::Node;
+use crate::inodes::Vnode;
 
 /// Cookies of `.` and `..`; those of the names follow.
 const DOTS: u64 = 2;
@@ -23,7 +23,7 @@ const DOTS: u64 = 2;
 #[derive(Debug)]
 pub struct Directory {
     base: Arc<Base>,
-    pub(crate) node: Node,
+    pub(crate) vnode: Vnode,
     /// The page that was read last.
     page: Mutex<Option<Arc<Page>>>,
 }
@@ -39,8 +39,8 @@ struct Page {
 }
 
 impl Directory {
-    pub(crate) fn new(base: Arc<Base>, node: Node) -> Self {
-        Self { base, node, page: Mutex::default() }
+    pub(crate) fn new(base: Arc<Base>, vnode: Vnode) -> Self {
+        Self { base, vnode, page: Mutex::default() }
     }
 
     /// The page with the names behind a cursor: the page read last, if it has them.
@@ -54,7 +54,7 @@ impl Directory {
         }
         let names = &self.base.names;
         let (names, is_last) =
-            names.list(self.node.0.number, after, PAGE_ENTRIES_MAX).map_err(of_names)?;
+            names.list(self.vnode.0.number, after, PAGE_ENTRIES_MAX).map_err(of_names)?;
         let next = AtomicUsize::new(0);
         let page = Arc::new(Page { after, names, is_last, next });
         *known = Some(Arc::clone(&page));
@@ -97,7 +97,7 @@ fn kind(listed: &Listed) -> u8 {
 
 impl OpenDirectory for Directory {
     fn read(&self, offset: u64, take: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        let number = self.node.0.number;
+        let number = self.vnode.0.number;
         if offset == 0 {
             // From the start, the program wants to see the directory as it is now.
             *self.page.lock() = None;

@@ -38,7 +38,7 @@ impl DirectoryPaths {
             if steps.len() >= DEPTH_MAX {
                 return self.store.steps(directory.0);
             }
-            let Some(name) = self.table.find(at).and_then(|node| node.0.name()) else {
+            let Some(name) = self.table.find(at).and_then(|vnode| vnode.0.name()) else {
                 let mut above = self.store.steps(at.0)?;
                 above.extend(steps.into_iter().rev());
                 return Ok(above);
@@ -55,7 +55,7 @@ impl DirectoryPaths {
         let (mut names, mut at): (Vec<Name>, _) = (Vec::new(), inode.name());
         while let Some(name) = at.filter(|_| names.len() < DEPTH_MAX) {
             names.push(name.name);
-            at = self.table.find(name.directory).and_then(|node| node.0.name());
+            at = self.table.find(name.directory).and_then(|vnode| vnode.0.name());
         }
         names.iter().rev().map(|name| PathBuf::from(os(name))).collect()
     }

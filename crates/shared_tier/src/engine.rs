@@ -15,7 +15,7 @@ use crate::SharedTier;
 use crate::directory::Directory;
 use crate::entry_names::entry_name_of_program;
 use crate::files::Handle;
-use crate::inodes::Node;
+use crate::inodes::Vnode;
 use crate::stat_conversion::stat;
 use crate::tree::SharedTree;
 
@@ -33,32 +33,37 @@ fn is_same_directory(one: &Stat, other: &Stat) -> bool {
 }
 
 impl Engine for SharedTier {
-    type Node = Node;
+    type Vnode = Vnode;
     type Handle = Handle;
     type Tree = SharedTree;
 
-    fn below<'a>(&'a self, node: &'a Node) -> (&'a SharedTree, Cow<'a, Node>) {
-        (&self.tree, Cow::Borrowed(node))
+    fn below<'a>(&'a self, vnode: &'a Vnode) -> (&'a SharedTree, Cow<'a, Vnode>) {
+        (&self.tree, Cow::Borrowed(vnode))
     }
 
-    fn root(&self) -> Node {
+    fn root(&self) -> Vnode {
         self.tree.base.table.intern(ROOT, true, None)
     }
 
-    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+    fn lookup(&self, parent: &Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
         self.tree.lookup.lookup(&parent.0, name)
     }
 
-    fn lookup_listed(&self, dir: &Directory, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+    fn lookup_listed(
+        &self,
+        dir: &Directory,
+        parent: &Vnode,
+        name: &OsStr,
+    ) -> Result<(Vnode, Stat)> {
         self.tree.lookup.lookup_listed(dir, &parent.0, name)
     }
 
-    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
-        self.tree.lookup.stat(&node.0)
+    fn stat(&self, vnode: &Vnode, _handle: Option<&Handle>) -> Result<Stat> {
+        self.tree.lookup.stat(&vnode.0)
     }
 
-    fn holds_directory(&self, node: &Node, returned: &Stat) -> bool {
-        let leased = self.tree.base.names.attributes().leased_directory(node.0.number);
+    fn holds_directory(&self, vnode: &Vnode, returned: &Stat) -> bool {
+        let leased = self.tree.base.names.attributes().leased_directory(vnode.0.number);
         leased.is_some_and(|(found, left)| {
             left >= HELD_MIN && is_same_directory(&stat(&found), returned)
         })
@@ -66,48 +71,48 @@ impl Engine for SharedTier {
 
     fn set_attr(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         handle: Option<&Handle>,
         change: &SetAttr,
         _caller: Caller,
     ) -> Result<Stat> {
-        self.tree.attributes.set(node, handle, change)
+        self.tree.attributes.set(vnode, handle, change)
     }
 
     fn make(
         &self,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         what: Make<'_>,
         by: Maker,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         self.tree.names.make(parent, name, what, by)
     }
 
     fn create(
         &self,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, Handle)> {
+    ) -> Result<(Vnode, Stat, Handle)> {
         let name = entry_name_of_program(parent.0.number, name)?;
         self.files.create((parent, name), (mode, flags), by)
     }
 
-    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
-        self.tree.names.link(node, parent, name)
+    fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
+        self.tree.names.link(vnode, parent, name)
     }
 
-    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         self.tree.names.unlink(parent, name)
     }
 
-    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
         self.tree.names.rename(from, to, flags)
     }
 
-    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        Arc::clone(&self.files).open(node, flags, caller.pid)
+    fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {
+        Arc::clone(&self.files).open(vnode, flags, caller.pid)
     }
 
     /// Never: other nodes change the files without telling us.
@@ -166,10 +171,10 @@ impl Engine for SharedTier {
         handle.seek(offset, what)
     }
 
-    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
             return Ok(self.socket().into_os_string().into_encoded_bytes());
         }
-        self.tree.get_xattr(node, name)
+        self.tree.get_xattr(vnode, name)
     }
 }

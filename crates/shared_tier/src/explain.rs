@@ -6,7 +6,7 @@ use halocline_cluster::names::attributes::{Attributes, Location, Open};
 use halocline_os::counted::counted;
 
 use crate::base::Base;
-use crate::lookup::FoundNode;
+use crate::lookup::FoundInode;
 use crate::places::SSD;
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::planner::Paths;
@@ -41,10 +41,10 @@ impl Explainer<'_> {
     pub(crate) fn explain(
         &self,
         file: FileInfo,
-        found: &FoundNode,
+        found: &FoundInode,
         place: &Location,
     ) -> FileExplanation {
-        let (number, of) = (found.node.inode, &found.node.attributes);
+        let (number, of) = (found.stored.inode, &found.stored.attributes);
         let side = match &place.node {
             _ if self.executor.is_on(place, SSD) => Holder::Own,
             Some(node) if place.tier == SSD => Holder::Other(node),
@@ -71,16 +71,16 @@ impl Explainer<'_> {
     }
 
     /// The known facts about a file.
-    fn facts(&self, file: FileInfo, found: &FoundNode, side: Holder<'_>) -> FileExplanation {
-        let number = found.node.inode.0;
+    fn facts(&self, file: FileInfo, found: &FoundInode, side: Holder<'_>) -> FileExplanation {
+        let number = found.stored.inode.0;
         let executor = self.executor;
         let history = &executor.history;
         let (opened, stayed) = (history.of(number), history.last_not_moved(number));
         let rank = if side == Holder::Own { self.rank(number) } else { None };
-        let inode = self.base.table.find(found.node.inode);
-        let (handles, is_passed) = inode.map_or((0, false), |node| {
-            let handles = node.0.noting.lock().handles as u64;
-            (handles, node.0.is_served_by_kernel())
+        let inode = self.base.table.find(found.stored.inode);
+        let (handles, is_passed) = inode.map_or((0, false), |vnode| {
+            let handles = vnode.0.noting.lock().handles as u64;
+            (handles, vnode.0.is_served_by_kernel())
         });
         let room = executor.room_for(0).map_or(0, |room| room.free);
         FileExplanation {
@@ -95,9 +95,9 @@ impl Explainer<'_> {
             handles,
             // The kernel serves all handles of a file or none.
             passed_handles: if is_passed { handles } else { 0 },
-            hard_links: found.node.links.into(),
+            hard_links: found.stored.links.into(),
             // All its names lead to one place.
-            known_names: found.node.links.into(),
+            known_names: found.stored.links.into(),
             too_large: executor.room_for(file.size_bytes).is_none(),
             stayed_ms: stayed.as_ref().map(|(when, _)| *when),
             stayed: stayed.map(|(_, why)| why.to_string()),

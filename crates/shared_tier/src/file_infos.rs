@@ -8,7 +8,7 @@ use halocline_cluster::names::attributes::Kind;
 use halocline_os::error::Result;
 
 use crate::base::Base;
-use crate::lookup::{FoundNode, Lookup};
+use crate::lookup::{FoundInode, Lookup};
 use crate::ssd::executor::Executor;
 
 /// Says where files are. Read-only.
@@ -21,18 +21,18 @@ pub(crate) struct FileInfos<'a> {
 
 impl FileInfos<'_> {
     /// What is at a path below the root.
-    pub(crate) fn find(self, path: &Path) -> Result<FoundNode> {
+    pub(crate) fn find(self, path: &Path) -> Result<FoundInode> {
         let at = self.base.at(path);
-        let (name, node) = at.map_err(|error| not_found(path, &error))?;
-        Ok(FoundNode { name, node })
+        let (name, stored) = at.map_err(|error| not_found(path, &error))?;
+        Ok(FoundInode { name, stored })
     }
 
     /// Says where the file found at a path is; `None` if it is no file.
-    pub(crate) fn of(self, path: &Path, found: &FoundNode) -> Option<FileInfo> {
-        let of = &found.node.attributes;
+    pub(crate) fn of(self, path: &Path, found: &FoundInode) -> Option<FileInfo> {
+        let of = &found.stored.attributes;
         let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;
-        let inode = self.base.table.intern(found.node.inode, false, found.name.clone());
-        let shown = self.lookup.shown(&inode.0, &found.node);
+        let inode = self.base.table.intern(found.stored.inode, false, found.name.clone());
+        let shown = self.lookup.shown(&inode.0, &found.stored);
         let rules = &self.executor.planner.rules;
         let tier_name = match &place.node {
             Some(node) => format!("ssd of {node}"),

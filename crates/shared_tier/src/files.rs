@@ -26,7 +26,7 @@ use crate::acl::inherit;
 use crate::base::Base;
 use crate::closes::{keep, note_close};
 use crate::errors::of_names;
-use crate::inodes::{Inode, Node, Noting};
+use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::ssd::OwnSsd;
@@ -63,15 +63,15 @@ impl Files {
     ///
     /// # Errors
     /// If its bytes are not reached, or the store does not answer.
-    pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32, by: u32) -> Result<Handle> {
+    pub(crate) fn open(self: &Arc<Self>, vnode: &Vnode, flags: i32, by: u32) -> Result<Handle> {
         self.base.sessions.check()?;
         // Without a lock, because it reads the process's data from `/proc`.
-        let ahead = node.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
-        let mut noting = node.0.noting.lock();
+        let ahead = vnode.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
+        let mut noting = vnode.0.noting.lock();
         let lapses = self.base.sessions.lapses();
-        let (file, why_ours) = self.open_noted(&node.0, &mut noting, (flags, lapses), ahead)?;
+        let (file, why_ours) = self.open_noted(&vnode.0, &mut noting, (flags, lapses), ahead)?;
         let opened = (Arc::new(file), why_ours);
-        let handle = self.handle(node, &mut noting, opened, (flags, lapses));
+        let handle = self.handle(vnode, &mut noting, opened, (flags, lapses));
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
             // The handle may be read-only.
@@ -86,7 +86,7 @@ impl Files {
 
     fn handle(
         self: &Arc<Self>,
-        node: &Node,
+        vnode: &Vnode,
         noting: &mut Noting,
         (file, why_ours): (Arc<File>, WhyOurs),
         (flags, lapses): (i32, u64),
@@ -94,14 +94,14 @@ impl Files {
         noting.handles += 1;
         (noting.kept, noting.closes_later) = (None, false);
         // Keep the latest file: those opened before a lapse of the lease may be of a copy that was moved away.
-        let mut without_name = node.0.without_name.lock();
+        let mut without_name = vnode.0.without_name.lock();
         without_name.file = Some(Arc::clone(&file));
         let last = without_name.last.as_ref();
         let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
         drop(without_name);
         let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        let (node, is_passed) = (node.clone(), AtomicBool::new(false));
-        Handle { node, file, syncs, lapses, tier, why_ours, is_passed, files: Arc::clone(self) }
+        let (vnode, is_passed) = (vnode.clone(), AtomicBool::new(false));
+        Handle { vnode, file, syncs, lapses, tier, why_ours, is_passed, files: Arc::clone(self) }
     }
 
     /// Notes that this node has the file open, and opens it.
@@ -125,18 +125,19 @@ impl Files {
             if let Some(ahead) = used.take() {
                 let may_move = noting.handles == 0 && flags & libc::O_TRUNC == 0;
                 let how = (writes(flags), may_move);
-                if self.ssd.before_open(&name, &found.node, how, ahead) {
+                if self.ssd.before_open(&name, &found.stored, how, ahead) {
                     continue;
                 }
             }
-            let for_kernel = self.why_ours(&found.node.attributes, noting, flags).is_none();
+            let for_kernel = self.why_ours(&found.stored.attributes, noting, flags).is_none();
             let is_noted =
                 noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)))
                     && (noting.by_kernel || !for_kernel);
             let attributes = if is_noted {
-                found.node.attributes
+                found.stored.attributes
             } else {
-                let noted = self.note_open((&name, inode.number), &found.node, (flags, for_kernel));
+                let noted =
+                    self.note_open((&name, inode.number), &found.stored, (flags, for_kernel));
                 match noted {
                     // It was renamed meanwhile.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
@@ -174,9 +175,9 @@ impl Files {
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
-        known: &namespace::Node,
+        known: &namespace::StoredInode,
         (flags, for_kernel): (i32, bool),
-    ) -> std::result::Result<namespace::Node, Failure> {
+    ) -> std::result::Result<namespace::StoredInode, Failure> {
         let own = self.base.sessions.own();
         let note = |attributes: &mut Attributes| {
             attributes.note_open(own, writes(flags));
@@ -212,18 +213,18 @@ impl Files {
     /// As [`open`](Self::open); `EEXIST`, `ENOSPC`.
     pub(crate) fn create(
         self: &Arc<Self>,
-        (parent, name): (&Node, EntryName),
+        (parent, name): (&Vnode, EntryName),
         (mode, flags): (u32, i32),
         by: Maker,
-    ) -> Result<(Node, Stat, Handle)> {
+    ) -> Result<(Vnode, Stat, Handle)> {
         self.base.sessions.check()?;
         for _ in 0..TRIES {
             match self.make(parent, &name, (mode, Some(flags)), by) {
                 Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {}
                 done => {
-                    let (node, stat, handle) = done?;
+                    let (vnode, stat, handle) = done?;
                     let handle = handle.expect("a file that was made to be opened is open");
-                    return Ok((node, stat, handle));
+                    return Ok((vnode, stat, handle));
                 }
             }
             let found = match self.base.names.lookup(&name) {
@@ -236,13 +237,13 @@ impl Files {
                 Kind::File => {}
                 _ => return Err(Errno::NXIO.into()),
             }
-            let (node, _) = self.lookup.seen(&name, found);
-            match self.open(&node, flags, by.caller.pid) {
+            let (vnode, _) = self.lookup.seen(&name, found);
+            match self.open(&vnode, flags, by.caller.pid) {
                 // It was removed meanwhile.
                 Err(error) if error.errno() == libc::ESTALE => {}
                 opened => {
                     let opened = opened?;
-                    return Ok((node.clone(), self.lookup.stat(&node.0)?, opened));
+                    return Ok((vnode.clone(), self.lookup.stat(&vnode.0)?, opened));
                 }
             }
         }
@@ -255,11 +256,11 @@ impl Files {
     /// As [`create`](Self::create).
     pub(crate) fn make(
         self: &Arc<Self>,
-        parent: &Node,
+        parent: &Vnode,
         name: &EntryName,
         (mode, flags): (u32, Option<i32>),
         by: Maker,
-    ) -> Result<(Node, Stat, Option<Handle>)> {
+    ) -> Result<(Vnode, Stat, Option<Handle>)> {
         let base = &self.base;
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
         let caller = (by.caller.uid, by.caller.gid);
@@ -289,23 +290,23 @@ impl Files {
                 let _logged = self.remove_data(&place, number.0);
             }
         })?;
-        let node = base.table.intern(number, false, Some(name.clone()));
+        let vnode = base.table.intern(number, false, Some(name.clone()));
         self.ssd.created((name, number), &place, by.caller.pid, flags.is_some());
         let Some(flags) = flags else {
-            let stat = self.lookup.shown(&node.0, &named);
-            return Ok((node, stat, None));
+            let stat = self.lookup.shown(&vnode.0, &named);
+            return Ok((vnode, stat, None));
         };
         if flags & libc::O_APPEND != 0 {
             fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::APPEND)?;
         }
-        let mut noting = node.0.noting.lock();
+        let mut noting = vnode.0.noting.lock();
         noting.noted = Some((writes(flags), lapses));
-        node.0.without_name.lock().last = Some(attributes);
+        vnode.0.without_name.lock().last = Some(attributes);
         let opened = (Arc::new(File::from(fd)), Some("new"));
-        let handle = self.handle(&node, &mut noting, opened, (flags, lapses));
+        let handle = self.handle(&vnode, &mut noting, opened, (flags, lapses));
         drop(noting);
-        let stat = self.lookup.shown(&node.0, &named);
-        Ok((node, stat, Some(handle)))
+        let stat = self.lookup.shown(&vnode.0, &named);
+        Ok((vnode, stat, Some(handle)))
     }
 
     /// Sets a new file's inherited ACL on the file with the bytes, too.
@@ -335,7 +336,7 @@ impl Files {
 
     /// The last handle of this node was closed.
     fn close(self: &Arc<Self>, handle: &Handle) {
-        let inode = &handle.node.0;
+        let inode = &handle.vnode.0;
         let mut noting = inode.noting.lock();
         noting.handles -= 1;
         if noting.handles == 0 {
@@ -344,11 +345,11 @@ impl Files {
         if noting.handles == 0 && noting.is_passed {
             noting.kept.clone_from(&inode.without_name.lock().file);
             if !self.end_unless_used(inode, &mut noting) {
-                self.base.passthrough.watch(self, handle.node.clone());
+                self.base.passthrough.watch(self, handle.vnode.clone());
             }
         } else if noting.handles == 0 {
             let is_noted = noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses);
-            if is_noted && !noting.by_kernel && keep(&self.base, &handle.node) {
+            if is_noted && !noting.by_kernel && keep(&self.base, &handle.vnode) {
                 noting.closes_later = true;
                 return;
             }

@@ -19,7 +19,7 @@ const NAMES_MAX: usize = 16;
 
 /// Something that a program refers to.
 #[derive(Debug, Clone)]
-pub struct Node(pub(crate) Arc<Inode>);
+pub struct Vnode(pub(crate) Arc<Inode>);
 
 /// An inode that is in use on this node.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Table {
         number: InodeNumber,
         is_directory: bool,
         name: Option<EntryName>,
-    ) -> Node {
+    ) -> Vnode {
         let mut inodes = self.inodes.lock();
         let live = inodes.get(&number.0).and_then(Weak::upgrade);
         let inode = live.unwrap_or_else(|| {
@@ -98,12 +98,12 @@ impl Table {
         if let Some(name) = name.filter(|_| number != ROOT) {
             inode.add_name(name);
         }
-        Node(inode)
+        Vnode(inode)
     }
 
     /// The inode of a number, if it is in use.
-    pub(crate) fn find(&self, number: InodeNumber) -> Option<Node> {
-        self.inodes.lock().get(&number.0).and_then(Weak::upgrade).map(Node)
+    pub(crate) fn find(&self, number: InodeNumber) -> Option<Vnode> {
+        self.inodes.lock().get(&number.0).and_then(Weak::upgrade).map(Vnode)
     }
 }
 

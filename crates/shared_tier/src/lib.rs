@@ -78,7 +78,7 @@ use halocline_os::locked_file::LockedFile;
 pub use directory::Directory;
 pub use entry_names::REGISTRY;
 pub use files::Handle;
-pub use inodes::Node;
+pub use inodes::Vnode;
 pub use joining::{Joining, is_shared};
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;

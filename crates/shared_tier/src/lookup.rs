@@ -20,7 +20,7 @@ use crate::base::Base;
 use crate::directory::Directory;
 use crate::entry_names::entry_name;
 use crate::errors::of_names;
-use crate::inodes::{Inode, Node};
+use crate::inodes::{Inode, Vnode};
 use crate::places::own_xattrs;
 use crate::stat_conversion::{overlay, stat, take_over};
 
@@ -38,9 +38,9 @@ pub(crate) struct Lookup {
 
 /// An inode as the store has it: a name that leads to it, and its attributes. A directory's name is not verified.
 #[derive(Debug)]
-pub(crate) struct FoundNode {
+pub(crate) struct FoundInode {
     pub(crate) name: Option<EntryName>,
-    pub(crate) node: namespace::Node,
+    pub(crate) stored: namespace::StoredInode,
 }
 
 /// The names that are listed with a file's bytes.
@@ -55,8 +55,8 @@ fn stat_without_name(inode: &Inode) -> Result<Stat> {
     let (Some(file), Some(last)) = (&without_name.file, &without_name.last) else {
         return Err(Errno::STALE.into());
     };
-    let node = namespace::Node { inode: inode.number, attributes: last.clone(), links: 0 };
-    let mut shown = stat(&node);
+    let stored = namespace::StoredInode { inode: inode.number, attributes: last.clone(), links: 0 };
+    let mut shown = stat(&stored);
     overlay(&mut shown, &stat_descriptor(file)?);
     Ok(shown)
 }
@@ -70,7 +70,7 @@ impl Lookup {
     ///
     /// # Errors
     /// `ENOENT`.
-    pub(crate) fn lookup(&self, parent: &Inode, name: &OsStr) -> Result<(Node, Stat)> {
+    pub(crate) fn lookup(&self, parent: &Inode, name: &OsStr) -> Result<(Vnode, Stat)> {
         let name = entry_name(parent.number, name);
         let found = self.base.names.lookup(&name).map_err(of_names)?;
         Ok(self.seen(&name, found))
@@ -85,10 +85,10 @@ impl Lookup {
         directory: &Directory,
         parent: &Inode,
         name: &OsStr,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         match directory.listed(name) {
             Some(Listed { inode, attributes: Some(attributes), .. }) => {
-                let found = namespace::Node { inode, attributes, links: 1 };
+                let found = namespace::StoredInode { inode, attributes, links: 1 };
                 Ok(self.seen(&entry_name(parent.number, name), found))
             }
             _ => self.lookup(parent, name),
@@ -96,23 +96,23 @@ impl Lookup {
     }
 
     /// Remembers what a name led to just now.
-    pub(crate) fn seen(&self, name: &EntryName, found: namespace::Node) -> (Node, Stat) {
+    pub(crate) fn seen(&self, name: &EntryName, found: namespace::StoredInode) -> (Vnode, Stat) {
         let is_directory = found.attributes.kind == Kind::Directory;
-        let node = self.base.table.intern(found.inode, is_directory, Some(name.clone()));
-        let found = mended(&self.base, &node.0, name, found);
-        let stat = self.shown(&node.0, &found);
-        (node, stat)
+        let vnode = self.base.table.intern(found.inode, is_directory, Some(name.clone()));
+        let found = mended(&self.base, &vnode.0, name, found);
+        let stat = self.shown(&vnode.0, &found);
+        (vnode, stat)
     }
 
     /// What an inode is now; `None` if no name is known that leads to it.
     ///
     /// # Errors
     /// If the store does not answer.
-    pub(crate) fn find(&self, inode: &Inode) -> Result<Option<FoundNode>> {
+    pub(crate) fn find(&self, inode: &Inode) -> Result<Option<FoundInode>> {
         if inode.is_directory {
             return match self.base.names.directory(inode.number) {
                 Err(Failure::Refused(Errno::NOENT)) => Ok(None),
-                found => Ok(Some(FoundNode { name: None, node: found.map_err(of_names)? })),
+                found => Ok(Some(FoundInode { name: None, stored: found.map_err(of_names)? })),
             };
         }
         match self.find_by_known_names(inode)? {
@@ -122,14 +122,14 @@ impl Lookup {
     }
 
     /// Finds a file that is open here after another node renamed it: that node lists the new name with the bytes.
-    fn find_by_told_names(&self, inode: &Inode) -> Result<Option<FoundNode>> {
+    fn find_by_told_names(&self, inode: &Inode) -> Result<Option<FoundInode>> {
         let Some(file) = inode.without_name.lock().file.clone() else { return Ok(None) };
         for _ in 0..TOLD_WAITS {
             for name in told_names(&file) {
                 match self.base.names.lookup(&name) {
-                    Ok(node) if node.inode == inode.number => {
+                    Ok(stored) if stored.inode == inode.number => {
                         inode.add_name(name.clone());
-                        return Ok(Some(FoundNode { name: Some(name), node }));
+                        return Ok(Some(FoundInode { name: Some(name), stored }));
                     }
                     Ok(_) | Err(Failure::Refused(_)) => {}
                     Err(failure) => return Err(of_names(failure)),
@@ -144,13 +144,13 @@ impl Lookup {
         Ok(None)
     }
 
-    fn find_by_known_names(&self, inode: &Inode) -> Result<Option<FoundNode>> {
+    fn find_by_known_names(&self, inode: &Inode) -> Result<Option<FoundInode>> {
         for _ in 0..RENAME_WAITS {
             let is_renamed = inode.renames.load(Ordering::SeqCst) > 0;
             for name in inode.names() {
                 match self.base.names.lookup(&name) {
-                    Ok(node) if node.inode == inode.number => {
-                        return Ok(Some(FoundNode { name: Some(name), node }));
+                    Ok(stored) if stored.inode == inode.number => {
+                        return Ok(Some(FoundInode { name: Some(name), stored }));
                     }
                     Ok(_) | Err(Failure::Refused(Errno::NOENT | Errno::NOTDIR)) => {
                         inode.remove_name(&name);
@@ -170,9 +170,9 @@ impl Lookup {
     ///
     /// # Errors
     /// `ESTALE` if there is none.
-    pub(crate) fn find_named(&self, inode: &Inode) -> Result<(EntryName, namespace::Node)> {
+    pub(crate) fn find_named(&self, inode: &Inode) -> Result<(EntryName, namespace::StoredInode)> {
         match self.find(inode)? {
-            Some(FoundNode { name: Some(name), node }) => Ok((name, node)),
+            Some(FoundInode { name: Some(name), stored }) => Ok((name, stored)),
             _ => Err(Errno::STALE.into()),
         }
     }
@@ -183,18 +183,18 @@ impl Lookup {
     /// `ESTALE` if its present name is not known and it is not open here.
     pub(crate) fn stat(&self, inode: &Inode) -> Result<Stat> {
         if let Some(found) = self.find(inode)? {
-            let node = match &found.name {
-                Some(name) => mended(&self.base, inode, name, found.node),
-                None => found.node,
+            let stored = match &found.name {
+                Some(name) => mended(&self.base, inode, name, found.stored),
+                None => found.stored,
             };
-            return Ok(self.shown(inode, &node));
+            return Ok(self.shown(inode, &stored));
         }
         stat_without_name(inode)
     }
 
     /// Attributes as programs see them. While some node has a file open for writing, its size and times come from the
     /// file with the bytes; if that is not reached, the last known ones are shown.
-    pub(crate) fn shown(&self, inode: &Inode, found: &namespace::Node) -> Stat {
+    pub(crate) fn shown(&self, inode: &Inode, found: &namespace::StoredInode) -> Stat {
         let mut shown = stat(found);
         let of = &found.attributes;
         if of.kind == Kind::File && of.is_written() {
@@ -219,8 +219,8 @@ pub(crate) fn mended(
     base: &Base,
     inode: &Inode,
     name: &EntryName,
-    found: namespace::Node,
-) -> namespace::Node {
+    found: namespace::StoredInode,
+) -> namespace::StoredInode {
     if found.attributes.opens.is_empty() {
         return found;
     }
@@ -262,7 +262,7 @@ pub(crate) fn mended(
 }
 
 /// Whether a file lies on this node's SSD and nobody has it open or mapped there.
-fn is_unused_here(base: &Base, inode: &Inode, found: &namespace::Node) -> bool {
+fn is_unused_here(base: &Base, inode: &Inode, found: &namespace::StoredInode) -> bool {
     let Some(place) = &found.attributes.location else { return true };
     if place.node.as_deref() != Some(base.places.node()) {
         return false;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 use halocline_cluster::names::attributes::{Location, Open};
-use halocline_cluster::names::namespace::Node;
+use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
@@ -364,27 +364,27 @@ impl MoveCommands<'_> {
     /// A session that is over may have left a note that its kernel serves the file. If the file is on this node's
     /// SSD, only this node can tell whether it still does.
     fn mend(&self, file: &SelectedFile) {
-        let node = self.base.table.intern(file.inode, false, Some(file.name.clone()));
+        let vnode = self.base.table.intern(file.inode, false, Some(file.name.clone()));
         if let Ok(found) = self.base.names.lookup(&file.name)
             && found.inode == file.inode
         {
-            drop(mended(self.base, &node.0, &file.name, found));
+            drop(mended(self.base, &vnode.0, &file.name, found));
         }
     }
 
     /// The files that a path or a glob names.
     fn named(&self, path: &Path, files: &mut Vec<SelectedFile>) -> Result<()> {
-        walk_named(self.base, path, &mut |path, name, node| self.keep(path, name, &node, files))
+        walk_named(self.base, path, &mut |path, name, stored| self.keep(path, name, &stored, files))
     }
 
     fn keep(
         &self,
         path: PathBuf,
         name: EntryName,
-        node: &Node,
+        stored: &StoredInode,
         files: &mut Vec<SelectedFile>,
     ) -> Result<()> {
-        let Some(place) = &node.attributes.location else { return Ok(()) };
+        let Some(place) = &stored.attributes.location else { return Ok(()) };
         if files.len() >= FILES_MAX {
             return Err(Error::invalid(
                 format!("there are more than {FILES_MAX} files"),
@@ -392,16 +392,24 @@ impl MoveCommands<'_> {
             ));
         }
         let is_there = self.executor.is_on(place, self.tier);
-        let mut size = node.attributes.size;
-        if node.attributes.is_written() {
+        let mut size = stored.attributes.size;
+        if stored.attributes.is_written() {
             // The store still has the size from before the open; if the bytes are not reached, that size stands.
-            let found = self.base.places.stat(place, node.inode.0);
+            let found = self.base.places.stat(place, stored.inode.0);
             size = found.map_or(size, |found| found.raw.st_size.unsigned_abs());
         }
         let place = place.clone();
         let is_over = |open: &Open| self.base.sessions.is_over(open.session);
-        let is_open = node.attributes.many_opens || !node.attributes.opens.iter().all(is_over);
-        files.push(SelectedFile { path, name, inode: node.inode, size, place, is_there, is_open });
+        let is_open = stored.attributes.many_opens || !stored.attributes.opens.iter().all(is_over);
+        files.push(SelectedFile {
+            path,
+            name,
+            inode: stored.inode,
+            size,
+            place,
+            is_there,
+            is_open,
+        });
         Ok(())
     }
 }

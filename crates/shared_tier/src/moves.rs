@@ -111,7 +111,7 @@ impl Migrator<'_> {
             Ok(())
         });
         match announced {
-            Ok(node) => Ok(Some(node.attributes)),
+            Ok(stored) => Ok(Some(stored.attributes)),
             Err(Failure::Refused(Errno::BUSY | Errno::NOENT | Errno::STALE)) => Ok(None),
             Err(failure) => Err(of_names(failure)),
         }
@@ -119,8 +119,8 @@ impl Migrator<'_> {
 
     fn why_not(&self, name: &EntryName, inode: InodeNumber, tier: u8) -> Result<Moved> {
         match self.names.lookup(name) {
-            Ok(node) if node.inode == inode && node.attributes.kind == Kind::File => {
-                let place = node.attributes.location.as_ref();
+            Ok(stored) if stored.inode == inode && stored.attributes.kind == Kind::File => {
+                let place = stored.attributes.location.as_ref();
                 let is_there = place.is_some_and(|place| self.is_on(place, tier));
                 Ok(if is_there { Moved::Already } else { Moved::Busy })
             }

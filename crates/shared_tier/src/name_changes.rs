@@ -17,8 +17,8 @@ use crate::disk_names::DiskNames;
 use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
-use crate::inodes::{Inode, Node};
-use crate::lookup::{FoundNode, Lookup};
+use crate::inodes::{Inode, Vnode};
+use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
 
@@ -51,17 +51,17 @@ impl NameChanges {
     /// `EEXIST`, and what the disks refuse.
     pub(crate) fn make(
         &self,
-        parent: &Node,
+        parent: &Vnode,
         name: &OsStr,
         what: Make<'_>,
         by: Maker,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         let name = entry_name_of_program(parent.0.number, name)?;
         let kind = match what {
             Make::Directory(mode) => return self.make_directory(parent, &name, mode, by),
             Make::Special(mode, _) if matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) => {
-                let (node, stat, _) = self.files.make(parent, &name, (mode, None), by)?;
-                return Ok((node, stat));
+                let (vnode, stat, _) = self.files.make(parent, &name, (mode, None), by)?;
+                return Ok((vnode, stat));
             }
             Make::Symlink(_) => Kind::Symlink,
             Make::Special(mode, _) => match mode & libc::S_IFMT {
@@ -98,11 +98,11 @@ impl NameChanges {
 
     fn make_directory(
         &self,
-        parent: &Node,
+        parent: &Vnode,
         name: &EntryName,
         mode: u32,
         by: Maker,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         let base = &self.base;
         let above = base.names.directory(parent.0.number).map_err(of_names)?;
         let caller = (by.caller.uid, by.caller.gid);
@@ -134,12 +134,12 @@ impl NameChanges {
     ///
     /// # Errors
     /// `EEXIST`, `EMLINK`; `ESTALE` if the file's present name is not known.
-    pub(crate) fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+    pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
-        let (from, _) = self.lookup.find_named(&node.0)?;
+        let (from, _) = self.lookup.find_named(&vnode.0)?;
         self.base.names.link(&from, &to).map_err(of_names)?;
         let now_ns = self.base.now_ns();
-        let linked = self.base.names.attributes().update_of((&to, node.0.number), |attributes| {
+        let linked = self.base.names.attributes().update_of((&to, vnode.0.number), |attributes| {
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
         });
@@ -148,7 +148,7 @@ impl NameChanges {
             self.base.names.unlink(&to).map_err(of_names)?;
         }
         let linked = linked.map_err(of_names)?;
-        node.0.add_name(to.clone());
+        vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => {
                 self.tell_names(linked.inode, place_of(&linked.attributes), (&[&from, &to], &[]))
@@ -156,7 +156,7 @@ impl NameChanges {
             _ => self.disk().made(&to, linked.inode, &linked.attributes),
         };
         follow("link", &to, followed)?;
-        Ok(self.lookup.shown(&node.0, &linked))
+        Ok(self.lookup.shown(&vnode.0, &linked))
     }
 
     /// Records with a file's bytes whether these names lead to it in the store. Repeats this until both agree,
@@ -218,7 +218,7 @@ impl NameChanges {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
-    pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         let name = entry_name_of_program(parent.0.number, name)?;
         let (entry, left) = self.base.names.unlink_told(&name).map_err(of_names)?;
         match left {
@@ -228,7 +228,12 @@ impl NameChanges {
     }
 
     /// Something has lost a name: its last one, or one of several.
-    fn lost_a_name(&self, name: &EntryName, was: &Entry, left: &namespace::Node) -> Result<()> {
+    fn lost_a_name(
+        &self,
+        name: &EntryName,
+        was: &Entry,
+        left: &namespace::StoredInode,
+    ) -> Result<()> {
         if left.links == 0 {
             return self.remove(name, left);
         }
@@ -248,9 +253,9 @@ impl NameChanges {
 
     /// Something lost or changed one of its names: updates its ctime, if this node knows another name of it.
     fn note_change(&self, number: InodeNumber) -> Result<()> {
-        let Some(node) = self.base.table.find(number) else { return Ok(()) };
+        let Some(vnode) = self.base.table.find(number) else { return Ok(()) };
         let change = renames::changed_at(self.base.now_ns());
-        let Some(FoundNode { name, .. }) = self.lookup.find(&node.0)? else { return Ok(()) };
+        let Some(FoundInode { name, .. }) = self.lookup.find(&vnode.0)? else { return Ok(()) };
         let attributes = self.base.names.attributes();
         let changed = match name {
             None => attributes.update_directory(number, change),
@@ -264,12 +269,12 @@ impl NameChanges {
     }
 
     /// Removes from the disks what lost its last name. Programs of this node that have it open can still use it.
-    fn remove(&self, name: &EntryName, gone: &namespace::Node) -> Result<()> {
+    fn remove(&self, name: &EntryName, gone: &namespace::StoredInode) -> Result<()> {
         match gone.attributes.kind {
             Kind::Directory => Ok(()),
             Kind::File => {
-                if let Some(node) = self.base.table.find(gone.inode) {
-                    node.0.without_name.lock().last = Some(gone.attributes.clone());
+                if let Some(vnode) = self.base.table.find(gone.inode) {
+                    vnode.0.without_name.lock().last = Some(gone.attributes.clone());
                 }
                 let place = gone.attributes.location.as_ref();
                 let removed = place.map(|place| self.files.remove_data(place, gone.inode.0));
@@ -304,8 +309,8 @@ impl NameChanges {
     /// As `renameat2(2)`.
     pub(crate) fn rename(
         &self,
-        from: (&Node, &OsStr),
-        to: (&Node, &OsStr),
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
         flags: u32,
     ) -> Result<()> {
         let from = entry_name_of_program(from.0.0.number, from.1)?;
@@ -345,7 +350,7 @@ impl NameChanges {
     fn follow_on_disks(
         &self,
         renamed: &Renamed,
-        (old, other): (&Option<namespace::Node>, &Option<namespace::Node>),
+        (old, other): (&Option<namespace::StoredInode>, &Option<namespace::StoredInode>),
         (from, to): (&EntryName, &EntryName),
         (flags, mut begun): (Flags, Vec<RenameNotes>),
     ) -> Result<()> {
@@ -394,9 +399,9 @@ impl NameChanges {
     fn was_replaced(
         &self,
         (from, to): (&EntryName, &EntryName),
-        (was, left): (&Entry, &namespace::Node),
-        (old, moved): (&Option<namespace::Node>, &Option<Entry>),
-    ) -> Result<Option<namespace::Node>> {
+        (was, left): (&Entry, &namespace::StoredInode),
+        (old, moved): (&Option<namespace::StoredInode>, &Option<Entry>),
+    ) -> Result<Option<namespace::StoredInode>> {
         match renames::replaces(old.as_ref(), moved.as_ref(), left) {
             Replaces::OtherByOther => {
                 follow("rename", to, self.disk().lost_beside(to, left.inode))?;

@@ -24,7 +24,7 @@ use halocline_os::clock::Clock;
 use halocline_os::kernel_passthrough;
 use parking_lot::Mutex;
 
-use crate::inodes::{Inode, Node};
+use crate::inodes::{Inode, Vnode};
 use crate::places::SSD;
 
 /// The pause between a close and the first check for remaining mappings, and the longest pause between later checks.
@@ -56,7 +56,7 @@ pub(crate) struct Passthrough {
 
 #[derive(Debug, Default)]
 struct Closed {
-    files: Vec<Node>,
+    files: Vec<Vnode>,
     is_watched: bool,
 }
 
@@ -124,9 +124,9 @@ impl Passthrough {
     }
 
     /// Watches a file that was handed over and closed: the close is noted once the file is no longer mapped.
-    pub(crate) fn watch<C: Closes>(&self, files: &Arc<C>, node: Node) {
+    pub(crate) fn watch<C: Closes>(&self, files: &Arc<C>, vnode: Vnode) {
         let mut closed = self.closed.lock();
-        closed.files.push(node);
+        closed.files.push(vnode);
         if closed.is_watched {
             return;
         }
@@ -138,8 +138,8 @@ impl Passthrough {
     /// Checks all closed files once; returns whether some are left.
     pub(crate) fn look(&self, files: &impl Closes) -> bool {
         let closed = std::mem::take(&mut self.closed.lock().files);
-        let left: Vec<Node> =
-            closed.into_iter().filter(|node| !files.end_if_unused(&node.0)).collect();
+        let left: Vec<Vnode> =
+            closed.into_iter().filter(|vnode| !files.end_if_unused(&vnode.0)).collect();
         let mut closed = self.closed.lock();
         closed.files.extend(left);
         !closed.files.is_empty()

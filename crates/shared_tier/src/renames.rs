@@ -13,26 +13,26 @@ use rustix::io::Errno;
 use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
-use crate::inodes::Node;
+use crate::inodes::Vnode;
 use crate::places::own_xattrs::{self, NotedKind, TwoNames};
 use crate::places::{DirectoryStep, Places, RenameNotes, SHARED};
 
 /// Guard: while it lives, an inode may have none of its names for a moment.
-pub(crate) struct Renaming(Option<Node>);
+pub(crate) struct Renaming(Option<Vnode>);
 
 impl Renaming {
-    pub(crate) fn of(node: Option<Node>) -> Self {
-        if let Some(node) = &node {
-            node.0.renames.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn of(vnode: Option<Vnode>) -> Self {
+        if let Some(vnode) = &vnode {
+            vnode.0.renames.fetch_add(1, Ordering::SeqCst);
         }
-        Self(node)
+        Self(vnode)
     }
 }
 
 impl Drop for Renaming {
     fn drop(&mut self) {
-        if let Some(node) = &self.0 {
-            node.0.renames.fetch_sub(1, Ordering::SeqCst);
+        if let Some(vnode) = &self.0 {
+            vnode.0.renames.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -63,11 +63,11 @@ pub(crate) enum Replaces {
 
 /// What the store has renamed over what was there; `old` is what was at the old name before.
 pub(crate) fn replaces(
-    old: Option<&namespace::Node>,
+    old: Option<&namespace::StoredInode>,
     moved: Option<&Entry>,
-    replaced: &namespace::Node,
+    replaced: &namespace::StoredInode,
 ) -> Replaces {
-    let is_moved = |old: &&namespace::Node| moved.is_some_and(|it| it.inode() == old.inode);
+    let is_moved = |old: &&namespace::StoredInode| moved.is_some_and(|it| it.inode() == old.inode);
     let kind = replaced.attributes.kind;
     if !old.filter(is_moved).is_some_and(|old| old.attributes.kind.is_other()) {
         Replaces::Another
@@ -85,7 +85,7 @@ pub(crate) fn replaces(
 /// may be between before and after.
 fn note_two(
     places: &Places,
-    of: Option<&namespace::Node>,
+    of: Option<&namespace::StoredInode>,
     (from, to): (&EntryName, &EntryName),
     kind: NotedKind,
 ) -> Option<OwnedFd> {
@@ -101,7 +101,7 @@ fn note_two(
 /// other one.
 pub(crate) fn note_both(
     places: &Places,
-    (old, other): (&Option<namespace::Node>, &Option<namespace::Node>),
+    (old, other): (&Option<namespace::StoredInode>, &Option<namespace::StoredInode>),
     (from, to): (&EntryName, &EntryName),
     is_exchange: bool,
 ) -> [Option<OwnedFd>; 2] {
@@ -112,14 +112,14 @@ pub(crate) fn note_both(
 
 /// Remembers the new name of something.
 pub(crate) fn has_name(base: &Base, moved: Option<&Entry>, (from, to): (&EntryName, &EntryName)) {
-    if let Some(node) = moved.and_then(|moved| base.table.find(moved.inode())) {
-        node.0.add_name(to.clone());
-        node.0.remove_name(from);
+    if let Some(vnode) = moved.and_then(|moved| base.table.find(moved.inode())) {
+        vnode.0.add_name(to.clone());
+        vnode.0.remove_name(from);
     }
 }
 
 /// Whether the bytes of a file with one name, or none, lie at a name on the shared disk.
-fn lie_at(of: &namespace::Node, name: &EntryName) -> bool {
+fn lie_at(of: &namespace::StoredInode, name: &EntryName) -> bool {
     let place = of.attributes.location.as_ref();
     of.links <= 1
         && place.is_some_and(|place| {
@@ -133,9 +133,9 @@ fn lie_at(of: &namespace::Node, name: &EntryName) -> bool {
 /// bytes are by now; `None` if that is not possible: then the file goes first.
 pub(crate) fn give_way(
     base: &Base,
-    replaced: &namespace::Node,
+    replaced: &namespace::StoredInode,
     (from, to): (&EntryName, &EntryName),
-) -> Option<namespace::Node> {
+) -> Option<namespace::StoredInode> {
     note_two(&base.places, Some(replaced), (from, to), NotedKind::IsReplaced)?;
     let mut left = replaced.clone();
     if left.links == 0 && lie_at(replaced, to) {
@@ -160,7 +160,7 @@ pub(crate) fn give_way(
 /// Those of the store. If the disk refuses, the other one gets another name there, by which it is found, too.
 pub(crate) fn give_way_in_exchange(
     base: &Base,
-    (old, other): (&Option<namespace::Node>, &Option<namespace::Node>),
+    (old, other): (&Option<namespace::StoredInode>, &Option<namespace::StoredInode>),
     (from, to): (&EntryName, &EntryName),
 ) -> Result<bool> {
     let (Some(old), Some(other)) = (old, other) else { return Ok(false) };
@@ -202,7 +202,7 @@ pub(crate) fn set_place(
     (name, number): (&EntryName, InodeNumber),
     old: &Location,
     new: &Location,
-) -> Result<namespace::Node> {
+) -> Result<namespace::StoredInode> {
     let now_ns = base.now_ns();
     let swap = |attributes: &mut Attributes| {
         if attributes.location.as_ref() != Some(old) {
@@ -264,7 +264,7 @@ pub(crate) fn begin(
     base: &Base,
     name: &EntryName,
     may_be: &EntryName,
-) -> Result<(Option<namespace::Node>, Option<RenameNotes>)> {
+) -> Result<(Option<namespace::StoredInode>, Option<RenameNotes>)> {
     let Ok(found) = base.names.lookup(name) else { return Ok((None, None)) };
     let is_directory = found.attributes.kind == Kind::Directory;
     let noted = is_directory.then(|| note(&base.places, found.inode, name, may_be));

@@ -24,7 +24,7 @@ use halocline_api::control::{JobChange, JobInfo};
 use halocline_api::file_tier::Opening;
 use halocline_api::jobs::{Ahead, Jobs};
 use halocline_cluster::names::attributes::{Kind, Location};
-use halocline_cluster::names::namespace::Node;
+use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::Result;
@@ -142,7 +142,7 @@ impl OwnSsd {
     pub(crate) fn before_open(
         &self,
         name: &EntryName,
-        found: &Node,
+        found: &StoredInode,
         (writes, may_move): (bool, bool),
         ahead: Option<Ahead>,
     ) -> bool {
@@ -175,7 +175,7 @@ impl OwnSsd {
     fn wants(
         &self,
         name: &EntryName,
-        (found, place): (&Node, &Location),
+        (found, place): (&StoredInode, &Location),
         ahead: Option<Ahead>,
     ) -> bool {
         if self.executor.stops.load(Ordering::Relaxed) {
@@ -235,8 +235,8 @@ impl OwnSsd {
     fn count_written(&self) {
         let written: Vec<u64> = self.written.lock().iter().copied().collect();
         for number in written {
-            let node = self.base.table.find(InodeNumber(number));
-            let file = node.and_then(|node| node.0.without_name.lock().file.clone());
+            let vnode = self.base.table.find(InodeNumber(number));
+            let file = vnode.and_then(|vnode| vnode.0.without_name.lock().file.clone());
             if let Some(stat) = file.and_then(|file| stat_descriptor(&*file).ok()) {
                 self.executor.residents.set_bytes(number, stat.disk_bytes());
             }

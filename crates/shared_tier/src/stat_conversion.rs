@@ -54,7 +54,7 @@ pub(crate) fn time_ns(time: SetTime, now_ns: i64) -> i64 {
 }
 
 /// Attributes as programs see them; `st_blocks` ignores holes.
-pub(crate) fn stat(found: &namespace::Node) -> Stat {
+pub(crate) fn stat(found: &namespace::StoredInode) -> Stat {
     let of = &found.attributes;
     let mut stat = Stat::empty();
     let raw = &mut stat.raw;

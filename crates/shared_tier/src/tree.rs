@@ -17,7 +17,7 @@ use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
 use crate::directory::Directory;
 use crate::files::place_of;
-use crate::inodes::Node;
+use crate::inodes::Vnode;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::places::{SHARED, SSD};
@@ -35,50 +35,50 @@ pub struct SharedTree {
 const DEVICE: u64 = 0;
 
 impl Tree for SharedTree {
-    type Node = Node;
+    type Vnode = Vnode;
     type Directory = Directory;
 
-    fn key(&self, node: &Node) -> (u64, u64) {
-        (DEVICE, node.0.number.0)
+    fn key(&self, vnode: &Vnode) -> (u64, u64) {
+        (DEVICE, vnode.0.number.0)
     }
 
-    fn path_of(&self, node: &Node) -> PathBuf {
-        self.base.paths.shown(&node.0)
+    fn path_of(&self, vnode: &Vnode) -> PathBuf {
+        self.base.paths.shown(&vnode.0)
     }
 
-    fn open_file(&self, node: &Node, flags: i32) -> Result<File> {
+    fn open_file(&self, vnode: &Vnode, flags: i32) -> Result<File> {
         self.base.sessions.check()?;
-        let Some(found) = self.lookup.find(&node.0)? else {
-            let open = node.0.without_name.lock().file.clone().ok_or(Errno::STALE)?;
+        let Some(found) = self.lookup.find(&vnode.0)? else {
+            let open = vnode.0.without_name.lock().file.clone().ok_or(Errno::STALE)?;
             return reopen(&*open, flags);
         };
         let flags = OFlags::from_bits_retain((flags & libc::O_ACCMODE).cast_unsigned());
-        let place = place_of(&found.node.attributes)?;
-        Ok(File::from(self.base.places.open_file(place, node.0.number.0, flags)?))
+        let place = place_of(&found.stored.attributes)?;
+        Ok(File::from(self.base.places.open_file(place, vnode.0.number.0, flags)?))
     }
 
-    fn read_link(&self, node: &Node) -> Result<OsString> {
-        let (_, found) = self.lookup.find_named(&node.0)?;
+    fn read_link(&self, vnode: &Vnode) -> Result<OsString> {
+        let (_, found) = self.lookup.find_named(&vnode.0)?;
         match found.attributes.kind {
             Kind::Symlink => Ok(OsString::from_vec(found.attributes.target)),
             _ => Err(Errno::INVAL.into()),
         }
     }
 
-    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn remove_dir(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         self.names.remove_dir(&parent.0, name)
     }
 
-    fn open_dir(&self, node: &Node) -> Result<Directory> {
-        if node.0.is_directory {
-            Ok(Directory::new(Arc::clone(&self.base), node.clone()))
+    fn open_dir(&self, vnode: &Vnode) -> Result<Directory> {
+        if vnode.0.is_directory {
+            Ok(Directory::new(Arc::clone(&self.base), vnode.clone()))
         } else {
             Err(Errno::NOTDIR.into())
         }
     }
 
     /// Totals of the shared disk and this node's SSD together; available is what fits on one of them.
-    fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
+    fn statfs(&self, _node: &Vnode) -> Result<libc::statvfs64> {
         let places = &self.base.places;
         let (mut all, ssd) = (places.totals(SHARED)?, places.totals(SSD)?);
         if all.f_fsid == ssd.f_fsid {
@@ -92,19 +92,19 @@ impl Tree for SharedTree {
         Ok(all)
     }
 
-    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
-        self.attributes.get_xattr(&node.0, name)
+    fn get_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<Vec<u8>> {
+        self.attributes.get_xattr(&vnode.0, name)
     }
 
-    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        self.attributes.list_xattr(&node.0)
+    fn list_xattr(&self, vnode: &Vnode) -> Result<Vec<u8>> {
+        self.attributes.list_xattr(&vnode.0)
     }
 
-    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        self.attributes.set_xattr(&node.0, name, value, flags)
+    fn set_xattr(&self, vnode: &Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        self.attributes.set_xattr(&vnode.0, name, value, flags)
     }
 
-    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
-        self.attributes.remove_xattr(&node.0, name)
+    fn remove_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<()> {
+        self.attributes.remove_xattr(&vnode.0, name)
     }
 }

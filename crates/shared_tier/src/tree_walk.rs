@@ -6,7 +6,7 @@ use halocline_api::control::is_glob;
 use halocline_api::file_tier::not_found;
 use halocline_api::globs::{self, Globs};
 use halocline_cluster::names::attributes::Kind;
-use halocline_cluster::names::namespace::{Failure, Namespace, Node};
+use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
 use rustc_hash::FxHashSet;
@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
-use crate::lookup::FoundNode;
+use crate::lookup::FoundInode;
 
 /// Calls `each` for what a path names, as [`walk`] does, or else for what matches it as a glob.
 ///
@@ -23,11 +23,11 @@ use crate::lookup::FoundNode;
 pub(crate) fn walk_named(
     base: &Base,
     path: &Path,
-    each: &mut dyn FnMut(PathBuf, EntryName, Node) -> Result<()>,
+    each: &mut dyn FnMut(PathBuf, EntryName, StoredInode) -> Result<()>,
 ) -> Result<()> {
     let text = path.to_string_lossy();
     match base.at(path) {
-        Ok((name, node)) => return walk(&base.names, path, FoundNode { name, node }, each),
+        Ok((name, stored)) => return walk(&base.names, path, FoundInode { name, stored }, each),
         Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {}
         Err(error) => return Err(not_found(path, &error)),
     }
@@ -36,14 +36,19 @@ pub(crate) fn walk_named(
     let beginning = globs::beginning(&text);
     let mut matched = false;
     match base.at(&beginning) {
-        Ok((name, node)) => {
-            walk(&base.names, &beginning, FoundNode { name, node }, &mut |path, name, node| {
-                if !globs.pins(&path) {
-                    return Ok(());
-                }
-                matched = true;
-                each(path, name, node)
-            })?;
+        Ok((name, stored)) => {
+            walk(
+                &base.names,
+                &beginning,
+                FoundInode { name, stored },
+                &mut |path, name, stored| {
+                    if !globs.pins(&path) {
+                        return Ok(());
+                    }
+                    matched = true;
+                    each(path, name, stored)
+                },
+            )?;
         }
         Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
         Err(error) => return Err(error),
@@ -65,15 +70,15 @@ pub(crate) fn walk_named(
 fn walk(
     names: &Namespace,
     path: &Path,
-    found: FoundNode,
-    each: &mut dyn FnMut(PathBuf, EntryName, Node) -> Result<()>,
+    found: FoundInode,
+    each: &mut dyn FnMut(PathBuf, EntryName, StoredInode) -> Result<()>,
 ) -> Result<()> {
-    if let Some(name) = found.name.filter(|_| found.node.attributes.kind != Kind::Directory) {
-        return each(path.to_owned(), name, found.node);
+    if let Some(name) = found.name.filter(|_| found.stored.attributes.kind != Kind::Directory) {
+        return each(path.to_owned(), name, found.stored);
     }
     // A store whose names somebody forged may have directories in a circle.
-    let mut seen = FxHashSet::from_iter([found.node.inode]);
-    let mut todo = vec![(path.to_owned(), found.node.inode)];
+    let mut seen = FxHashSet::from_iter([found.stored.inode]);
+    let mut todo = vec![(path.to_owned(), found.stored.inode)];
     while let Some((path, directory)) = todo.pop() {
         let mut after = 0;
         while let Some((listed, is_last)) = unless_gone(names.list(directory, after, usize::MAX))? {
@@ -87,12 +92,14 @@ fn walk(
                     continue;
                 }
                 let name = EntryName { directory, name: one.name };
-                let node = match one.attributes {
-                    Some(attributes) => Some(Node { inode: one.inode, attributes, links: 1 }),
+                let stored = match one.attributes {
+                    Some(attributes) => {
+                        Some(StoredInode { inode: one.inode, attributes, links: 1 })
+                    }
                     None => unless_gone(names.lookup(&name))?,
                 };
-                if let Some(node) = node {
-                    each(path, name, node)?;
+                if let Some(stored) = stored {
+                    each(path, name, stored)?;
                 }
             }
             if is_last {
@@ -141,7 +148,7 @@ mod tests {
             let forged = Change::Name(name, None, Some(Entry::Directory(circle)));
             store.run(below, &Script::Alone(vec![forged])).unwrap();
         }
-        let found = FoundNode { name: None, node: names.directory(ROOT).unwrap() };
+        let found = FoundInode { name: None, stored: names.directory(ROOT).unwrap() };
         let mut files = Vec::new();
         let mut each = |path: PathBuf, _, _| {
             files.push(path);

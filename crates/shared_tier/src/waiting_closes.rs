@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::inodes::Node;
+use crate::inodes::Vnode;
 
 /// The closes that wait; `closes.rs` notes them.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct WaitingCloses {
 /// Files whose last close waits.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    pub(crate) files: Vec<Node>,
+    pub(crate) files: Vec<Vnode>,
     /// When a file was closed last.
     pub(crate) last: Option<Instant>,
     /// Whether a thread will note them.

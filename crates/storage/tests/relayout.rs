@@ -258,7 +258,7 @@ fn what_is_removed_takes_its_layout_with_it() {
     let origin = mounted(dir);
     let file = open(&origin, "file");
     fs::remove_file(origin.namespace_dir().join("file")).unwrap();
-    origin.remove_data(file.node()).unwrap();
+    origin.remove_data(file.namespace_file()).unwrap();
     assert!(local_files(dir, "objects").is_empty() && local_files(dir, "layouts").is_empty());
 }
 
@@ -329,12 +329,13 @@ fn a_file_that_names_the_object_of_another_reaches_neither_its_data_nor_its_layo
     let (victim, thief) = (origin.namespace_dir().join("file"), create(&origin, "thief"));
     let mut number = vec![0; 64];
     let len = rustix::fs::getxattr(&victim, OBJECT, &mut number).unwrap();
-    rustix::fs::fsetxattr(thief.node(), OBJECT, &number[..len], XattrFlags::CREATE).unwrap();
+    rustix::fs::fsetxattr(thief.namespace_file(), OBJECT, &number[..len], XattrFlags::CREATE)
+        .unwrap();
     let thief = open(&origin, "thief");
-    thief.node().set_len(100).unwrap();
+    thief.namespace_file().set_len(100).unwrap();
     thief.read_at(0, &mut [0; 16]).unwrap_err();
     fs::remove_file(origin.namespace_dir().join("thief")).unwrap();
-    origin.remove_data(thief.node()).unwrap();
+    origin.remove_data(thief.namespace_file()).unwrap();
     assert_eq!(read(&origin, "file"), content());
 }
 

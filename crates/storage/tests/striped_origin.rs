@@ -134,7 +134,7 @@ proptest! {
             }
             let bytes = content(&file);
             prop_assert_eq!(&bytes, &content(&same), "after {:?}", op);
-            prop_assert_eq!(bytes.len() as u64, file.node().metadata().unwrap().len());
+            prop_assert_eq!(bytes.len() as u64, file.namespace_file().metadata().unwrap().len());
             prop_assert_eq!(by_seeking(&file, &bytes), bytes, "after {:?}", op);
         }
         let out = dir.path().join("out");
@@ -195,7 +195,7 @@ fn a_failed_append_leaves_the_size_and_a_later_hole_is_zeros() {
     faults.set(Some(Operation::Write), Effect::Short, When::Nth(0));
     let error = file.write_at(100, &[2; 1000]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-    assert_eq!(file.node().metadata().unwrap().len(), 100);
+    assert_eq!(file.namespace_file().metadata().unwrap().len(), 100);
     file.truncate(5000).unwrap();
     assert!(content(&file)[100..].iter().all(|&byte| byte == 0), "what half arrived is gone");
 }
@@ -206,12 +206,12 @@ fn a_write_changes_the_modification_time() {
     let file = create(&striped(dir.path()), "f");
     file.write_at(0, b"abc").unwrap();
     for change in [0, 1] {
-        file.node().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        file.namespace_file().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         match change {
             0 => file.write_at(0, b"x").unwrap(),
             _ => file.allocate(ByteRange::at(0, 1), Allocate::PunchHole).unwrap(),
         }
-        assert!(file.node().metadata().unwrap().mtime() > 0);
+        assert!(file.namespace_file().metadata().unwrap().mtime() > 0);
     }
 }
 
@@ -223,10 +223,10 @@ fn removing_data_leaves_no_object() {
     file.write_at(0, &vec![1; 20_000]).unwrap();
     assert_eq!(objects_on_disk(dir.path()), 3);
     assert_eq!(file.blocks().unwrap() * 512 / 4096, 5);
-    assert!(origin.object_of(file.node()).unwrap().is_some());
+    assert!(origin.object_of(file.namespace_file()).unwrap().is_some());
     fs::remove_file(origin.namespace_dir().join("f")).unwrap();
     assert_eq!(content(&file), vec![1; 20_000], "open files live on");
-    origin.remove_data(file.node()).unwrap();
+    origin.remove_data(file.namespace_file()).unwrap();
     assert_eq!(objects_on_disk(dir.path()), 0);
 }
 

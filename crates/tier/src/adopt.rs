@@ -25,7 +25,7 @@ use halocline_os::error::Result;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::statx::stat_at;
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 
 /// The result for an entry that is not a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(super) fn special(
 }
 
 /// Whether the SSD has the same link or special file.
-fn is_same(tiers: &Tiers, here: &Node, there: &Stat, target: Option<&OsStr>) -> Result<bool> {
+fn is_same(tiers: &Tiers, here: &Vnode, there: &Stat, target: Option<&OsStr>) -> Result<bool> {
     let stat = tiers.tree().stat(here)?;
     let alike = (stat.kind(), stat.raw.st_rdev) == (there.kind(), there.raw.st_rdev);
     Ok(alike
@@ -147,7 +147,7 @@ fn like_special(tiers: &Tiers, temporary: &str, there: &Stat) -> Result<()> {
 
 /// The SSD's directory at `path`, created like that of the other tier if necessary; `None` if something else is in the
 /// way.
-pub(super) fn parents(tiers: &Tiers, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
+pub(super) fn parents(tiers: &Tiers, tree: &Namespace, path: &Path) -> Result<Option<Vnode>> {
     let (mut here, mut there) = (tiers.tree().root(), tree.root());
     for name in path {
         there = tree.lookup(&there, name)?.0;

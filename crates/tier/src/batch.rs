@@ -40,7 +40,7 @@ use super::tiers::Tiers;
 use halocline_api::config::Copies;
 use halocline_api::file_tier::{Counters, History};
 use halocline_os::memory::MemoryInfo;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// The most files of a batch: each has two open descriptors until it has moved.
 pub(super) const BATCH_MAX: usize = 256;
@@ -285,7 +285,7 @@ impl Batches {
 
     /// Syncs each directory in which names were cut over, once; returns the keys of those that are durable.
     fn sync_cutovers(&self, cut_over: &[(Member<'_>, CutoverResult)]) -> HashSet<(u64, u64)> {
-        let mut dirs: Vec<&Node> = Vec::new();
+        let mut dirs: Vec<&Vnode> = Vec::new();
         let mut keys = HashSet::new();
         for (_, result) in cut_over {
             if keys.insert(result.parents[0].key()) {

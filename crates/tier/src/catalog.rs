@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::linked_nodes::LinkedNodes;
+use super::linked_vnodes::LinkedVnodes;
 use super::policy_view::PolicyView;
 use super::residents::Residents;
 use super::tiers::Tiers;
@@ -12,7 +12,7 @@ use super::tiers::Tiers;
 pub(super) struct Catalog {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    linked_nodes: Arc<LinkedNodes>,
+    linked_vnodes: Arc<LinkedVnodes>,
 }
 
 impl Catalog {
@@ -20,14 +20,14 @@ impl Catalog {
     pub(super) fn new(
         tiers: &Arc<Tiers>,
         residents: &Arc<Residents>,
-        linked_nodes: &Arc<LinkedNodes>,
+        linked_vnodes: &Arc<LinkedVnodes>,
     ) -> Self {
         let (tiers, residents) = (tiers.clone(), residents.clone());
-        Self { tiers, residents, linked_nodes: linked_nodes.clone() }
+        Self { tiers, residents, linked_vnodes: linked_vnodes.clone() }
     }
 
     /// What the policy is shown.
     pub(super) fn view(&self) -> PolicyView<'_> {
-        PolicyView::new(&self.residents, self.tiers.tree(), &self.linked_nodes)
+        PolicyView::new(&self.residents, self.tiers.tree(), &self.linked_vnodes)
     }
 }

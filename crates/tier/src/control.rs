@@ -78,10 +78,10 @@ impl Controlled for FileTier {
         let path = path.to_owned();
         let components = Arc::clone(&self.components);
         let (size, away) = self.components.liveness.while_alive(move || {
-            let node = components.tree_walk.node_at(&path);
-            let node = node.map_err(|error| not_found(&path, &error))?;
-            let size = components.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
-            let away = node.0.place.read().away.is_some();
+            let vnode = components.tree_walk.node_at(&path);
+            let vnode = vnode.map_err(|error| not_found(&path, &error))?;
+            let size = components.inodes.stat(&vnode.0)?.raw.st_size.unsigned_abs();
+            let away = vnode.0.place.read().away.is_some();
             Ok((size, away))
         })?;
         let whole = range.unwrap_or(ByteRange::new(0, size));

@@ -21,7 +21,7 @@ use super::hard_links::{HardLinks, temporary_name};
 use super::inode::{Away, Inode, Place, Table};
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::leftovers::Leftovers;
-use super::linked_nodes::LinkedNodes;
+use super::linked_vnodes::LinkedVnodes;
 use super::not_moved::NotMoved;
 use super::pending_syncs::PendingSyncs;
 use super::planner::Planner;
@@ -29,7 +29,7 @@ use super::residents::{Resident, Residents};
 use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, stat_descriptor};
 
 /// How long a batch waits for a request to a file to end.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_millis(20);
@@ -41,7 +41,7 @@ pub(super) struct CutoverResult {
     /// The old place on a lower tier.
     pub(super) old: Option<LeftoverIntent>,
     /// The directories that it changed, beginning with the one that was changed last.
-    pub(super) parents: Vec<Node>,
+    pub(super) parents: Vec<Vnode>,
 }
 
 /// What a cutover needs and leaves behind.
@@ -60,7 +60,7 @@ pub(super) struct Cutover {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    linked_nodes: Arc<LinkedNodes>,
+    linked_vnodes: Arc<LinkedVnodes>,
     intents: Arc<LeftoverIntents>,
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
@@ -84,7 +84,7 @@ impl Cutover {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
-            linked_nodes: base.linked_nodes.clone(),
+            linked_vnodes: base.linked_vnodes.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
             pending_syncs: base.pending_syncs.clone(),
@@ -172,7 +172,7 @@ impl Cutover {
             }
         };
         self.table.moved(inode, source.entry.key(), entry.key());
-        self.linked_nodes.forget(source.entry.key());
+        self.linked_vnodes.forget(source.entry.key());
         let left = self.residents.remove(source.entry.key(), true);
         place.resident = (copied.tier == 0).then(|| {
             let name = (parent.clone(), name.clone());
@@ -210,7 +210,7 @@ impl Cutover {
 
     /// Makes a cutover durable in `parents`, which begin with the one that was changed last, or notes that it is not
     /// durable. Once it is durable, the notes with this id on how to continue with several names are removed.
-    fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
+    fn make_durable(&self, inode: &Inode, parents: &[Vnode], notes: Option<&str>) -> bool {
         let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
         if let Err(error) = &durable {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
@@ -280,9 +280,9 @@ impl Cutover {
         &self,
         (inode, place): (&Inode, &Place),
         source: &Source,
-        name: (&Node, &OsString),
+        name: (&Vnode, &OsString),
         new_name: &str,
-    ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
+    ) -> Result<(Vnode, Stat, Vec<Vnode>), NotMoved> {
         // A hard link made since the check would keep the old inode.
         if inode.count_names(&self.tiers, place)? != 1 {
             return Err(NotMoved::Changed);
@@ -351,7 +351,7 @@ impl Cutover {
         &self,
         copied: &StagedCopy,
         old: Option<LeftoverIntent>,
-        (parent, kept): (&Node, bool),
+        (parent, kept): (&Vnode, bool),
     ) {
         if let Some((_, intent)) = &copied.placed {
             self.intents.clear(intent);

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, stat_descriptor};
 
 /// The most directories that are remembered: a few megabytes.
 const KNOWN_MAX: usize = 1 << 16;
@@ -100,9 +100,9 @@ impl DirTimes {
         tiers: &Tiers,
         what: &'static str,
         from: (BorrowedFd<'_>, &OsStr),
-        to: (&Node, &OsStr),
+        to: (&Vnode, &OsStr),
         expected: Entry,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         let dir = tiers.tree().descriptor(to.0)?;
         let real = stat_descriptor(&*dir)?;
         let key = real.key();

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::FileTier;
 use super::files::Handle;
-use super::inode::{Node, Place};
+use super::inode::{Place, Vnode};
 use super::lost_files;
 use super::statfs;
 use super::tier_links::Target;
@@ -22,44 +22,44 @@ use halocline_vfs::namespace::{self, Directory, Namespace, contents, xattr};
 use halocline_vfs::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 
 impl Engine for FileTier {
-    type Node = Node;
+    type Vnode = Vnode;
     type Handle = Handle;
     type Tree = Namespace;
 
-    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
-        (self.components.base.tiers.tree(), Cow::Owned(node.0.entry()))
+    fn below<'a>(&'a self, vnode: &'a Vnode) -> (&'a Namespace, Cow<'a, namespace::Vnode>) {
+        (self.components.base.tiers.tree(), Cow::Owned(vnode.0.entry()))
     }
 
-    fn root(&self) -> Node {
+    fn root(&self) -> Vnode {
         let root = self.components.base.tiers.tree().root();
         let number = root.key().1;
-        Node(self.components.base.table.intern(&root, || (number, None, None)))
+        Vnode(self.components.base.table.intern(&root, || (number, None, None)))
     }
 
-    fn key(&self, node: &Node) -> (u64, u64) {
-        (node.0.id, node.0.number)
+    fn key(&self, vnode: &Vnode) -> (u64, u64) {
+        (vnode.0.id, vnode.0.number)
     }
 
-    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+    fn lookup(&self, parent: &Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
         self.components.inodes.lookup(&parent.0.entry(), name)
     }
 
-    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
-        self.components.inodes.stat(&node.0)
+    fn stat(&self, vnode: &Vnode, _handle: Option<&Handle>) -> Result<Stat> {
+        self.components.inodes.stat(&vnode.0)
     }
 
     fn set_attr(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         handle: Option<&Handle>,
         change: &SetAttr,
         _caller: Caller,
     ) -> Result<Stat> {
-        self.components.files.set_attr(&node.0, handle, change)
+        self.components.files.set_attr(&vnode.0, handle, change)
     }
 
-    fn read_link(&self, node: &Node) -> Result<OsString> {
-        let place = node.0.place.read();
+    fn read_link(&self, vnode: &Vnode) -> Result<OsString> {
+        let place = vnode.0.place.read();
         if place.away.is_some() {
             return Err(Errno::INVAL.into());
         }
@@ -73,10 +73,10 @@ impl Engine for FileTier {
 
     fn make(
         &self,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         what: Make<'_>,
         by: Maker,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         let (components, dir) = (&self.components, parent.0.entry());
         if components.base.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
@@ -104,17 +104,17 @@ impl Engine for FileTier {
                 (number, None, resident)
             });
             components.archive_queue.add_made(&inode);
-            Ok((Node(inode), stat))
+            Ok((Vnode(inode), stat))
         })
     }
 
     fn create(
         &self,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, Handle)> {
+    ) -> Result<(Vnode, Stat, Handle)> {
         let dir = parent.0.entry();
         if self.components.base.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
@@ -124,19 +124,19 @@ impl Engine for FileTier {
             .with_room(|| self.components.files.create((&dir, name), mode, flags, by))
     }
 
-    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+    fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let dir = parent.0.entry();
         self.components
             .executor
-            .with_room(|| self.components.name_changes.link(&node.0, &dir, name))
+            .with_room(|| self.components.name_changes.link(&vnode.0, &dir, name))
     }
 
-    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
         self.components.executor.with_room(|| self.components.name_changes.unlink(&dir, name))
     }
 
-    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn remove_dir(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
         if self.components.base.tiers.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
@@ -151,15 +151,15 @@ impl Engine for FileTier {
         Ok(())
     }
 
-    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
         let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
         self.components.executor.with_room(|| {
             self.components.name_changes.rename((&from_dir, from.1), (&to_dir, to.1), flags)
         })
     }
 
-    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        self.components.files.open_file(&node.0, flags, caller.pid)
+    fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {
+        self.components.files.open_file(&vnode.0, flags, caller.pid)
     }
 
     fn passes_through(&self) -> bool {
@@ -243,14 +243,14 @@ impl Engine for FileTier {
         offset: u64,
         take: &mut dyn FnMut(DirEntry) -> bool,
     ) -> Result<()> {
-        let (components, node) = (&self.components, dir.node());
+        let (components, vnode) = (&self.components, dir.vnode());
         dir.read(offset, &mut |entry| {
-            components.base.tiers.is_private(node, &entry.name)
-                || take(components.inodes.shown(node, entry))
+            components.base.tiers.is_private(vnode, &entry.name)
+                || take(components.inodes.shown(vnode, entry))
         })
     }
 
-    fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
+    fn statfs(&self, _node: &Vnode) -> Result<libc::statvfs64> {
         let base = &self.components.base;
         let (tiers, residents) = (base.tiers.clone(), base.residents.clone());
         let records = base.copy_records.clone();
@@ -259,39 +259,39 @@ impl Engine for FileTier {
         self.components.liveness.while_alive(ask)
     }
 
-    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
             return Ok(self.components.base.tiers.socket().into_os_string().into_encoded_bytes());
         }
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
-        let place = node.0.place.read();
+        let place = vnode.0.place.read();
         // Listing a directory asks for these, too, and must show a lost name.
-        let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?
+        let file = lost_files::found(&self.components.base.tiers, &vnode.0, &place)?
             .ok_or(Errno::NODATA)?;
         xattr::get_on(&*file, name)
     }
 
-    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        let place = node.0.place.read();
-        let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?;
+    fn list_xattr(&self, vnode: &Vnode) -> Result<Vec<u8>> {
+        let place = vnode.0.place.read();
+        let file = lost_files::found(&self.components.base.tiers, &vnode.0, &place)?;
         file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
     }
 
-    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+    fn set_xattr(&self, vnode: &Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
         if hidden_xattr(name) {
             return Err(Errno::PERM.into());
         }
         let set = |fd: &OwnedFd| xattr::set_on(fd, name, value, flags);
-        self.components.files.change_attribute(&node.0, ("setting an attribute", name), set)
+        self.components.files.change_attribute(&vnode.0, ("setting an attribute", name), set)
     }
 
-    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+    fn remove_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<()> {
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
         let remove = |fd: &OwnedFd| xattr::remove_on(fd, name);
-        self.components.files.change_attribute(&node.0, ("removing an attribute", name), remove)
+        self.components.files.change_attribute(&vnode.0, ("removing an attribute", name), remove)
     }
 }

@@ -118,7 +118,7 @@ mod tests {
     use halocline_model::tier::{Keep, Outlook, POLICIES, Policy};
 
     use super::*;
-    use halocline_vfs::namespace::{Namespace, Node};
+    use halocline_vfs::namespace::{Namespace, Vnode};
 
     const FILES: u64 = 1000;
     const STEPS: u64 = 3000;
@@ -171,7 +171,7 @@ mod tests {
         view: PolicyView,
         queues: [EvictionQueue; 2],
         residents: Residents,
-        root: Node,
+        root: Vnode,
         here: BTreeSet<FileId>,
         pinned: BTreeSet<FileId>,
         made: u64,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     impl Run {
-        fn new(policy: &Policy, root: &Node) -> Self {
+        fn new(policy: &Policy, root: &Vnode) -> Self {
             let view = PolicyView::default();
             let limit = (0..FILES / 2).map(|file| view.size(file)).sum();
             let mut run = Self {

@@ -57,8 +57,8 @@ impl Explainer {
 
     /// Explains where the one file at `path` is. Changes nothing.
     pub(super) fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let node = self.tree_walk.node_at(path).map_err(|error| not_found(path, &error))?;
-        let is_file = self.inodes.stat(&node.0)?.kind() == libc::S_IFREG;
+        let vnode = self.tree_walk.node_at(path).map_err(|error| not_found(path, &error))?;
+        let is_file = self.inodes.stat(&vnode.0)?.kind() == libc::S_IFREG;
         let file = if is_file { self.tree_walk.named(path, 1)?.pop() } else { None };
         let file = file.ok_or_else(|| no_file(path))?;
         let mut told = self.facts(file)?;

@@ -16,7 +16,7 @@ use super::clean_copies::CleanCopies;
 use super::dir_times::DirTimes;
 use super::executor::Executor;
 use super::foundation::Foundation;
-use super::inode::{Inode, Node, Opened, Place, Table};
+use super::inode::{Inode, Opened, Place, Table, Vnode};
 use super::inode_numbers::InodeNumbers;
 use super::inodes::Inodes;
 use super::leftovers::Leftovers;
@@ -216,11 +216,11 @@ impl Files {
 
     pub(super) fn create(
         &self,
-        (parent, name): (&namespace::Node, &OsStr),
+        (parent, name): (&namespace::Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, Handle)> {
+    ) -> Result<(Vnode, Stat, Handle)> {
         let names = self.names.read();
         // A file that somebody else created first may have a clean copy when it is emptied.
         let empties = flags & libc::O_EXCL == 0 && flags & libc::O_TRUNC != 0;
@@ -231,10 +231,10 @@ impl Files {
             // Somebody else created it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
-                let (node, _) = self.inodes.lookup(parent, name)?;
-                let handle = self.open_file(&node.0, flags & !libc::O_CREAT, by.caller.pid)?;
-                let stat = self.inodes.stat(&node.0)?;
-                return Ok((node, stat, handle));
+                let (vnode, _) = self.inodes.lookup(parent, name)?;
+                let handle = self.open_file(&vnode.0, flags & !libc::O_CREAT, by.caller.pid)?;
+                let stat = self.inodes.stat(&vnode.0)?;
+                return Ok((vnode, stat, handle));
             }
             other => other?,
         };
@@ -260,7 +260,7 @@ impl Files {
                 tracing::debug!("a new file stays on the SSD: {why}");
             }
         }
-        Ok((Node(inode), stat, handle))
+        Ok((Vnode(inode), stat, handle))
     }
 
     pub(super) fn write(&self, handle: &Opened, offset: u64, data: &[u8]) -> Result<()> {
@@ -395,7 +395,7 @@ impl Files {
         }
         let followed = self.planner.follow_jobs(self.catalog.view().paths_of(&inode.entry()), by);
         for skipped in followed.skipped {
-            let entry = self.tiers.walk(&skipped).map(|node| node.key());
+            let entry = self.tiers.walk(&skipped).map(|vnode| vnode.key());
             if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
                 self.planner.changed(resident.number);
             }

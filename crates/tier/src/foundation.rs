@@ -16,7 +16,7 @@ use super::inode::Table;
 use super::inode_numbers::InodeNumbers;
 use super::leftover_intents::LeftoverIntents;
 use super::leftovers::Leftovers;
-use super::linked_nodes::LinkedNodes;
+use super::linked_vnodes::LinkedVnodes;
 use super::lost_files::LostFiles;
 use super::notes::Notes;
 use super::options::{TierOptions, TierSet};
@@ -42,7 +42,7 @@ pub(crate) struct Foundation {
     pub(super) table: Arc<Table>,
     pub(super) inode_numbers: Arc<InodeNumbers>,
     pub(super) residents: Arc<Residents>,
-    pub(super) linked_nodes: Arc<LinkedNodes>,
+    pub(super) linked_vnodes: Arc<LinkedVnodes>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) intents: Arc<LeftoverIntents>,
     pub(super) copy_records: Arc<CopyRecords>,
@@ -103,15 +103,15 @@ impl Foundation {
         let tiers = Tiers::new(dirs, TierLinks::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
         let (table, wakeups) = (Arc::<Table>::default(), Arc::new(Wakeups::new(&clock)));
-        let linked_nodes = Arc::<LinkedNodes>::default();
+        let linked_vnodes = Arc::<LinkedVnodes>::default();
         Ok(Self {
             inode_numbers: Arc::new(InodeNumbers::new(table.clone(), started)),
             table,
-            catalog: Arc::new(Catalog::new(&tiers, &residents, &linked_nodes)),
+            catalog: Arc::new(Catalog::new(&tiers, &residents, &linked_vnodes)),
             leftovers: Arc::new(Leftovers::new(&tiers, &intents, &wakeups)),
             tiers,
             residents,
-            linked_nodes,
+            linked_vnodes,
             intents,
             copy_records,
             pending_syncs: Arc::default(),

@@ -25,13 +25,13 @@ use super::foundation::Foundation;
 use super::inode::{Inode, Place, Table};
 use super::inodes::Inodes;
 use super::leftover_intents::LeftoverIntents;
-use super::linked_nodes::{LinkedNodes, Name};
+use super::linked_vnodes::{LinkedVnodes, Name};
 use super::not_moved::{NAMES_MAX, NotMoved};
 use super::staged_copy::Source;
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::statx::{set_attr_on, stat_at, system_time};
-use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, stat_descriptor};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
 /// The names of an ID's hard links in the directory of intents.
@@ -56,7 +56,7 @@ pub(super) fn temporary_name(first: &str, at: usize) -> String {
 pub(super) struct HardLinks {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    linked_nodes: Arc<LinkedNodes>,
+    linked_vnodes: Arc<LinkedVnodes>,
     intents: Arc<LeftoverIntents>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
@@ -69,7 +69,7 @@ impl HardLinks {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            linked_nodes: base.linked_nodes.clone(),
+            linked_vnodes: base.linked_vnodes.clone(),
             intents: base.intents.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
@@ -89,7 +89,7 @@ impl HardLinks {
     ///
     /// # Errors
     /// [`NotMoved::HardLinked`] if the mount does not know all of them, or if there are more than [`NAMES_MAX`].
-    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, NotMoved> {
+    pub(super) fn all_names(&self, entry: &Vnode, count: u64) -> Result<Vec<Name>, NotMoved> {
         if count > NAMES_MAX {
             return Err(NotMoved::HardLinked { names: count, known: NAMES_MAX });
         }
@@ -182,7 +182,7 @@ impl HardLinks {
         (inode, place): (&Inode, &Place),
         source: &Source,
         (id, first): (&str, &str),
-    ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
+    ) -> Result<(Vnode, Stat, Vec<Vnode>), NotMoved> {
         let names = self.all_names(&source.entry, inode.count_names(&self.tiers, place)?)?;
         if names.len() != source.names {
             return Err(NotMoved::Changed);
@@ -217,9 +217,9 @@ impl HardLinks {
         }
         let (entry, mut stat) = replaced.ok_or(NotMoved::Gone)?;
         inode.own_links.store(1, Ordering::Release);
-        self.linked_nodes.keep(&entry);
+        self.linked_vnodes.keep(&entry);
         stat.raw.st_nlink = names.len() as u64;
-        let mut parents: Vec<Node> = Vec::new();
+        let mut parents: Vec<Vnode> = Vec::new();
         for (parent, _) in names.into_iter().rev() {
             if !parents.contains(&parent) {
                 parents.push(parent);
@@ -386,13 +386,13 @@ impl HardLinks {
     }
 
     /// Notes the names of an entry that has several.
-    pub(super) fn learn_name(&self, dir: &Node, name: &OsStr, stat: &Stat) {
+    pub(super) fn learn_name(&self, dir: &Vnode, name: &OsStr, stat: &Stat) {
         let many = 2..=NAMES_MAX + 1;
         if many.contains(&stat.raw.st_nlink)
-            && let Ok((node, _)) = self.tiers.tree().lookup(dir, name)
-            && node.key() == stat.key()
+            && let Ok((vnode, _)) = self.tiers.tree().lookup(dir, name)
+            && vnode.key() == stat.key()
         {
-            self.linked_nodes.keep(&node);
+            self.linked_vnodes.keep(&vnode);
         }
     }
 }

@@ -19,7 +19,7 @@ use halocline_vfs::namespace::{self, reopen, stat_descriptor};
 
 /// A file, directory, link or special file of a tier mount; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Node(pub(super) Arc<Inode>);
+pub struct Vnode(pub(super) Arc<Inode>);
 
 /// One inode as programs see it. Its identity outlives its moves.
 pub(super) struct Inode {
@@ -57,7 +57,7 @@ pub(super) struct Inode {
 #[derive(Debug)]
 pub(super) struct Place {
     /// What its name stands for on the SSD: the inode itself, or the link to its place.
-    pub(super) entry: namespace::Node,
+    pub(super) entry: namespace::Vnode,
     /// Where the file is, if not on the SSD.
     pub(super) away: Option<Away>,
     /// The account of a regular file on the SSD.
@@ -125,7 +125,7 @@ impl fmt::Debug for Inode {
 
 impl Inode {
     /// The inode's name on the SSD; what namespace operations are given.
-    pub(super) fn entry(&self) -> namespace::Node {
+    pub(super) fn entry(&self) -> namespace::Vnode {
         self.place.read().entry.clone()
     }
 
@@ -366,7 +366,7 @@ impl Table {
     /// the entry does not change meanwhile.
     pub(super) fn intern(
         self: &Arc<Self>,
-        entry: &namespace::Node,
+        entry: &namespace::Vnode,
         make: impl FnOnce() -> (u64, Option<Away>, Option<Arc<Resident>>),
     ) -> Arc<Inode> {
         if let Some(inode) = self.find(entry.key()) {

@@ -18,7 +18,7 @@ use super::tier_links::{can_keep, number_in};
 use super::tiers::Tiers;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{Node, xattr};
+use halocline_vfs::namespace::{Vnode, xattr};
 
 /// Made-up numbers start here, and at the present time in microseconds.
 const MADE_UP: u64 = 1 << 54;
@@ -59,7 +59,7 @@ impl InodeNumbers {
     }
 
     /// The number of an entry that is the file itself.
-    pub(super) fn here(&self, tiers: &Tiers, entry: &Node, stat: &Stat) -> u64 {
+    pub(super) fn here(&self, tiers: &Tiers, entry: &Vnode, stat: &Stat) -> u64 {
         if let Some(number) = self.table.number(entry.key()) {
             return number;
         }
@@ -82,7 +82,7 @@ impl InodeNumbers {
     }
 
     /// A number that no file has.
-    fn make_up(&self, entry: &Node) -> u64 {
+    fn make_up(&self, entry: &Vnode) -> u64 {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             if self.table.claim_number(entry.key(), number) {
@@ -93,7 +93,7 @@ impl InodeNumbers {
 
     /// The number of a file on a lower tier: the one that its link or its copy keeps, or the link's
     /// own for a file that was put there by hand.
-    pub(super) fn away(&self, tiers: &Tiers, entry: &Node, link: &Stat, away: &Away) -> u64 {
+    pub(super) fn away(&self, tiers: &Tiers, entry: &Vnode, link: &Stat, away: &Away) -> u64 {
         let key = entry.key();
         if let Some(number) = self.table.number(key) {
             return number;

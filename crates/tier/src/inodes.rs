@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
-use super::inode::{Inode, Node, Place, Table};
+use super::inode::{Inode, Place, Table, Vnode};
 use super::inode_numbers::InodeNumbers;
 use super::link_owner;
-use super::linked_nodes::LinkedNodes;
+use super::linked_vnodes::LinkedVnodes;
 use super::lost_files;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
@@ -31,7 +31,7 @@ pub(super) struct Inodes {
     table: Arc<Table>,
     inode_numbers: Arc<InodeNumbers>,
     residents: Arc<Residents>,
-    linked_nodes: Arc<LinkedNodes>,
+    linked_vnodes: Arc<LinkedVnodes>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
 }
@@ -44,14 +44,14 @@ impl Inodes {
             table: base.table.clone(),
             inode_numbers: base.inode_numbers.clone(),
             residents: base.residents.clone(),
-            linked_nodes: base.linked_nodes.clone(),
+            linked_vnodes: base.linked_vnodes.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
         }
     }
 
     /// Looks a name up; the stat is of the file itself, wherever it is.
-    pub(super) fn lookup(&self, parent: &namespace::Node, name: &OsStr) -> Result<(Node, Stat)> {
+    pub(super) fn lookup(&self, parent: &namespace::Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
         if self.tiers.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
@@ -61,16 +61,16 @@ impl Inodes {
         let shown = inode.show(self.dir_times.show(stat));
         drop(names);
         let stat = if here { shown } else { self.stat(&inode)? };
-        Ok((Node(inode), stat))
+        Ok((Vnode(inode), stat))
     }
 
     /// The inode that an entry stands for, and whether the entry is known to be the inode itself. The
     /// caller holds `names`.
     pub(super) fn meaning(
         &self,
-        parent: &namespace::Node,
+        parent: &namespace::Vnode,
         name: &OsStr,
-        entry: &namespace::Node,
+        entry: &namespace::Vnode,
         stat: &Stat,
     ) -> Result<(Arc<Inode>, bool)> {
         let mut away = None;
@@ -121,12 +121,12 @@ impl Inodes {
             return Some(live);
         }
         let (parent, name) = resident.name.lock().clone();
-        let (node, _) = self.lookup(&parent, &name).ok()?;
-        (node.0.entry().key() == entry).then_some(node.0)
+        let (vnode, _) = self.lookup(&parent, &name).ok()?;
+        (vnode.0.entry().key() == entry).then_some(vnode.0)
     }
 
     /// An entry as programs see it: files on lower tiers are files.
-    pub(super) fn shown(&self, dir: &namespace::Node, mut entry: DirEntry) -> DirEntry {
+    pub(super) fn shown(&self, dir: &namespace::Vnode, mut entry: DirEntry) -> DirEntry {
         let key = (dir.key().0, entry.inode);
         if entry.kind == libc::DT_LNK || entry.kind == libc::DT_UNKNOWN {
             let live = self.table.find(key);
@@ -143,16 +143,16 @@ impl Inodes {
     }
 
     /// Shows an entry that may be a link of ours as the file for which it stands.
-    fn show_link(&self, dir: &namespace::Node, entry: &mut DirEntry) {
+    fn show_link(&self, dir: &namespace::Vnode, entry: &mut DirEntry) {
         let Ok(Some((away, key))) = link_owner::away(&self.tiers, dir, &entry.name) else { return };
         let names = self.names.read();
         let known = self.tiers.tree().lookup(dir, &entry.name);
         drop(names);
-        if let Ok((node, link)) = known
-            && node.key() == key
+        if let Ok((vnode, link)) = known
+            && vnode.key() == key
         {
             entry.kind = libc::DT_REG;
-            entry.inode = self.inode_numbers.away(&self.tiers, &node, &link, &away);
+            entry.inode = self.inode_numbers.away(&self.tiers, &vnode, &link, &away);
         }
     }
 
@@ -161,7 +161,7 @@ impl Inodes {
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,
-        name: &(namespace::Node, OsString),
+        name: &(namespace::Vnode, OsString),
         (id, target): (&str, &OsStr),
     ) -> Result<()> {
         let replaced = self.tiers.make_link(id, target, Some(inode.number)).and_then(|()| {
@@ -177,7 +177,7 @@ impl Inodes {
                 before,
             )?;
             self.table.moved(inode, before, entry.key());
-            self.linked_nodes.forget(before);
+            self.linked_vnodes.forget(before);
             drop(names);
             Ok(entry)
         });

@@ -38,7 +38,7 @@ pub(super) struct LeftoverIntent {
 pub(super) enum Removal {
     /// A removed file's data, to be removed once the removal of its name from this directory on
     /// the SSD is durable. Until then the place stays taken.
-    Wanted(LeftoverIntent, halocline_vfs::namespace::Node),
+    Wanted(LeftoverIntent, halocline_vfs::namespace::Vnode),
     /// The same, with the name durably gone.
     Nameless(LeftoverIntent),
     /// A copy that is no longer clean, if it still has this stamp: one that somebody changed is

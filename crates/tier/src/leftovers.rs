@@ -14,7 +14,7 @@ use super::tiers::Tiers;
 use super::wakeups::Wakeups;
 use halocline_api::control::{MoveReport, Skipped};
 use halocline_os::error::Result;
-use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, stat_descriptor};
 
 /// A moved file's old copy: it is gone from its place, but its blocks and cached pages are freed only when it
 /// is closed, which takes a third of the time that copying it takes.
@@ -144,7 +144,7 @@ impl Leftovers {
     }
 
     /// Removes a file's old place, once the cutover in `parent` is durable.
-    pub(super) fn drop_old(&self, old: LeftoverIntent, parent: &Node) {
+    pub(super) fn drop_old(&self, old: LeftoverIntent, parent: &Vnode) {
         self.intents.later(match self.tiers.dirs()[old.tier].remove(&old.place) {
             // It is gone for the tier's users; the intent is removed once that is durable.
             Ok(()) => Removal::Done(old),
@@ -177,7 +177,7 @@ fn finished(tiers: &Tiers, intents: &LeftoverIntents, intent: &LeftoverIntent) {
 
 /// Makes durable that the names are gone.
 fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
-    let mut synced: Vec<&Node> = Vec::new();
+    let mut synced: Vec<&Vnode> = Vec::new();
     let mut gone = false;
     for removal in removals {
         let Removal::Wanted(_, parent) = removal else { continue };

@@ -28,7 +28,7 @@
 //! - Copies: [`archive_queue`] has the files that wait for a clean copy, [`clean_copies`] keeps copies below and gives
 //!   them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] finds the inodes that names stand for, [`hard_links`] moves all names of a file
-//!   ([`linked_nodes`] knows them) at once, [`place_repair`] gives a file the place of its name, [`staging`] makes its
+//!   ([`linked_vnodes`] knows them) at once, [`place_repair`] gives a file the place of its name, [`staging`] makes its
 //!   [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the
 //!   [`executor`] carries the policy's plans out by them.
@@ -73,7 +73,7 @@ mod inodes;
 mod leftover_intents;
 mod leftovers;
 mod link_owner;
-mod linked_nodes;
+mod linked_vnodes;
 mod liveness;
 mod lost_files;
 mod migrate;
@@ -116,7 +116,7 @@ use halocline_os::error::Result;
 pub use background::Chore;
 pub use decorations::{BatchBounds, Decorations};
 pub use files::Handle;
-pub use inode::Node;
+pub use inode::Vnode;
 pub use options::{TierOptions, TierSet};
 pub use watcher::Watcher;
 

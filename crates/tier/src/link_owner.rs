@@ -18,7 +18,7 @@ use super::tier_links::Target;
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, stat_descriptor};
 
 /// A link in the form of ours.
 #[derive(Debug)]
@@ -34,13 +34,13 @@ pub(super) struct ParsedLink {
 }
 
 /// The place that a name's link gives, with the link's identity, if it is ours.
-pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<(Away, Entry)>> {
+pub(super) fn away(tiers: &Tiers, parent: &Vnode, name: &OsStr) -> Result<Option<(Away, Entry)>> {
     let link = parsed(tiers, parent, name)?.filter(|link| link.ours);
     Ok(link.map(|link| (link.away, link.stat.key())))
 }
 
 /// The link with this name, if it has the form of ours. Most links of users are recognised by their target alone.
-pub(super) fn parsed(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<ParsedLink>> {
+pub(super) fn parsed(tiers: &Tiers, parent: &Vnode, name: &OsStr) -> Result<Option<ParsedLink>> {
     let dir = tiers.tree().descriptor(parent)?;
     let target = readlinkat(&*dir, name, Vec::new())?;
     if let Target::Users(_) = tiers.links().read(target.as_bytes()) {

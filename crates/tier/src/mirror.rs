@@ -28,7 +28,7 @@ const LOOKS_MAX: usize = 100;
 /// Gives `to`, a directory on a lower tier, the permissions of the directory of the tree at `path`, if there is one.
 pub(super) fn directory(tiers: &Tiers, path: &Path, to: &impl AsFd) -> Result<()> {
     match tiers.walk(path) {
-        Some(node) => make_like(&*tiers.tree().descriptor(&node)?, to),
+        Some(vnode) => make_like(&*tiers.tree().descriptor(&vnode)?, to),
         None => Ok(()),
     }
 }

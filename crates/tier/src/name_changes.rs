@@ -18,7 +18,7 @@ use super::inodes::Inodes;
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents, Removal};
 use super::link_owner;
 use super::link_owner::ParsedLink;
-use super::linked_nodes::LinkedNodes;
+use super::linked_vnodes::LinkedVnodes;
 use super::lost_files::LostFiles;
 use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
@@ -38,7 +38,7 @@ pub(super) struct NameChanges {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    linked_nodes: Arc<LinkedNodes>,
+    linked_vnodes: Arc<LinkedVnodes>,
     intents: Arc<LeftoverIntents>,
     pending_syncs: Arc<PendingSyncs>,
     lost_files: Arc<LostFiles>,
@@ -69,7 +69,7 @@ impl NameChanges {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
-            linked_nodes: base.linked_nodes.clone(),
+            linked_vnodes: base.linked_vnodes.clone(),
             intents: base.intents.clone(),
             pending_syncs: base.pending_syncs.clone(),
             lost_files: base.lost_files.clone(),
@@ -90,7 +90,7 @@ impl NameChanges {
     pub(super) fn link(
         &self,
         inode: &Arc<Inode>,
-        parent: &namespace::Node,
+        parent: &namespace::Vnode,
         name: &OsStr,
     ) -> Result<Stat> {
         if self.tiers.is_private(parent, name) {
@@ -106,7 +106,7 @@ impl NameChanges {
                 continue;
             }
             let names = self.names.read();
-            let counted = self.linked_nodes.count();
+            let counted = self.linked_vnodes.count();
             // The file may have moved since.
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
                 if away.is_some() && entry.known_as().is_none() {
@@ -117,7 +117,7 @@ impl NameChanges {
                 let _changing = inode.changing()?;
                 let link = || self.tiers.tree().link(&entry, parent, name);
                 let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
-                self.linked_nodes.keep(&entry);
+                self.linked_vnodes.keep(&entry);
                 drop((counted, names));
                 return if away.is_some() { self.hard_links.touched(inode) } else { Ok(stat) };
             }
@@ -125,13 +125,13 @@ impl NameChanges {
     }
 
     /// Removes a name that is not a directory.
-    pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
+    pub(super) fn unlink(&self, parent: &namespace::Vnode, name: &OsStr) -> Result<()> {
         if self.tiers.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
         let names = self.names.read();
         let mut seen = self.tiers.tree().before_removal(parent, name)?;
-        let counted = self.linked_nodes.count_before(&seen.stat);
+        let counted = self.linked_vnodes.count_before(&seen.stat);
         if counted.is_some() {
             seen = self.tiers.tree().before_removal(parent, name)?;
         }
@@ -168,8 +168,8 @@ impl NameChanges {
     /// Renames an entry.
     pub(super) fn rename(
         &self,
-        from: (&namespace::Node, &OsStr),
-        to: (&namespace::Node, &OsStr),
+        from: (&namespace::Vnode, &OsStr),
+        to: (&namespace::Vnode, &OsStr),
         flags: u32,
     ) -> Result<()> {
         if self.tiers.is_private(from.0, from.1) || self.tiers.is_private(to.0, to.1) {
@@ -179,7 +179,7 @@ impl NameChanges {
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (moved, moved_stat) = self.tiers.tree().lookup(from.0, from.1)?;
         let mut other = self.tiers.tree().lookup(to.0, to.1).ok();
-        let counted = other.as_ref().and_then(|(_, stat)| self.linked_nodes.count_before(stat));
+        let counted = other.as_ref().and_then(|(_, stat)| self.linked_vnodes.count_before(stat));
         if counted.is_some() {
             other = self.tiers.tree().lookup(to.0, to.1).ok();
         }
@@ -238,8 +238,8 @@ impl NameChanges {
     /// directory.
     fn renamed(
         &self,
-        (entry, before): (&namespace::Node, &Stat),
-        to: (&namespace::Node, &OsStr),
+        (entry, before): (&namespace::Vnode, &Stat),
+        to: (&namespace::Vnode, &OsStr),
     ) -> Option<(Entry, Arc<Resident>)> {
         let resident = self.residents.get(entry.key())?;
         if let Ok(now) = self.tiers.tree().stat(entry) {
@@ -257,7 +257,7 @@ impl NameChanges {
     /// If `name` stands for a file on a lower tier: notes that its data is about to have no link.
     fn leaving(
         &self,
-        parent: &namespace::Node,
+        parent: &namespace::Vnode,
         name: &OsStr,
         entry: &Stat,
     ) -> Result<Option<LeftoverIntent>> {
@@ -286,13 +286,13 @@ impl NameChanges {
     fn gone(
         &self,
         removed: &Removed,
-        (parent, name): (&namespace::Node, &OsStr),
+        (parent, name): (&namespace::Vnode, &OsStr),
         leaving: Option<LeftoverIntent>,
     ) -> bool {
         let live = self.table.find(removed.key);
         let last = removed.last || self.hard_links.is_last(&removed.stat);
         if last {
-            self.linked_nodes.forget(removed.key);
+            self.linked_vnodes.forget(removed.key);
         }
         if let Some(intent) = leaving {
             match (self.tiers.dirs()[intent.tier].look(&intent.place), &live) {
@@ -313,9 +313,9 @@ impl NameChanges {
             self.planner.removed(number);
             self.history.removed(number);
             self.pending_syncs.forget(number);
-        } else if let (Some(resident), Some(node)) =
-            (self.residents.get(removed.key), &removed.node)
-            && let Some(name) = node.known_as()
+        } else if let (Some(resident), Some(vnode)) =
+            (self.residents.get(removed.key), &removed.vnode)
+            && let Some(name) = vnode.known_as()
         {
             *resident.name.lock() = name;
             self.planner.changed(resident.number);

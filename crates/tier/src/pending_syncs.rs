@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use super::tiers::Tiers;
 use halocline_os::error::Result;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// A directory that must be synced before anything of a file is durable, because the file's last move is not.
 #[derive(Debug, Clone)]
 struct Pending {
-    dir: Node,
+    dir: Vnode,
     /// Distinguishes this move from later ones into the same directory.
     move_number: u64,
 }
@@ -30,7 +30,7 @@ struct State {
 
 impl PendingSyncs {
     /// Notes that the last move of file `number` is durable once `dir` is.
-    pub(super) fn add(&self, number: u64, dir: Node) {
+    pub(super) fn add(&self, number: u64, dir: Vnode) {
         let mut state = self.0.lock();
         state.moves += 1;
         let move_number = state.moves;
@@ -42,7 +42,7 @@ impl PendingSyncs {
         self.sync_by(number, |dir| tiers.sync_directory(dir))
     }
 
-    fn sync_by(&self, number: u64, sync: impl FnOnce(&Node) -> Result<()>) -> Result<()> {
+    fn sync_by(&self, number: u64, sync: impl FnOnce(&Vnode) -> Result<()>) -> Result<()> {
         let pending = self.0.lock().files.get(&number).cloned();
         let Some(Pending { dir, move_number }) = pending else { return Ok(()) };
         sync(&dir)?;
@@ -55,7 +55,7 @@ impl PendingSyncs {
     }
 
     /// Notes that the last move of file `number`, in `dir`, is durable.
-    pub(super) fn synced(&self, number: u64, dir: &Node) {
+    pub(super) fn synced(&self, number: u64, dir: &Vnode) {
         let files = &mut self.0.lock().files;
         if files.get(&number).is_some_and(|pending| pending.dir == *dir) {
             files.remove(&number);
@@ -84,14 +84,14 @@ mod tests {
         for next in [tree.root(), other] {
             let pending = PendingSyncs::default();
             pending.add(7, tree.root());
-            let move_meanwhile = |_: &Node| {
+            let move_meanwhile = |_: &Vnode| {
                 pending.add(7, next.clone());
                 Ok(())
             };
             pending.sync_by(7, move_meanwhile).unwrap();
             let mut synced = Vec::new();
             for _ in 0..2 {
-                let sync = |dir: &Node| {
+                let sync = |dir: &Vnode| {
                     synced.push(dir.clone());
                     Ok(())
                 };

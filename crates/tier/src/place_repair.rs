@@ -114,7 +114,7 @@ impl PlaceRepair {
         inode: &Arc<Inode>,
         place: &mut Place,
         away: &Away,
-        (name, path): (&(namespace::Node, OsString), &Path),
+        (name, path): (&(namespace::Vnode, OsString), &Path),
     ) -> Result<LeftoverIntent> {
         let id = self.tiers.fresh_name();
         let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;

@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use super::linked_nodes::LinkedNodes;
+use super::linked_vnodes::LinkedVnodes;
 use super::residents::{Resident, Residents};
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 
 /// What a policy may see of the tiers. None of it requires a request to a disk.
 #[derive(Debug, Clone, Copy)]
@@ -13,22 +13,22 @@ pub(super) struct PolicyView<'a> {
     /// The files on the SSD.
     pub(super) residents: &'a Residents,
     tree: &'a Namespace,
-    linked_nodes: &'a LinkedNodes,
+    linked_vnodes: &'a LinkedVnodes,
 }
 
 impl<'a> PolicyView<'a> {
     pub(super) const fn new(
         residents: &'a Residents,
         tree: &'a Namespace,
-        linked_nodes: &'a LinkedNodes,
+        linked_vnodes: &'a LinkedVnodes,
     ) -> Self {
-        Self { residents, tree, linked_nodes }
+        Self { residents, tree, linked_vnodes }
     }
 
     /// Paths of all names of a file that the mount knows; at least one.
-    pub(super) fn paths_of(self, entry: &Node) -> Vec<PathBuf> {
+    pub(super) fn paths_of(self, entry: &Vnode) -> Vec<PathBuf> {
         let known =
-            self.linked_nodes.node(entry.key()).map(|node| node.names()).unwrap_or_default();
+            self.linked_vnodes.vnode(entry.key()).map(|vnode| vnode.names()).unwrap_or_default();
         if known.len() < 2 {
             return vec![self.tree.path_of(entry)];
         }
@@ -38,8 +38,8 @@ impl<'a> PolicyView<'a> {
     /// The same for a file on the SSD.
     pub(super) fn paths_of_resident(self, resident: &Resident) -> Vec<PathBuf> {
         let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
-        match entry.and_then(|entry| self.linked_nodes.node(entry)) {
-            Some(node) => self.paths_of(&node),
+        match entry.and_then(|entry| self.linked_vnodes.vnode(entry)) {
+            Some(vnode) => self.paths_of(&vnode),
             None => vec![self.path_of(resident)],
         }
     }

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::copy_records::CopyState;
 use super::tiers::Entry;
-use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, stat_descriptor};
 
 /// A write may need this much more than its bytes: partial blocks at both ends, and the file
 /// system's map of the file.
@@ -48,7 +48,7 @@ pub(super) struct Resident {
     /// The number by which the policy identifies it.
     pub(super) number: u64,
     /// One of its names, by which it can be found.
-    pub(super) name: Mutex<(Node, OsString)>,
+    pub(super) name: Mutex<(Vnode, OsString)>,
     /// Bytes that `used` holds for it.
     counted: Mutex<u64>,
     /// It has no name any more: its bytes are freed with its last user.
@@ -166,7 +166,7 @@ impl Residents {
         &self,
         entry: Entry,
         number: u64,
-        name: (Node, OsString),
+        name: (Vnode, OsString),
         bytes: u64,
     ) -> Arc<Resident> {
         let resident = Arc::new(Resident {

@@ -35,7 +35,7 @@ use halocline_api::control::tier::ScanFindings;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::statx::stat_at;
-use halocline_vfs::namespace::{Namespace, Node, stat_descriptor};
+use halocline_vfs::namespace::{Namespace, Vnode, stat_descriptor};
 
 /// Reads the tiers, and puts them in order.
 #[derive(Debug)]
@@ -201,7 +201,7 @@ impl Scan {
     fn collect(
         &self,
         survey: &mut Survey,
-        (dir, name): (&Node, OsString),
+        (dir, name): (&Vnode, OsString),
         link: ParsedLink,
         mend: bool,
     ) {
@@ -225,7 +225,7 @@ impl Scan {
     fn count(
         &self,
         survey: &mut Survey,
-        (dir, name): (&Node, OsString),
+        (dir, name): (&Vnode, OsString),
         entry: Entry,
         stat: &Stat,
     ) {
@@ -316,7 +316,7 @@ impl Scan {
         Ok(())
     }
 
-    fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
+    fn replace_link(&self, parent: &Vnode, name: &OsStr, target: &OsStr) -> Result<()> {
         let temporary = self.tiers.fresh_name();
         let tier_dir = &self.tiers.ssd();
         let (entry, stat) = self.tiers.tree().lookup(parent, name)?;
@@ -445,11 +445,11 @@ impl Scan {
 }
 
 /// Names in a directory with their `DT_*` types, in order.
-fn names_in(tree: &Namespace, dir: &Node) -> Result<BTreeSet<(OsString, u8)>> {
+fn names_in(tree: &Namespace, dir: &Vnode) -> Result<BTreeSet<(OsString, u8)>> {
     Ok(tree.entries(dir)?.into_iter().map(|entry| (entry.name, entry.kind)).collect())
 }
 
-fn kind_of(tree: &Namespace, dir: &Node, name: &OsStr) -> u8 {
+fn kind_of(tree: &Namespace, dir: &Vnode, name: &OsStr) -> u8 {
     let stat = tree.descriptor(dir).and_then(|dir| stat_at(dir.as_fd(), name));
     match stat.map(|stat| stat.kind()) {
         Ok(libc::S_IFREG) => libc::DT_REG,

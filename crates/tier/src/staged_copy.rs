@@ -9,7 +9,7 @@ use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::residents::Reserved;
 use super::tiers::Tiers;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// A file as it was when the copy began.
 #[derive(Debug)]
@@ -17,9 +17,9 @@ pub(super) struct Source {
     pub(super) from: usize,
     pub(super) file: Arc<File>,
     pub(super) stat: Stat,
-    pub(super) entry: Node,
+    pub(super) entry: Vnode,
     /// Its name; `None` for an open file that was removed.
-    pub(super) name: Option<(Node, OsString)>,
+    pub(super) name: Option<(Vnode, OsString)>,
     /// How many names it has.
     pub(super) names: usize,
     pub(super) changes: u64,

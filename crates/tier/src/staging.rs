@@ -25,7 +25,7 @@ use super::residents::Residents;
 use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
-use halocline_vfs::namespace::{Node, reopen, stat_descriptor};
+use halocline_vfs::namespace::{Vnode, reopen, stat_descriptor};
 
 /// Copies files, and gives the copies places.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Staging {
 
     /// Whether names in a directory may be replaced; only an ordinary user's mount may be refused this. Checked before
     /// a file is copied, each time that room is wanted.
-    fn check_open(&self, dir: &Node) -> Result<(), NotMoved> {
+    fn check_open(&self, dir: &Vnode) -> Result<(), NotMoved> {
         let dir = self.tiers.tree().descriptor(dir)?;
         match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
             Err(Errno::ACCESS) => Err(NotMoved::Closed),

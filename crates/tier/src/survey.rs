@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use super::tiers::Entry;
 use halocline_api::control::tier::ScanFindings;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// One of our links on the SSD.
 pub(super) struct OwnLink {
     pub(super) path: PathBuf,
-    pub(super) parent: Node,
+    pub(super) parent: Vnode,
     pub(super) name: OsString,
     /// The link itself.
     pub(super) entry: Entry,
@@ -47,7 +47,7 @@ pub(super) struct Survey {
 
 /// A name of a file on the SSD that states which number it keeps.
 pub(super) struct Numbered {
-    pub(super) dir: Node,
+    pub(super) dir: Vnode,
     pub(super) name: OsString,
     pub(super) entry: Entry,
     pub(super) disk_bytes: u64,

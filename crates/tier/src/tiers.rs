@@ -13,7 +13,7 @@ use halocline_api::control::SOCKET_NAME;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
 use halocline_os::private::own_uid;
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 
 /// Device and inode number of a name's inode on the SSD: a file's own, or its link's.
 pub(super) type Entry = (u64, u64);
@@ -94,14 +94,14 @@ impl Tiers {
     }
 
     /// Whether `name` in `parent` is the engine's own directory.
-    pub(super) fn is_private(&self, parent: &Node, name: &OsStr) -> bool {
+    pub(super) fn is_private(&self, parent: &Vnode, name: &OsStr) -> bool {
         name == PRIVATE && *parent == self.tree.root()
     }
 
-    /// The tree's node at a path.
-    pub(super) fn walk(&self, path: &Path) -> Option<Node> {
-        path.iter().try_fold(self.tree.root(), |node, name| {
-            self.tree.lookup(&node, name).ok().map(|(node, _)| node)
+    /// The tree's vnode at a path.
+    pub(super) fn walk(&self, path: &Path) -> Option<Vnode> {
+        path.iter().try_fold(self.tree.root(), |vnode, name| {
+            self.tree.lookup(&vnode, name).ok().map(|(vnode, _)| vnode)
         })
     }
 
@@ -122,7 +122,7 @@ impl Tiers {
     }
 
     /// Makes changes of names in a directory of the tree durable.
-    pub(super) fn sync_directory(&self, dir: &Node) -> Result<()> {
+    pub(super) fn sync_directory(&self, dir: &Vnode) -> Result<()> {
         self.ssd().steps.sync("syncing a cutover", &self.tree.open_dir(dir)?)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::vec;
 
 use super::foundation::Foundation;
-use super::inode::{Inode, Node, Table};
+use super::inode::{Inode, Table, Vnode};
 use super::inodes::Inodes;
 use super::tiers::Tiers;
 use halocline_api::control::is_glob;
@@ -32,14 +32,14 @@ pub(super) struct Named {
 }
 
 impl Named {
-    fn new(path: PathBuf, node: &Node, stat: &Stat) -> Self {
+    fn new(path: PathBuf, vnode: &Vnode, stat: &Stat) -> Self {
         let disk_bytes = stat.disk_bytes();
         Self {
             path,
-            inode: node.0.clone(),
+            inode: vnode.0.clone(),
             size: stat.raw.st_size.unsigned_abs().min(disk_bytes),
             disk_bytes,
-            tier: node.0.place.read().tier(),
+            tier: vnode.0.place.read().tier(),
             has_other_names: stat.raw.st_nlink > 1,
         }
     }
@@ -47,7 +47,7 @@ impl Named {
 
 /// A directory whose names are being read.
 struct Below {
-    dir: namespace::Node,
+    dir: namespace::Vnode,
     names: vec::IntoIter<OsString>,
     path: PathBuf,
 }
@@ -66,36 +66,42 @@ impl TreeWalk {
         Self { tiers: base.tiers.clone(), table: base.table.clone(), inodes: inodes.clone() }
     }
 
-    /// The node at a path below the root.
-    pub(super) fn node_at(&self, path: &Path) -> Result<Node> {
+    /// The vnode at a path below the root.
+    pub(super) fn node_at(&self, path: &Path) -> Result<Vnode> {
         let mut at = self.tiers.tree().root();
         let mut names = path.iter().peekable();
         while let Some(name) = names.next() {
-            let (node, _) = self.inodes.lookup(&at, name)?;
+            let (vnode, _) = self.inodes.lookup(&at, name)?;
             if names.peek().is_none() {
-                return Ok(node);
+                return Ok(vnode);
             }
-            at = node.0.entry();
+            at = vnode.0.entry();
         }
-        Ok(Node(self.table.intern(&at, || (at.key().1, None, None))))
+        Ok(Vnode(self.table.intern(&at, || (at.key().1, None, None))))
     }
 
     /// All regular files at and below `path`.
     fn below(&self, path: &Path, most: usize) -> Result<Vec<Named>> {
-        let node = self.node_at(path).map_err(|error| not_found(path, &error))?;
+        let vnode = self.node_at(path).map_err(|error| not_found(path, &error))?;
         let mut found = Vec::new();
-        self.visit(&node, path.to_owned(), most, &mut found)?;
+        self.visit(&vnode, path.to_owned(), most, &mut found)?;
         Ok(found)
     }
 
-    /// The regular files at and below a node, in the order of their names. A file that cannot be examined does not hide
+    /// The regular files at and below a vnode, in the order of their names. A file that cannot be examined does not hide
     /// the others. Trees may have any depth: there is no recursion.
-    fn visit(&self, node: &Node, path: PathBuf, most: usize, found: &mut Vec<Named>) -> Result<()> {
-        let stat = self.inodes.stat(&node.0)?;
+    fn visit(
+        &self,
+        vnode: &Vnode,
+        path: PathBuf,
+        most: usize,
+        found: &mut Vec<Named>,
+    ) -> Result<()> {
+        let stat = self.inodes.stat(&vnode.0)?;
         match stat.kind() {
-            libc::S_IFREG => found.push(Named::new(path, node, &stat)),
+            libc::S_IFREG => found.push(Named::new(path, vnode, &stat)),
             libc::S_IFDIR => {
-                let dir = node.0.entry();
+                let dir = vnode.0.entry();
                 let names = self.names_below(&dir)?.into_iter();
                 self.visit_below(vec![Below { dir, names, path }], most, found)?;
             }
@@ -132,7 +138,7 @@ impl TreeWalk {
         Ok(())
     }
 
-    fn names_below(&self, dir: &namespace::Node) -> Result<Vec<std::ffi::OsString>> {
+    fn names_below(&self, dir: &namespace::Vnode) -> Result<Vec<std::ffi::OsString>> {
         let names = self.tiers.tree().entries(dir)?.into_iter().map(|entry| entry.name);
         let mut names: Vec<_> = names.filter(|name| !self.tiers.is_private(dir, name)).collect();
         names.sort();
@@ -163,7 +169,7 @@ impl TreeWalk {
         let beginning = globs::beginning(glob);
         let mut found = Vec::new();
         match self.node_at(&beginning) {
-            Ok(node) => self.visit(&node, beginning, usize::MAX, &mut found)?,
+            Ok(vnode) => self.visit(&vnode, beginning, usize::MAX, &mut found)?,
             Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
             Err(error) => return Err(error),
         }

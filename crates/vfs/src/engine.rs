@@ -15,7 +15,7 @@ use crate::tree::{OpenDirectory, Tree};
 use crate::{Allocate, Caller, DirEntry, Make, Maker, Seek, SetAttr, Stat};
 
 /// An inode of the tree below an engine.
-pub type NodeBelow<E> = <<E as Engine>::Tree as Tree>::Node;
+pub type VnodeBelow<E> = <<E as Engine>::Tree as Tree>::Vnode;
 /// An open directory of the tree below an engine.
 pub type DirectoryBelow<E> = <<E as Engine>::Tree as Tree>::Directory;
 
@@ -30,7 +30,7 @@ pub struct OpenMode {
 
 /// Has the kernel drop what it keeps of files.
 pub trait DropPages: Send + Sync {
-    /// Drops the pages of some bytes, from an offset on and so many, of the node with this [`Engine::key`]. Waits for that,
+    /// Drops the pages of some bytes, from an offset on and so many, of the vnode with this [`Engine::key`]. Waits for that,
     /// but no longer than a moment: requests for these pages may be in progress, and wait for the caller.
     fn drop_pages(&self, key: (u64, u64), range: (u64, u64));
 }
@@ -45,86 +45,86 @@ pub trait DropPages: Send + Sync {
 pub trait Engine: Sized + Send + Sync + 'static {
     /// A file, directory, link or special file that a front end refers to; cheap to clone.
     /// Dropping the last clone lets the engine forget it.
-    type Node: Clone + Send + Sync + Debug + 'static;
+    type Vnode: Clone + Send + Sync + Debug + 'static;
     /// An open regular file; dropping it closes it.
     type Handle: Send + Sync + Debug + 'static;
     /// What has the names.
     type Tree: Tree;
 
-    /// The tree that has the names, and its node for `node`.
-    fn below<'a>(&'a self, node: &'a Self::Node) -> (&'a Self::Tree, Cow<'a, NodeBelow<Self>>);
+    /// The tree that has the names, and its vnode for `vnode`.
+    fn below<'a>(&'a self, vnode: &'a Self::Vnode) -> (&'a Self::Tree, Cow<'a, VnodeBelow<Self>>);
     /// The root directory.
-    fn root(&self) -> Self::Node;
-    /// Identity of a node: equal for two nodes exactly if they are names of one inode (device, inode).
-    fn key(&self, node: &Self::Node) -> (u64, u64) {
-        let (tree, node) = self.below(node);
-        tree.key(&node)
+    fn root(&self) -> Self::Vnode;
+    /// Identity of a vnode: equal for two vnodes exactly if they are names of one inode (device, inode).
+    fn key(&self, vnode: &Self::Vnode) -> (u64, u64) {
+        let (tree, vnode) = self.below(vnode);
+        tree.key(&vnode)
     }
     /// Looks a name up.
-    fn lookup(&self, parent: &Self::Node, name: &OsStr) -> Result<(Self::Node, Stat)>;
+    fn lookup(&self, parent: &Self::Vnode, name: &OsStr) -> Result<(Self::Vnode, Stat)>;
     /// Looks a name up that was just read from an open directory: an engine may have read its attributes with it.
     fn lookup_listed(
         &self,
         _dir: &DirectoryBelow<Self>,
-        parent: &Self::Node,
+        parent: &Self::Vnode,
         name: &OsStr,
-    ) -> Result<(Self::Node, Stat)> {
+    ) -> Result<(Self::Vnode, Stat)> {
         self.lookup(parent, name)
     }
     /// Attributes.
-    fn stat(&self, node: &Self::Node, handle: Option<&Self::Handle>) -> Result<Stat>;
+    fn stat(&self, vnode: &Self::Vnode, handle: Option<&Self::Handle>) -> Result<Stat>;
     /// Whether nobody else changes the attributes of a directory for a moment, and they are still those that were
     /// returned: a front end that otherwise keeps none may then use these for the rest of the same system call.
-    fn holds_directory(&self, _node: &Self::Node, _returned: &Stat) -> bool {
+    fn holds_directory(&self, _node: &Self::Vnode, _returned: &Stat) -> bool {
         false
     }
     /// Changes attributes. Clears set-user-id bits as the origin would.
     fn set_attr(
         &self,
-        node: &Self::Node,
+        vnode: &Self::Vnode,
         handle: Option<&Self::Handle>,
         change: &SetAttr,
         caller: Caller,
     ) -> Result<Stat>;
     /// Target of a symbolic link.
-    fn read_link(&self, node: &Self::Node) -> Result<OsString> {
-        let (tree, node) = self.below(node);
-        tree.read_link(&node)
+    fn read_link(&self, vnode: &Self::Vnode) -> Result<OsString> {
+        let (tree, vnode) = self.below(vnode);
+        tree.read_link(&vnode)
     }
     /// Creates something other than an open regular file, with a name in a directory.
     fn make(
         &self,
-        entry: (&Self::Node, &OsStr),
+        entry: (&Self::Vnode, &OsStr),
         what: Make<'_>,
         by: Maker,
-    ) -> Result<(Self::Node, Stat)>;
+    ) -> Result<(Self::Vnode, Stat)>;
     /// Creates and opens a regular file; `flags` are those of `open(2)`.
     fn create(
         &self,
-        entry: (&Self::Node, &OsStr),
+        entry: (&Self::Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Self::Node, Stat, Self::Handle)>;
+    ) -> Result<(Self::Vnode, Stat, Self::Handle)>;
     /// Creates a hard link.
-    fn link(&self, node: &Self::Node, parent: &Self::Node, name: &OsStr) -> Result<Stat>;
+    fn link(&self, vnode: &Self::Vnode, parent: &Self::Vnode, name: &OsStr) -> Result<Stat>;
     /// Removes a name of anything but a directory.
-    fn unlink(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
+    fn unlink(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()>;
     /// Removes an empty directory.
-    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()> {
+    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()> {
         let (tree, parent) = self.below(parent);
         tree.remove_dir(&parent, name)
     }
     /// Renames; `flags` are those of `renameat2(2)`.
     fn rename(
         &self,
-        from: (&Self::Node, &OsStr),
-        to: (&Self::Node, &OsStr),
+        from: (&Self::Vnode, &OsStr),
+        to: (&Self::Vnode, &OsStr),
         flags: u32,
     ) -> Result<()>;
 
     /// Opens a regular file; `flags` are those of `open(2)`, without `O_CREAT`; `O_TRUNC` must be honoured.
-    fn open(&self, node: &Self::Node, flags: i32, caller: Caller) -> Result<Self::Handle>;
+    fn open(&self, vnode: &Self::Vnode, flags: i32, caller: Caller) -> Result<Self::Handle>;
     /// Whether [`Engine::pass_through`] may ever return `true`.
     fn passes_through(&self) -> bool {
         false
@@ -200,9 +200,9 @@ pub trait Engine: Sized + Send + Sync + 'static {
     fn seek(&self, handle: &Self::Handle, offset: u64, what: Seek) -> Result<u64>;
 
     /// Opens a directory.
-    fn open_dir(&self, node: &Self::Node) -> Result<DirectoryBelow<Self>> {
-        let (tree, node) = self.below(node);
-        tree.open_dir(&node)
+    fn open_dir(&self, vnode: &Self::Vnode) -> Result<DirectoryBelow<Self>> {
+        let (tree, vnode) = self.below(vnode);
+        tree.open_dir(&vnode)
     }
     /// Reads entries from cookie `offset` (0 at first) until `take` returns `false`.
     fn read_dir(
@@ -215,28 +215,28 @@ pub trait Engine: Sized + Send + Sync + 'static {
     }
 
     /// File-system totals as programs see them.
-    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64> {
-        let (tree, node) = self.below(node);
-        tree.statfs(&node)
+    fn statfs(&self, vnode: &Self::Vnode) -> Result<libc::statvfs64> {
+        let (tree, vnode) = self.below(vnode);
+        tree.statfs(&vnode)
     }
     /// Value of an extended attribute.
-    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>> {
-        let (tree, node) = self.below(node);
-        tree.get_xattr(&node, name)
+    fn get_xattr(&self, vnode: &Self::Vnode, name: &OsStr) -> Result<Vec<u8>> {
+        let (tree, vnode) = self.below(vnode);
+        tree.get_xattr(&vnode, name)
     }
     /// NUL-terminated names of the extended attributes.
-    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>> {
-        let (tree, node) = self.below(node);
-        tree.list_xattr(&node)
+    fn list_xattr(&self, vnode: &Self::Vnode) -> Result<Vec<u8>> {
+        let (tree, vnode) = self.below(vnode);
+        tree.list_xattr(&vnode)
     }
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
-    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        let (tree, node) = self.below(node);
-        tree.set_xattr(&node, name, value, flags)
+    fn set_xattr(&self, vnode: &Self::Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        let (tree, vnode) = self.below(vnode);
+        tree.set_xattr(&vnode, name, value, flags)
     }
     /// Removes an extended attribute.
-    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()> {
-        let (tree, node) = self.below(node);
-        tree.remove_xattr(&node, name)
+    fn remove_xattr(&self, vnode: &Self::Vnode, name: &OsStr) -> Result<()> {
+        let (tree, vnode) = self.below(vnode);
+        tree.remove_xattr(&vnode, name)
     }
 }

@@ -1,14 +1,14 @@
 //! An existing directory tree, accessed by descriptors: everything of the origin except its data.
 //!
-//! A [`Namespace`] holds its root open, so that the tree stays reachable when something is mounted over it. A [`Node`]
+//! A [`Namespace`] holds its root open, so that the tree stays reachable when something is mounted over it. A [`Vnode`]
 //! is one inode of the tree; it knows the names under which it was seen and is found again through them, so that it
 //! needs no descriptor of its own: directories have more entries than a process may have descriptors.
-//! [`node::descriptors`] keeps a bounded number of them.
+//! [`vnode::descriptors`] keeps a bounded number of them.
 //!
 //! What must hold:
-//! - A node never stands for another inode: a descriptor that is opened by name is compared with the node's device and
+//! - A vnode never stands for another inode: a descriptor that is opened by name is compared with the vnode's device and
 //!   inode number before it is used (`ESTALE` if they differ).
-//! - A node that lost its last known name through us, or is pinned by an open handle, keeps its descriptor: it can
+//! - A vnode that lost its last known name through us, or is pinned by an open handle, keeps its descriptor: it can
 //!   always be read and changed until the last clone is dropped.
 //! - New inodes belong to the caller; mode, set-group-id directory, umask and default ACL are applied by the file
 //!   system below, not by us ([`act_as`]).
@@ -16,10 +16,10 @@
 mod act_as;
 pub mod contents;
 mod directory;
-mod node;
 mod privileges;
 mod removed;
 pub mod statx;
+mod vnode;
 pub mod xattr;
 
 use std::ffi::{OsStr, OsString};
@@ -41,22 +41,22 @@ use halocline_os::open_files::OpenFiles;
 use halocline_os::rename_new::rename_new;
 
 pub use directory::{DirEntry, Directory};
-pub use node::{Node, Pin};
 pub use privileges::has_privileges;
 pub use removed::Removed;
 use statx::Freshness;
 pub use statx::stat_descriptor;
 pub use statx::stat_of;
+pub use vnode::{Pin, Vnode};
 
 use act_as::ActAs;
-use node::NodeTable;
-use node::descriptors::Descriptors;
+use vnode::VnodeTable;
+use vnode::descriptors::Descriptors;
 
 /// An existing directory tree, opened once and accessed by descriptors from then on.
 #[derive(Debug, Clone)]
 pub struct Namespace {
-    root: Node,
-    nodes: Arc<NodeTable>,
+    root: Vnode,
+    vnodes: Arc<VnodeTable>,
     /// A name in the root that is not shown and cannot be created.
     hidden: Option<&'static str>,
     freshness: Freshness,
@@ -83,9 +83,10 @@ impl Namespace {
         }
         let stat = stat_descriptor(&root)?;
         let share = OpenFiles::of_process()?;
-        let nodes = Arc::new(NodeTable::new(Descriptors::with_bounds(share.nodes, share.pinned)));
-        let root = nodes.root(&stat, root);
-        Ok(Self { root, nodes, hidden: None, freshness: Freshness::Remembered })
+        let vnodes =
+            Arc::new(VnodeTable::new(Descriptors::with_bounds(share.vnodes, share.pinned)));
+        let root = vnodes.root(&stat, root);
+        Ok(Self { root, vnodes, hidden: None, freshness: Freshness::Remembered })
     }
 
     /// The same without one name in the root: programs do not see it, and cannot create it.
@@ -103,7 +104,7 @@ impl Namespace {
 
     /// # Errors
     /// `refused` where the name is hidden.
-    fn refuse_hidden(&self, parent: &Node, name: &OsStr, refused: Errno) -> Result<()> {
+    fn refuse_hidden(&self, parent: &Vnode, name: &OsStr, refused: Errno) -> Result<()> {
         match self.hidden {
             Some(hidden) if name == hidden && parent.key() == self.root.key() => {
                 Err(refused.into())
@@ -113,67 +114,67 @@ impl Namespace {
     }
 
     /// The root directory.
-    pub fn root(&self) -> Node {
+    pub fn root(&self) -> Vnode {
         self.root.clone()
     }
 
     /// Looks `name` up in `parent`.
-    pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+    pub fn lookup(&self, parent: &Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
         self.refuse_hidden(parent, name, Errno::NOENT)?;
         let fd = self.descriptor(parent)?;
         let stat = statx::stat_at_as(fd.as_fd(), name, self.freshness)?;
-        let node = self.nodes.intern(&stat, parent, name);
-        Ok((node, stat))
+        let vnode = self.vnodes.intern(&stat, parent, name);
+        Ok((vnode, stat))
     }
 
-    /// The live node of an inode, if there is one.
-    pub fn find(&self, key: (u64, u64)) -> Option<Node> {
-        self.nodes.find(key)
+    /// The live vnode of an inode, if there is one.
+    pub fn find(&self, key: (u64, u64)) -> Option<Vnode> {
+        self.vnodes.find(key)
     }
 
     /// Opens a regular file again. `flags` are those of `open(2)`; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and `O_DIRECT`
     /// (buffers here are not aligned) are dropped.
-    pub fn open_file(&self, node: &Node, flags: i32) -> Result<File> {
-        reopen(&*self.descriptor(node)?, flags)
+    pub fn open_file(&self, vnode: &Vnode, flags: i32) -> Result<File> {
+        reopen(&*self.descriptor(vnode)?, flags)
     }
 
     /// Opens a regular file by one of its known names if that still refers to the file, and through its descriptor
     /// otherwise: the name saves a lookup through `/proc`. `flags` as in [`Namespace::open_file`], but the file is not
     /// truncated.
-    pub fn open_named(&self, node: &Node, flags: i32) -> Result<File> {
+    pub fn open_named(&self, vnode: &Vnode, flags: i32) -> Result<File> {
         let flags = flags & !libc::O_TRUNC;
         // Does not block on anything else that may have the name by now.
         let by_name = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let dir =
-            node.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));
+            vnode.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));
         let opened = dir.and_then(|(dir, name)| {
             openat(&*dir, name, open_flags(flags) | by_name, Mode::empty()).ok()
         });
         match opened {
-            Some(file) if stat_descriptor(&file)?.key() == node.key() => Ok(File::from(file)),
-            _ => self.open_file(node, flags),
+            Some(file) if stat_descriptor(&file)?.key() == vnode.key() => Ok(File::from(file)),
+            _ => self.open_file(vnode, flags),
         }
     }
 
-    /// Keeps the node's descriptor open while the pin lives, as an open handle must: the node then survives even its
+    /// Keeps the vnode's descriptor open while the pin lives, as an open handle must: the vnode then survives even its
     /// removal by others. Once pins use up their share of the descriptor limit, a pin holds nothing, and only removals
     /// through us are survived.
-    pub fn pin(&self, node: &Node) -> Result<Pin> {
-        let _open = self.descriptor(node)?;
-        Ok(self.nodes.descriptors.pin(node))
+    pub fn pin(&self, vnode: &Vnode) -> Result<Pin> {
+        let _open = self.descriptor(vnode)?;
+        Ok(self.vnodes.descriptors.pin(vnode))
     }
 
     /// Opens a directory for reading its entries.
-    pub fn open_dir(&self, node: &Node) -> Result<Directory> {
+    pub fn open_dir(&self, vnode: &Vnode) -> Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = self.descriptor(node)?;
-        let hidden = self.hidden.filter(|_| node.key() == self.root.key());
+        let fd = self.descriptor(vnode)?;
+        let hidden = self.hidden.filter(|_| vnode.key() == self.root.key());
         let fd = openat(CWD, proc_path(&fd), flags, Mode::empty())?;
-        Ok(Directory::new(fd, node.clone(), hidden))
+        Ok(Directory::new(fd, vnode.clone(), hidden))
     }
 
     /// All entries of a directory but `.` and `..`.
-    pub fn entries(&self, dir: &Node) -> Result<Vec<DirEntry>> {
+    pub fn entries(&self, dir: &Vnode) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         self.open_dir(dir)?.read(0, &mut |entry| {
             if entry.name != "." && entry.name != ".." {
@@ -184,81 +185,81 @@ impl Namespace {
         Ok(entries)
     }
 
-    /// Totals of the file system the node is on.
-    pub fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
-        statx::statfs(self.descriptor(node)?.as_fd())
+    /// Totals of the file system the vnode is on.
+    pub fn statfs(&self, vnode: &Vnode) -> Result<libc::statvfs64> {
+        statx::statfs(self.descriptor(vnode)?.as_fd())
     }
 
-    /// Best known path of the node relative to the root; empty for the root itself.
-    pub fn path_of(&self, node: &Node) -> PathBuf {
-        node.path()
+    /// Best known path of the vnode relative to the root; empty for the root itself.
+    pub fn path_of(&self, vnode: &Vnode) -> PathBuf {
+        vnode.path()
     }
 
-    /// An `O_PATH` descriptor of the node, from the bounded cache or opened by its known names.
-    pub fn descriptor(&self, node: &Node) -> Result<Arc<OwnedFd>> {
-        self.nodes.descriptors.of(node)
+    /// An `O_PATH` descriptor of the vnode, from the bounded cache or opened by its known names.
+    pub fn descriptor(&self, vnode: &Vnode) -> Result<Arc<OwnedFd>> {
+        self.vnodes.descriptors.of(vnode)
     }
 }
 
 /// Attributes, also extended ones.
 impl Namespace {
-    /// Attributes: through the node's descriptor if it is open, otherwise by a name that still refers to the node,
+    /// Attributes: through the vnode's descriptor if it is open, otherwise by a name that still refers to the vnode,
     /// which then needs no descriptor.
-    pub fn stat(&self, node: &Node) -> Result<Stat> {
-        if let Some(fd) = node.0.cached() {
+    pub fn stat(&self, vnode: &Vnode) -> Result<Stat> {
+        if let Some(fd) = vnode.0.cached() {
             return statx::stat_descriptor_as(fd.as_fd(), self.freshness);
         }
-        if let Some(link) = node.link()
+        if let Some(link) = vnode.link()
             && let Ok(stat) = statx::stat_at_as(
                 self.descriptor(&link.parent)?.as_fd(),
                 &link.name,
                 self.freshness,
             )
-            && stat.key() == node.key()
+            && stat.key() == vnode.key()
         {
             return Ok(stat);
         }
-        statx::stat_descriptor_as(self.descriptor(node)?.as_fd(), self.freshness)
+        statx::stat_descriptor_as(self.descriptor(vnode)?.as_fd(), self.freshness)
     }
 
-    /// Id of the mount that the node is on, unique while that mount exists. If the kernel does not report it (before
-    /// Linux 5.8), the node's device.
-    pub fn mount_of(&self, node: &Node) -> Result<u64> {
-        match node.link().filter(|_| node.0.cached().is_none()) {
+    /// Id of the mount that the vnode is on, unique while that mount exists. If the kernel does not report it (before
+    /// Linux 5.8), the vnode's device.
+    pub fn mount_of(&self, vnode: &Vnode) -> Result<u64> {
+        match vnode.link().filter(|_| vnode.0.cached().is_none()) {
             Some(link) => statx::mount_at(self.descriptor(&link.parent)?.as_fd(), &link.name),
-            None => statx::mount_of_descriptor(&*self.descriptor(node)?),
+            None => statx::mount_of_descriptor(&*self.descriptor(vnode)?),
         }
     }
 
     /// Changes owner, mode, size and times, in an order in which none undoes another.
-    pub fn set_attr(&self, node: &Node, change: &SetAttr) -> Result<Stat> {
-        statx::set_attr_on(&*self.descriptor(node)?, change)
+    pub fn set_attr(&self, vnode: &Vnode, change: &SetAttr) -> Result<Stat> {
+        statx::set_attr_on(&*self.descriptor(vnode)?, change)
     }
 
     /// Target of a symbolic link.
-    pub fn read_link(&self, node: &Node) -> Result<OsString> {
-        let target = readlinkat(&*self.descriptor(node)?, "", Vec::new())?;
+    pub fn read_link(&self, vnode: &Vnode) -> Result<OsString> {
+        let target = readlinkat(&*self.descriptor(vnode)?, "", Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()))
     }
 
     /// Value of an extended attribute.
-    pub fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
-        xattr::get_on(&*self.descriptor(node)?, name)
+    pub fn get_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<Vec<u8>> {
+        xattr::get_on(&*self.descriptor(vnode)?, name)
     }
 
     /// NUL-terminated names of the extended attributes.
-    pub fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        xattr::list_on(&*self.descriptor(node)?)
+    pub fn list_xattr(&self, vnode: &Vnode) -> Result<Vec<u8>> {
+        xattr::list_on(&*self.descriptor(vnode)?)
     }
 
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
-    pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        xattr::set_on(&*self.descriptor(node)?, name, value, flags)
+    pub fn set_xattr(&self, vnode: &Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        xattr::set_on(&*self.descriptor(vnode)?, name, value, flags)
     }
 
     /// Removes an extended attribute.
-    pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
-        xattr::remove_on(&*self.descriptor(node)?, name)
+    pub fn remove_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<()> {
+        xattr::remove_on(&*self.descriptor(vnode)?, name)
     }
 }
 
@@ -267,10 +268,10 @@ impl Namespace {
     /// Creates a directory, symbolic link or special file that belongs to the caller.
     pub fn make(
         &self,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         what: Make<'_>,
         by: Maker,
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         self.refuse_hidden(parent, name, Errno::PERM)?;
         let dir = self.descriptor(parent)?;
         let acting = ActAs::new(by)?;
@@ -293,11 +294,11 @@ impl Namespace {
     /// added, `O_DIRECT` dropped).
     pub fn create(
         &self,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, File)> {
+    ) -> Result<(Vnode, Stat, File)> {
         self.refuse_hidden(parent, name, Errno::PERM)?;
         let dir = self.descriptor(parent)?;
         let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
@@ -306,30 +307,30 @@ impl Namespace {
         let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
         drop(acting);
         let stat = statx::stat_descriptor(file.as_fd())?;
-        let node = self.nodes.intern(&stat, parent, name);
-        Ok((node, stat, File::from(file)))
+        let vnode = self.vnodes.intern(&stat, parent, name);
+        Ok((vnode, stat, File::from(file)))
     }
 }
 
 /// Names of inodes that are there. Nodes that lose a name get their descriptor first.
 impl Namespace {
     /// Creates a hard link.
-    pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+    pub fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         self.refuse_hidden(parent, name, Errno::PERM)?;
-        let fd = self.descriptor(node)?;
+        let fd = self.descriptor(vnode)?;
         let dir = self.descriptor(parent)?;
         linkat(CWD, proc_path(&fd), &dir, name, AtFlags::SYMLINK_FOLLOW)?;
-        node.add_link(parent, name, false);
-        self.stat(node)
+        vnode.add_link(parent, name, false);
+        self.stat(vnode)
     }
 
     /// Removes a name of anything but a directory.
-    pub fn unlink(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+    pub fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<Removed> {
         self.remove(parent, name, AtFlags::empty())
     }
 
     /// Removes an empty directory.
-    pub fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+    pub fn remove_dir(&self, parent: &Vnode, name: &OsStr) -> Result<Removed> {
         self.remove(parent, name, AtFlags::REMOVEDIR)
     }
 
@@ -338,35 +339,35 @@ impl Namespace {
     pub fn take_out(
         &self,
         mut seen: Removed,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
         to: (BorrowedFd<'_>, &OsStr),
     ) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
         rename_new(&dir, name, to.0, to.1)?;
-        seen.forget_name(&self.nodes, parent, name);
+        seen.forget_name(&self.vnodes, parent, name);
         Ok(seen)
     }
 
-    fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {
+    fn remove(&self, parent: &Vnode, name: &OsStr, how: AtFlags) -> Result<Removed> {
         let removed = self.before_removal(parent, name)?;
         self.remove_seen(removed, parent, name, how)
     }
 
     /// Removes a name for which [`Namespace::before_removal`] was just called.
-    pub fn unlink_seen(&self, seen: Removed, parent: &Node, name: &OsStr) -> Result<Removed> {
+    pub fn unlink_seen(&self, seen: Removed, parent: &Vnode, name: &OsStr) -> Result<Removed> {
         self.remove_seen(seen, parent, name, AtFlags::empty())
     }
 
     fn remove_seen(
         &self,
         mut removed: Removed,
-        parent: &Node,
+        parent: &Vnode,
         name: &OsStr,
         how: AtFlags,
     ) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
         unlinkat(&dir, name, how)?;
-        removed.forget_name(&self.nodes, parent, name);
+        removed.forget_name(&self.vnodes, parent, name);
         removed.count_names(self.freshness);
         Ok(removed)
     }
@@ -374,8 +375,8 @@ impl Namespace {
     /// Renames; `flags` are those of `renameat2(2)`. Returns what the new name referred to before, if it was replaced.
     pub fn rename(
         &self,
-        from: (&Node, &OsStr),
-        to: (&Node, &OsStr),
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
         flags: u32,
     ) -> Result<Option<Removed>> {
         self.refuse_hidden(from.0, from.1, Errno::NOENT)?;
@@ -391,17 +392,17 @@ impl Namespace {
             return Ok(None);
         }
         if let Some(target) = &mut target {
-            if exchange && let Some(node) = &target.node {
-                node.add_link(from.0, from.1, target.is_directory());
+            if exchange && let Some(vnode) = &target.vnode {
+                vnode.add_link(from.0, from.1, target.is_directory());
             }
-            target.forget_name(&self.nodes, to.0, to.1);
+            target.forget_name(&self.vnodes, to.0, to.1);
             if !exchange {
                 target.count_names(self.freshness);
             }
         }
-        if let Some(node) = self.find(moved.key()) {
-            node.add_link(to.0, to.1, removed::is_directory(&moved));
-            node.remove_link(from.0, from.1);
+        if let Some(vnode) = self.find(moved.key()) {
+            vnode.add_link(to.0, to.1, removed::is_directory(&moved));
+            vnode.remove_link(from.0, from.1);
         }
         Ok(target.filter(|_| !exchange))
     }
@@ -412,24 +413,24 @@ impl Namespace {
     pub fn replace(
         &self,
         from: (BorrowedFd<'_>, &OsStr),
-        to: (&Node, &OsStr),
+        to: (&Vnode, &OsStr),
         expected: (u64, u64),
-    ) -> Result<(Node, Stat)> {
+    ) -> Result<(Vnode, Stat)> {
         let dir = self.descriptor(to.0)?;
         let mut old = self.before_removal(to.0, to.1)?;
         if old.key != expected {
             return Err(Errno::STALE.into());
         }
         renameat_with(from.0, from.1, &dir, to.1, RenameFlags::empty())?;
-        old.forget_name(&self.nodes, to.0, to.1);
+        old.forget_name(&self.vnodes, to.0, to.1);
         self.lookup(to.0, to.1)
     }
 
-    /// Examines what a name refers to, and makes sure that its live node, if any, keeps a descriptor when the name is
+    /// Examines what a name refers to, and makes sure that its live vnode, if any, keeps a descriptor when the name is
     /// removed.
-    pub fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+    pub fn before_removal(&self, parent: &Vnode, name: &OsStr) -> Result<Removed> {
         self.refuse_hidden(parent, name, Errno::NOENT)?;
-        Removed::examine(&self.nodes, &*self.descriptor(parent)?, (parent, name))
+        Removed::examine(&self.vnodes, &*self.descriptor(parent)?, (parent, name))
     }
 }
 

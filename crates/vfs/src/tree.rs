@@ -15,32 +15,32 @@ use crate::namespace::{self, Namespace};
 /// The caller guarantees that permissions were checked. An implementation MUST be safe to call from many threads at once.
 pub trait Tree: Send + Sync + Debug + 'static {
     /// An inode of the tree; cheap to clone.
-    type Node: Clone + Send + Sync + Debug + 'static;
+    type Vnode: Clone + Send + Sync + Debug + 'static;
     /// An open directory; dropping it closes it.
     type Directory: OpenDirectory;
 
-    /// Identity of a node: equal for two nodes exactly if they are names of one inode (device, inode).
-    fn key(&self, node: &Self::Node) -> (u64, u64);
-    /// Best known path of the node relative to the root, for messages; empty for the root itself.
-    fn path_of(&self, node: &Self::Node) -> PathBuf;
+    /// Identity of a vnode: equal for two vnodes exactly if they are names of one inode (device, inode).
+    fn key(&self, vnode: &Self::Vnode) -> (u64, u64);
+    /// Best known path of the vnode relative to the root, for messages; empty for the root itself.
+    fn path_of(&self, vnode: &Self::Vnode) -> PathBuf;
     /// Opens the bytes of a regular file, to hold locks on it. `flags` are those of `open(2)`.
-    fn open_file(&self, node: &Self::Node, flags: i32) -> Result<File>;
+    fn open_file(&self, vnode: &Self::Vnode, flags: i32) -> Result<File>;
     /// Target of a symbolic link.
-    fn read_link(&self, node: &Self::Node) -> Result<OsString>;
+    fn read_link(&self, vnode: &Self::Vnode) -> Result<OsString>;
     /// Removes an empty directory.
-    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
+    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()>;
     /// Opens a directory for reading its entries.
-    fn open_dir(&self, node: &Self::Node) -> Result<Self::Directory>;
-    /// Totals of the file system that the node is on.
-    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64>;
+    fn open_dir(&self, vnode: &Self::Vnode) -> Result<Self::Directory>;
+    /// Totals of the file system that the vnode is on.
+    fn statfs(&self, vnode: &Self::Vnode) -> Result<libc::statvfs64>;
     /// Value of an extended attribute.
-    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>>;
+    fn get_xattr(&self, vnode: &Self::Vnode, name: &OsStr) -> Result<Vec<u8>>;
     /// NUL-terminated names of the extended attributes.
-    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>>;
+    fn list_xattr(&self, vnode: &Self::Vnode) -> Result<Vec<u8>>;
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
-    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()>;
+    fn set_xattr(&self, vnode: &Self::Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()>;
     /// Removes an extended attribute.
-    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()>;
+    fn remove_xattr(&self, vnode: &Self::Vnode, name: &OsStr) -> Result<()>;
 }
 
 /// A directory that was opened for reading its entries.
@@ -53,51 +53,51 @@ pub trait OpenDirectory: Send + Sync + Debug + 'static {
 }
 
 impl Tree for Namespace {
-    type Node = namespace::Node;
+    type Vnode = namespace::Vnode;
     type Directory = namespace::Directory;
 
-    fn key(&self, node: &Self::Node) -> (u64, u64) {
-        node.key()
+    fn key(&self, vnode: &Self::Vnode) -> (u64, u64) {
+        vnode.key()
     }
 
-    fn path_of(&self, node: &Self::Node) -> PathBuf {
-        Self::path_of(self, node)
+    fn path_of(&self, vnode: &Self::Vnode) -> PathBuf {
+        Self::path_of(self, vnode)
     }
 
-    fn open_file(&self, node: &Self::Node, flags: i32) -> Result<File> {
-        Self::open_file(self, node, flags)
+    fn open_file(&self, vnode: &Self::Vnode, flags: i32) -> Result<File> {
+        Self::open_file(self, vnode, flags)
     }
 
-    fn read_link(&self, node: &Self::Node) -> Result<OsString> {
-        Self::read_link(self, node)
+    fn read_link(&self, vnode: &Self::Vnode) -> Result<OsString> {
+        Self::read_link(self, vnode)
     }
 
-    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()> {
+    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()> {
         Self::remove_dir(self, parent, name).map(drop)
     }
 
-    fn open_dir(&self, node: &Self::Node) -> Result<Self::Directory> {
-        Self::open_dir(self, node)
+    fn open_dir(&self, vnode: &Self::Vnode) -> Result<Self::Directory> {
+        Self::open_dir(self, vnode)
     }
 
-    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64> {
-        Self::statfs(self, node)
+    fn statfs(&self, vnode: &Self::Vnode) -> Result<libc::statvfs64> {
+        Self::statfs(self, vnode)
     }
 
-    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>> {
-        Self::get_xattr(self, node, name)
+    fn get_xattr(&self, vnode: &Self::Vnode, name: &OsStr) -> Result<Vec<u8>> {
+        Self::get_xattr(self, vnode, name)
     }
 
-    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>> {
-        Self::list_xattr(self, node)
+    fn list_xattr(&self, vnode: &Self::Vnode) -> Result<Vec<u8>> {
+        Self::list_xattr(self, vnode)
     }
 
-    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        Self::set_xattr(self, node, name, value, flags)
+    fn set_xattr(&self, vnode: &Self::Vnode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        Self::set_xattr(self, vnode, name, value, flags)
     }
 
-    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()> {
-        Self::remove_xattr(self, node, name)
+    fn remove_xattr(&self, vnode: &Self::Vnode, name: &OsStr) -> Result<()> {
+        Self::remove_xattr(self, vnode, name)
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{fallocate, ftruncate};
 
 use crate::Allocate;
-use crate::namespace::{Namespace, Node, Pin, contents, stat_descriptor};
+use crate::namespace::{Namespace, Pin, Vnode, contents, stat_descriptor};
 use crate::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use halocline_os::error::Result;
 
@@ -40,38 +40,38 @@ impl Uncached {
         &self.namespace
     }
 
-    fn handle(&self, node: &Node, file: File) -> Result<OpenFile> {
-        Ok(OpenFile { file, _pin: self.namespace.pin(node)? })
+    fn handle(&self, vnode: &Vnode, file: File) -> Result<OpenFile> {
+        Ok(OpenFile { file, _pin: self.namespace.pin(vnode)? })
     }
 }
 
 impl Engine for Uncached {
-    type Node = Node;
+    type Vnode = Vnode;
     type Handle = OpenFile;
     type Tree = Namespace;
 
-    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
-        (&self.namespace, Cow::Borrowed(node))
+    fn below<'a>(&'a self, vnode: &'a Vnode) -> (&'a Namespace, Cow<'a, Vnode>) {
+        (&self.namespace, Cow::Borrowed(vnode))
     }
 
-    fn root(&self) -> Node {
+    fn root(&self) -> Vnode {
         self.namespace.root()
     }
 
-    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+    fn lookup(&self, parent: &Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
         self.namespace.lookup(parent, name)
     }
 
-    fn stat(&self, node: &Node, handle: Option<&OpenFile>) -> Result<Stat> {
+    fn stat(&self, vnode: &Vnode, handle: Option<&OpenFile>) -> Result<Stat> {
         match handle {
             Some(handle) => stat_descriptor(&handle.file),
-            None => self.namespace.stat(node),
+            None => self.namespace.stat(vnode),
         }
     }
 
     fn set_attr(
         &self,
-        node: &Node,
+        vnode: &Vnode,
         handle: Option<&OpenFile>,
         change: &SetAttr,
         _caller: Caller,
@@ -81,40 +81,40 @@ impl Engine for Uncached {
             ftruncate(&handle.file, size)?;
             change.size = None;
         }
-        self.namespace.set_attr(node, &change)
+        self.namespace.set_attr(vnode, &change)
     }
 
-    fn make(&self, entry: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+    fn make(&self, entry: (&Vnode, &OsStr), what: Make<'_>, by: Maker) -> Result<(Vnode, Stat)> {
         self.namespace.make(entry, what, by)
     }
 
     fn create(
         &self,
-        entry: (&Node, &OsStr),
+        entry: (&Vnode, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, OpenFile)> {
-        let (node, stat, file) = self.namespace.create(entry, mode, flags, by)?;
-        let handle = self.handle(&node, file)?;
-        Ok((node, stat, handle))
+    ) -> Result<(Vnode, Stat, OpenFile)> {
+        let (vnode, stat, file) = self.namespace.create(entry, mode, flags, by)?;
+        let handle = self.handle(&vnode, file)?;
+        Ok((vnode, stat, handle))
     }
 
-    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
-        self.namespace.link(node, parent, name)
+    fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
+        self.namespace.link(vnode, parent, name)
     }
 
-    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
         self.namespace.unlink(parent, name).map(drop)
     }
 
-    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
         self.namespace.rename(from, to, flags).map(drop)
     }
 
-    fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<OpenFile> {
-        let file = self.namespace.open_file(node, flags)?;
-        self.handle(node, file)
+    fn open(&self, vnode: &Vnode, flags: i32, _caller: Caller) -> Result<OpenFile> {
+        let file = self.namespace.open_file(vnode, flags)?;
+        self.handle(vnode, file)
     }
 
     fn open_mode(&self, _handle: &OpenFile) -> OpenMode {

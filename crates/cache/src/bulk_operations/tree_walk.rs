@@ -10,7 +10,7 @@ use crate::path_lookup::says_not_there;
 use halocline_api::control::Skipped;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::DirEntry;
-use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::namespace::{Namespace, Vnode};
 
 /// Regular files below given paths. When this is dropped, those not in use are forgotten again.
 pub(super) struct Walk<'a> {
@@ -30,22 +30,22 @@ impl<'a> Walk<'a> {
     ) -> Result<Self> {
         let mut walk = Self { known, found: Vec::new(), skipped: Vec::new() };
         for path in paths {
-            let node = origin.node_at(path)?.ok_or_else(|| {
+            let vnode = origin.vnode_at(path)?.ok_or_else(|| {
                 Error::invalid(
                     format!("{} is not on this mount", path.display()),
                     "name files or directories below the mount point",
                 )
             })?;
-            walk.visit(namespace, &node, path.clone());
+            walk.visit(namespace, &vnode, path.clone());
         }
         Ok(walk)
     }
 
     /// Without recursion, because trees may be arbitrarily deep. Entries that disappear meanwhile are ignored.
-    fn visit(&mut self, namespace: &Namespace, node: &Node, path: PathBuf) {
-        let mut left = vec![(node.clone(), path)];
-        while let Some((node, path)) = left.pop() {
-            match self.step(namespace, &node, &path, &mut left) {
+    fn visit(&mut self, namespace: &Namespace, vnode: &Vnode, path: PathBuf) {
+        let mut left = vec![(vnode.clone(), path)];
+        while let Some((vnode, path)) = left.pop() {
+            match self.step(namespace, &vnode, &path, &mut left) {
                 Err(error) if !says_not_there(&error) => {
                     self.skipped.push(Skipped { path, reason: error.to_string() });
                 }
@@ -57,15 +57,15 @@ impl<'a> Walk<'a> {
     fn step(
         &mut self,
         namespace: &Namespace,
-        node: &Node,
+        vnode: &Vnode,
         path: &Path,
-        left: &mut Vec<(Node, PathBuf)>,
+        left: &mut Vec<(Vnode, PathBuf)>,
     ) -> Result<()> {
-        match namespace.stat(node)?.kind() {
-            libc::S_IFREG => self.found.push((path.to_owned(), self.known.file_of(node)?)),
+        match namespace.stat(vnode)?.kind() {
+            libc::S_IFREG => self.found.push((path.to_owned(), self.known.file_of(vnode)?)),
             libc::S_IFDIR => {
-                for DirEntry { name, .. } in namespace.entries(node)?.into_iter().rev() {
-                    match namespace.lookup(node, &name) {
+                for DirEntry { name, .. } in namespace.entries(vnode)?.into_iter().rev() {
+                    match namespace.lookup(vnode, &name) {
                         Ok((child, _)) => left.push((child, path.join(&name))),
                         Err(error) if says_not_there(&error) => {}
                         Err(error) => {

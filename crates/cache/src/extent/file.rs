@@ -23,7 +23,7 @@ use crate::peer_copies::PeerCopies;
 use crate::range_lock::RangeLock;
 use halocline_meta::{FileId, OriginKey, Stamp};
 use halocline_os::clock::Clock;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// All bytes from `start` on.
 pub(crate) const fn tail(start: u64) -> ByteRange {
@@ -91,8 +91,8 @@ pub(crate) struct CachedFile {
     /// Failed syncs through `flush_handle`. The system reports each failure once: what other threads wrote through it
     /// before may be lost, too, and must be written again.
     pub(crate) syncs_failed: AtomicU64,
-    /// The node, which leads to the file's name.
-    pub(crate) node: RwLock<Node>,
+    /// The vnode, which leads to the file's name.
+    pub(crate) vnode: RwLock<Vnode>,
     /// Open handles.
     pub(crate) opens: AtomicU32,
     /// Those of them that can write.
@@ -134,7 +134,7 @@ impl CachedFile {
         key: OriginKey,
         id: Option<FileId>,
         (size, seen): (u64, Stamp),
-        node: Node,
+        vnode: Vnode,
         peer_copies: PeerCopies,
     ) -> Self {
         let known = OnceLock::new();
@@ -151,7 +151,7 @@ impl CachedFile {
             streams: Mutex::default(),
             flush_handle: Mutex::default(),
             syncs_failed: AtomicU64::new(0),
-            node: RwLock::new(node),
+            vnode: RwLock::new(vnode),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             hint: GivenHint::default(),

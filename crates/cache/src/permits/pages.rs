@@ -31,7 +31,7 @@ pub(crate) struct OriginPages {
 impl OriginPages {
     /// Keeps the pages of a file from being dropped, where they may be old.
     pub(super) fn in_use<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
-        self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
+        self.origin.keeps_pages(&file.vnode.read()).then(|| file.pages.read())
     }
 
     /// Makes sure that nothing of a range is read from pages of before this call, where that can be done. A page that a
@@ -44,8 +44,8 @@ impl OriginPages {
         range: ByteRange,
         pages: RwLockReadGuard<'f, ()>,
     ) -> Result<(RwLockReadGuard<'f, ()>, Forgotten)> {
-        let node = file.node.read().clone();
-        let forget = || self.origin.forget_pages(&node, open, range);
+        let vnode = file.vnode.read().clone();
+        let forget = || self.origin.forget_pages(&vnode, open, range);
         let forgotten = forget()?;
         if forgotten != Forgotten::NotThoseInUse {
             return Ok((pages, forgotten));

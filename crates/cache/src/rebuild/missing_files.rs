@@ -84,10 +84,10 @@ mod tests {
         let engine = ExtentEngine::open_decorated(origin, cache, &config, around).unwrap();
         let (root, by) = (engine.root(), Maker { caller: ME, umask: 0 });
         let made = engine.create((&root, OsStr::new("file")), 0o644, libc::O_RDWR, by);
-        let (node, _, handle) = made.unwrap();
+        let (vnode, _, handle) = made.unwrap();
         engine.write(&handle, 0, &[7; 4096], ME).unwrap();
         let file = handle.file.clone();
-        drop((node, handle));
+        drop((vnode, handle));
         *file.flush_handle.lock() = None;
         file.let_mtime_go(None);
         engine.components.known.forget_idle(&file);

@@ -258,8 +258,8 @@ fn child() {
     let around = Decorations { data_bytes: Some((1 << 20) - (8 << 10)), ..Decorations::NONE };
     let engine =
         ExtentEngine::open_decorated(Path::new(origin), Path::new(cache), &config, around).unwrap();
-    let (node, _) = engine.lookup(&engine.root(), "file".as_ref()).unwrap();
-    let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+    let (vnode, _) = engine.lookup(&engine.root(), "file".as_ref()).unwrap();
+    let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
     engine.write(&handle, 8 * KIB, &pattern(2, 8 * KIB, 4 * KIB), ME).unwrap();
     engine.allocate(&handle, 40 * KIB, 1, Allocate::Reserve).unwrap();
     kill_process(getpid(), Signal::KILL).unwrap();
@@ -392,7 +392,7 @@ fn program(fixture: &Fixture, writer: u64, round: u64) {
         let seed = u8::try_from(step % 251).unwrap();
         let (offset, len) = (next(180 * KIB), next(20 * KIB) + 1);
         let set =
-            |change: SetAttr| engine.set_attr(&fixture.node(name), None, &change, ME).unwrap();
+            |change: SetAttr| engine.set_attr(&fixture.vnode(name), None, &change, ME).unwrap();
         match next(16) {
             0 => _ = set(SetAttr { size: Some(offset), ..SetAttr::default() }),
             1 => {
@@ -408,7 +408,7 @@ fn program(fixture: &Fixture, writer: u64, round: u64) {
                 engine.rename((&root, other.as_ref()), (&root, name.as_ref()), 0).unwrap();
             }
             4 => {
-                engine.link(&fixture.node(name), &root, other.as_ref()).unwrap();
+                engine.link(&fixture.vnode(name), &root, other.as_ref()).unwrap();
                 engine.unlink(&root, other.as_ref()).unwrap();
             }
             5 => {
@@ -438,9 +438,9 @@ fn what_only_the_mount_changed_stays_cached() {
     let mapped = |fixture: &Fixture| fixture.engine().status().mapped_bytes;
     {
         let engine = fixture.engine();
-        let (root, node) = (engine.root(), fixture.node("file"));
-        engine.link(&node, &root, "second".as_ref()).unwrap();
-        engine.link(&node, &root, "third".as_ref()).unwrap();
+        let (root, vnode) = (engine.root(), fixture.vnode("file"));
+        engine.link(&vnode, &root, "second".as_ref()).unwrap();
+        engine.link(&vnode, &root, "third".as_ref()).unwrap();
         engine.unlink(&root, "second".as_ref()).unwrap();
         fixture.read("file", 0, 1);
         assert_eq!(mapped(&fixture), 32 * KIB);

@@ -141,7 +141,7 @@ fn a_file_that_is_forgotten_meanwhile_changes_all_the_same() {
         });
         while !is_over.load(Ordering::SeqCst) {
             let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-            fixture.engine().set_attr(&fixture.node("file"), None, &change, ME).unwrap();
+            fixture.engine().set_attr(&fixture.vnode("file"), None, &change, ME).unwrap();
         }
     });
     fixture.close();

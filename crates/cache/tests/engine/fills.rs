@@ -161,7 +161,7 @@ fn i1_a_change_of_size_or_a_hole_before_the_fill_stays() {
     let (fixture, handle) = (&waiting.fixture, &waiting.handle);
     let resize = |size| {
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
-        fixture.engine().set_attr(&fixture.node("file"), Some(handle), &change, ME).unwrap();
+        fixture.engine().set_attr(&fixture.vnode("file"), Some(handle), &change, ME).unwrap();
     };
     resize(3 * BLOCK);
     resize(8 * BLOCK);

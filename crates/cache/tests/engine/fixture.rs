@@ -221,15 +221,15 @@ impl Fixture {
         self.engine().warm(&paths, false, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
-    pub(crate) fn node(&self, name: &str) -> <ExtentEngine as Engine>::Node {
+    pub(crate) fn vnode(&self, name: &str) -> <ExtentEngine as Engine>::Vnode {
         let engine = self.engine();
         engine.lookup(&engine.root(), OsStr::new(name)).unwrap().0
     }
 
     pub(crate) fn handle(&self, name: &str) -> <ExtentEngine as Engine>::Handle {
         let engine = self.engine();
-        if let Ok((node, _)) = engine.lookup(&engine.root(), OsStr::new(name)) {
-            return engine.open(&node, libc::O_RDWR, ME).unwrap();
+        if let Ok((vnode, _)) = engine.lookup(&engine.root(), OsStr::new(name)) {
+            return engine.open(&vnode, libc::O_RDWR, ME).unwrap();
         }
         let flags = libc::O_RDWR | libc::O_CREAT;
         engine.create((&engine.root(), OsStr::new(name)), 0o644, flags, BY).unwrap().2
@@ -252,11 +252,11 @@ impl Fixture {
 
     pub(crate) fn truncate(&self, name: &str, size: u64) {
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.engine().set_attr(&self.node(name), None, &change, ME).unwrap();
+        self.engine().set_attr(&self.vnode(name), None, &change, ME).unwrap();
     }
 
     pub(crate) fn size(&self, name: &str) -> u64 {
-        let stat = self.engine().stat(&self.node(name), None).unwrap();
+        let stat = self.engine().stat(&self.vnode(name), None).unwrap();
         u64::try_from(stat.raw.st_size).unwrap()
     }
 

@@ -167,14 +167,14 @@ fn i4_names_and_attributes_leave_dirty_bytes_their_room() {
     fill(&fixture, "file", (4 * KIB, 4 * KIB));
     assert!(dirty(&fixture) > 0);
     let (engine, root) = (Arc::clone(fixture.engine()), fixture.engine().root());
-    let node = fixture.node("file");
+    let vnode = fixture.vnode("file");
     let no_room = |answer: halocline_os::error::Result<()>| {
         assert_eq!(answer.unwrap_err().errno(), libc::ENOSPC);
     };
     no_room(engine.make((&root, "dir".as_ref()), Make::Directory(0o755), BY).map(drop));
     no_room(engine.create((&root, "new".as_ref()), 0o644, libc::O_RDWR, BY).map(drop));
-    no_room(engine.link(&node, &root, "other".as_ref()).map(drop));
-    no_room(engine.set_xattr(&node, "user.a".as_ref(), b"value", 0));
+    no_room(engine.link(&vnode, &root, "other".as_ref()).map(drop));
+    no_room(engine.set_xattr(&vnode, "user.a".as_ref(), b"value", 0));
     assert_eq!(fixture.flush().left_bytes, 0);
     // Nothing is promised any more: the origin answers by itself.
     engine.make((&root, "dir".as_ref()), Make::Directory(0o755), BY).unwrap();

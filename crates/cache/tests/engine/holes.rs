@@ -16,7 +16,7 @@ fn seek(fixture: &Fixture, name: &str, offset: u64, what: Seek) -> Result<u64, i
 }
 
 fn blocks(fixture: &Fixture, name: &str) -> u64 {
-    let stat = fixture.engine().stat(&fixture.node(name), None).unwrap();
+    let stat = fixture.engine().stat(&fixture.vnode(name), None).unwrap();
     stat.raw.st_blocks.unsigned_abs()
 }
 

@@ -17,7 +17,7 @@ fn is_known(fixture: &Fixture, key: (u64, u64)) -> bool {
 }
 
 fn key(fixture: &Fixture) -> (u64, u64) {
-    fixture.engine().key(&fixture.node("file"))
+    fixture.engine().key(&fixture.vnode("file"))
 }
 
 /// Its descriptor stayed open, and so its space on the origin in use, until the mount ended.

@@ -151,8 +151,8 @@ fn make(engine: &ExtentEngine, step: Step) {
     let root = engine.root();
     let mut silent = |_| ControlFlow::Continue(());
     let open = |name: &str| {
-        if let Ok((node, _)) = engine.lookup(&root, OsStr::new(name)) {
-            return engine.open(&node, libc::O_RDWR, ME).unwrap();
+        if let Ok((vnode, _)) = engine.lookup(&root, OsStr::new(name)) {
+            return engine.open(&vnode, libc::O_RDWR, ME).unwrap();
         }
         let flags = libc::O_RDWR | libc::O_CREAT;
         engine.create((&root, OsStr::new(name)), 0o644, flags, BY).unwrap().2
@@ -162,9 +162,9 @@ fn make(engine: &ExtentEngine, step: Step) {
             engine.write(&open(name), offset, &pattern(seed, offset, len), ME).unwrap();
         }
         Truncate(name, size) => {
-            let node = engine.lookup(&root, OsStr::new(name)).unwrap().0;
+            let vnode = engine.lookup(&root, OsStr::new(name)).unwrap().0;
             let change = SetAttr { size: Some(size), ..SetAttr::default() };
-            engine.set_attr(&node, None, &change, ME).unwrap();
+            engine.set_attr(&vnode, None, &change, ME).unwrap();
         }
         Punch(name, offset, len) => {
             engine.allocate(&open(name), offset, len, Allocate::PunchHole).unwrap();

@@ -116,7 +116,7 @@ fn a_directory_lists_what_is_cached_below_it() {
     let fixture = Fixture::new(still(4 << 20, "always"));
     std::fs::create_dir(fixture.origin.path().join("dir")).unwrap();
     std::fs::write(fixture.origin.path().join("other"), [1; BLOCK]).unwrap();
-    let dir = fixture.node("dir");
+    let dir = fixture.vnode("dir");
     let engine = fixture.engine();
     for (name, len) in [("b", 2 * BLOCK), ("a", BLOCK)] {
         let place = (&dir, std::ffi::OsStr::new(name));

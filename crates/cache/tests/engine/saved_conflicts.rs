@@ -42,7 +42,7 @@ fn i5_what_is_saved_of_conflicts_is_within_the_size_and_what_does_not_fit_stays(
         assert!(saved <= SIZE / 2, "{saved} bytes are saved");
         let all = saved + fixture.cache_blocks();
         assert!(all <= SIZE + INDEX, "I5: {all} bytes are on disk");
-        let opened = fixture.engine().open(&fixture.node(&name), libc::O_RDONLY, ME);
+        let opened = fixture.engine().open(&fixture.vnode(&name), libc::O_RDONLY, ME);
         // Of later ones the cache took nothing.
         let stays = round == 2;
         assert!(!fits || opened.is_ok(), "{round}");

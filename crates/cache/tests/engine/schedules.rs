@@ -101,8 +101,8 @@ fn make(engine: &ExtentEngine, handle: &Handle, request: Request, seed: u8) -> O
         Shrink | Grow => {
             let size = if request == Shrink { 10 * KIB } else { 90 * KIB };
             let change = SetAttr { size: Some(size), ..SetAttr::default() };
-            if let Ok((node, _)) = engine.lookup(&root, OsStr::new("file")) {
-                engine.set_attr(&node, Some(handle), &change, ME).unwrap();
+            if let Ok((vnode, _)) = engine.lookup(&root, OsStr::new("file")) {
+                engine.set_attr(&vnode, Some(handle), &change, ME).unwrap();
             }
         }
         Punch => {

@@ -23,12 +23,12 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
             thread::yield_now();
         }
         let change = SetAttr { mtime: Some(SetTime::At(chosen)), ..SetAttr::default() };
-        let stat = fixture.engine().set_attr(&fixture.node("file"), None, &change, ME).unwrap();
+        let stat = fixture.engine().set_attr(&fixture.vnode("file"), None, &change, ME).unwrap();
         assert_eq!(stat.raw.st_mtime, 1_000_000_000);
         fixture.origin_faults.clear();
         flush.join().unwrap();
     });
-    let stat = fixture.engine().stat(&fixture.node("file"), None).unwrap();
+    let stat = fixture.engine().stat(&fixture.vnode("file"), None).unwrap();
     assert_eq!(stat.raw.st_mtime, 1_000_000_000);
     fixture.close();
     let on_origin = fixture.origin.path().join("file").metadata().unwrap();
@@ -42,7 +42,7 @@ fn an_allocation_shows_in_the_time() {
     let fixture = Fixture::new(still(4 << 20, "always"));
     let handle = fixture.handle("file");
     let mtime = || {
-        let raw = fixture.engine().stat(&fixture.node("file"), None).unwrap().raw;
+        let raw = fixture.engine().stat(&fixture.vnode("file"), None).unwrap().raw;
         (raw.st_mtime, raw.st_mtime_nsec)
     };
     for how in [Allocate::Reserve, Allocate::ReserveKeepSize, Allocate::PunchHole] {

@@ -100,7 +100,7 @@ impl Truth {
     pub(crate) fn try_truncate(&mut self, name: &str, size: u64) -> Result<()> {
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
         let done =
-            self.fixture.engine().set_attr(&self.fixture.node(name), None, &change, ME).map(drop);
+            self.fixture.engine().set_attr(&self.fixture.vnode(name), None, &change, ME).map(drop);
         let file = self.files.get_mut(name).unwrap();
         match done {
             Ok(()) => file.resize(at(size)),

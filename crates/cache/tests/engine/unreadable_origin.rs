@@ -86,9 +86,9 @@ fn origin(names: &[&str]) -> Fixture {
 /// Writes 4 KiB at 8 KiB through the mount.
 fn write(fixture: &Fixture, path: &str) {
     let engine = fixture.engine();
-    let step = |node, name: &OsStr| engine.lookup(&node, name).unwrap().0;
-    let node = Path::new(path).iter().fold(engine.root(), step);
-    let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+    let step = |vnode, name: &OsStr| engine.lookup(&vnode, name).unwrap().0;
+    let vnode = Path::new(path).iter().fold(engine.root(), step);
+    let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
     engine.write(&handle, 8 * KIB, &pattern(2, 8 * KIB, 4 * KIB), ME).unwrap();
 }
 

@@ -5,6 +5,7 @@
 //! of a directory, and the name in it.
 
 mod driver;
+mod failure;
 mod listings;
 mod stored_attributes;
 
@@ -24,47 +25,15 @@ use driver::{Driver, TRIES};
 use listings::There;
 
 pub use driver::{Counts, WaitLimit};
+pub use failure::{Failure, Result};
 pub use stored_attributes::{AttributeUpdate, KnownFile, StoredAttributes};
-
-/// Why an operation was not done, or may not have been.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// The current names do not allow it.
-    #[error("{0}")]
-    Refused(Errno),
-    /// Other changes came between each time; nothing was done.
-    #[error("other nodes changed the same names each time; nothing was done")]
-    Contended,
-    /// The answer was lost, so nobody knows whether it was done.
-    #[error("the answer was lost, and the change may have been made: {0}")]
-    Unknown(String),
-    /// The store cannot be used now; nothing was done.
-    #[error("{0}")]
-    Store(#[from] NamesError),
-}
-
-impl Failure {
-    /// The error that a program gets.
-    #[must_use]
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Refused(errno) => *errno,
-            Self::Contended => Errno::BUSY,
-            Self::Store(NamesError::Full(_)) => Errno::NOSPC,
-            Self::Unknown(_) | Self::Store(_) => Errno::IO,
-        }
-    }
-}
 
 /// How many directories above a place are examined to explain why it cannot be renamed.
 const DEPTH_MAX: usize = 4096;
 
-/// A result of an operation.
-pub type Result<T> = std::result::Result<T, Failure>;
-
 /// What a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct StoredInode {
     /// Its number.
     pub inode: InodeNumber,
     /// Its attributes.
@@ -83,7 +52,7 @@ pub struct Renamed {
     /// `false` if both names led to one file: then nothing was done.
     pub is_done: bool,
     /// The file that lost a name, with the number of names that it has left.
-    pub replaced: Option<Node>,
+    pub replaced: Option<StoredInode>,
 }
 
 /// A name in a listing.
@@ -181,7 +150,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
-    pub fn directory(&self, inode: InodeNumber) -> Result<Node> {
+    pub fn directory(&self, inode: InodeNumber) -> Result<StoredInode> {
         let known = self.driver.listings.attributes(inode, self.driver.now());
         let read = match known {
             Some((attributes, changed)) => Answer::Attributes(attributes, changed),
@@ -193,7 +162,7 @@ impl Namespace {
                 if attributes.kind != Kind::Directory {
                     return Err(NamesError::Unsound("a directory that is none".into()).into());
                 }
-                Ok(Node { inode, attributes, links: 1 })
+                Ok(StoredInode { inode, attributes, links: 1 })
             }
             _ => refused(Errno::NOENT),
         }
@@ -211,16 +180,16 @@ impl Namespace {
     }
 
     /// What an entry leads to; `None` if that no longer exists under it.
-    fn node(&self, entry: &Entry) -> Result<Option<Node>> {
+    fn stored(&self, entry: &Entry) -> Result<Option<StoredInode>> {
         match entry {
             Entry::Single(inode, attributes) => {
                 let attributes = decode_attributes(attributes)?;
-                Ok(Some(Node { inode: *inode, attributes, links: 1 }))
+                Ok(Some(StoredInode { inode: *inode, attributes, links: 1 }))
             }
             Entry::Linked(inode, shard) => {
                 let Some(links) = self.driver.links(*shard)? else { return Ok(None) };
                 let attributes = decode_attributes(&links.attributes)?;
-                Ok(Some(Node { inode: *inode, attributes, links: links.count }))
+                Ok(Some(StoredInode { inode: *inode, attributes, links: links.count }))
             }
             Entry::Directory(inode) => match self.directory(*inode) {
                 Err(Failure::Refused(Errno::NOENT)) => Ok(None),
@@ -234,13 +203,13 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub fn lookup(&self, at: &EntryName) -> Result<Node> {
+    pub fn lookup(&self, at: &EntryName) -> Result<StoredInode> {
         check(at)?;
         match self.driver.known_still(at) {
             Some(There::Nothing) => return refused(Errno::NOENT),
             Some(There::Entry(entry)) => {
-                if let Some(node) = self.node(&entry)? {
-                    return Ok(node);
+                if let Some(stored) = self.stored(&entry)? {
+                    return Ok(stored);
                 }
             }
             None => {}
@@ -251,12 +220,12 @@ impl Namespace {
             Answer::Differs => return refused(Errno::NOTDIR),
             _ => return refused(Errno::NOENT),
         };
-        if let Some(node) = self.node(&entry)? {
-            return Ok(node);
+        if let Some(stored) = self.stored(&entry)? {
+            return Ok(stored);
         }
         for _ in 0..TRIES {
-            if let Some(node) = self.node(&self.driver.entry(at)?)? {
-                return Ok(node);
+            if let Some(stored) = self.stored(&self.driver.entry(at)?)? {
+                return Ok(stored);
             }
         }
         Err(Failure::Contended)
@@ -266,7 +235,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
-    pub fn create(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+    pub fn create(&self, at: &EntryName, attributes: &Attributes) -> Result<StoredInode> {
         self.create_as(self.number()?, at, attributes)
     }
 
@@ -287,27 +256,31 @@ impl Namespace {
         inode: InodeNumber,
         at: &EntryName,
         attributes: &Attributes,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         check(at)?;
         let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
-        Ok(Node { inode, attributes: attributes.clone(), links: 1 })
+        Ok(StoredInode { inode, attributes: attributes.clone(), links: 1 })
     }
 
     /// As [`create`](Self::create), but accepts an existing file; also returns whether it was made.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`lookup`](Self::lookup).
-    pub fn open_or_create(&self, at: &EntryName, attributes: &Attributes) -> Result<(Node, bool)> {
+    pub fn open_or_create(
+        &self,
+        at: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<(StoredInode, bool)> {
         for _ in 0..TRIES {
             match self.create(at, attributes) {
                 Err(Failure::Refused(Errno::EXIST)) => {}
-                made => return made.map(|node| (node, true)),
+                made => return made.map(|stored| (stored, true)),
             }
             match self.lookup(at) {
                 // It was removed meanwhile.
                 Err(Failure::Refused(Errno::NOENT)) => {}
-                found => return found.map(|node| (node, false)),
+                found => return found.map(|stored| (stored, false)),
             }
         }
         Err(Failure::Contended)
@@ -317,7 +290,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn make_directory(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+    pub fn make_directory(&self, at: &EntryName, attributes: &Attributes) -> Result<StoredInode> {
         self.make_directory_as(self.number()?, at, attributes)
     }
 
@@ -330,11 +303,11 @@ impl Namespace {
         inode: InodeNumber,
         at: &EntryName,
         attributes: &Attributes,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         check(at)?;
         let make = Operation::MakeDirectory(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(make)?;
-        Ok(Node { inode, attributes: attributes.clone(), links: 1 })
+        Ok(StoredInode { inode, attributes: attributes.clone(), links: 1 })
     }
 
     /// Gives a file one more name.
@@ -355,15 +328,15 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
-    pub fn unlink(&self, at: &EntryName) -> Result<Option<Node>> {
-        self.unlink_told(at).map(|(_, left)| left.filter(|node| node.links == 0))
+    pub fn unlink(&self, at: &EntryName) -> Result<Option<StoredInode>> {
+        self.unlink_told(at).map(|(_, left)| left.filter(|stored| stored.links == 0))
     }
 
     /// As [`unlink`](Self::unlink), but also returns a file that has other names left, and how many.
     ///
     /// # Errors
     /// As [`unlink`](Self::unlink).
-    pub fn unlink_told(&self, at: &EntryName) -> Result<(Entry, Option<Node>)> {
+    pub fn unlink_told(&self, at: &EntryName) -> Result<(Entry, Option<StoredInode>)> {
         self.unlinked(Operation::Unlink(at.clone()), at)
     }
 
@@ -378,7 +351,7 @@ impl Namespace {
         }
     }
 
-    fn unlinked(&self, unlink: Operation, at: &EntryName) -> Result<(Entry, Option<Node>)> {
+    fn unlinked(&self, unlink: Operation, at: &EntryName) -> Result<(Entry, Option<StoredInode>)> {
         check(at)?;
         let found = self.driver.operate(unlink)?;
         let found = found.last().expect("an unlink reads one name");
@@ -401,8 +374,13 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
-    pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
-        Ok(self.rename_told(from, to, flags)?.replaced.filter(|node| node.links == 0))
+    pub fn rename(
+        &self,
+        from: &EntryName,
+        to: &EntryName,
+        flags: Flags,
+    ) -> Result<Option<StoredInode>> {
+        Ok(self.rename_told(from, to, flags)?.replaced.filter(|stored| stored.links == 0))
     }
 
     /// As [`rename`](Self::rename); returns all that the names led to before.
@@ -488,7 +466,7 @@ impl Namespace {
 }
 
 /// What a name of a file led to before it was removed or replaced, with the number of names left.
-fn replaced(found: &ReadName) -> Result<Option<Node>> {
+fn replaced(found: &ReadName) -> Result<Option<StoredInode>> {
     let (inode, attributes, links) = match (&found.entry, &found.links) {
         (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes, 0),
         (Some(Entry::Linked(inode, _)), Some(Links { count, attributes })) => {
@@ -496,5 +474,5 @@ fn replaced(found: &ReadName) -> Result<Option<Node>> {
         }
         _ => return Ok(None),
     };
-    Ok(Some(Node { inode, attributes: decode_attributes(attributes)?, links }))
+    Ok(Some(StoredInode { inode, attributes: decode_attributes(attributes)?, links }))
 }

@@ -19,7 +19,7 @@ use halocline_testkit::fuse_device;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
 use halocline_testkit::waiting::eventually;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 use halocline_vfs::{Engine, SetAttr, SetTime};
 
 use super::{ME, without_rebuild};
@@ -88,10 +88,10 @@ fn i11_a_page_that_is_being_read_while_others_write_is_not_read_afterwards() {
         fs::write(data.join("file"), [1; 8192]).unwrap();
         let stalling = StallingServer::mount_with_pages(&data, &served);
         let engine = engine(origin, cache.path(), New { caches });
-        let find = |parent: &Node, name: &str| engine.lookup(parent, OsStr::new(name)).unwrap().0;
+        let find = |parent: &Vnode, name: &str| engine.lookup(parent, OsStr::new(name)).unwrap().0;
         let root = if is_root { engine.root() } else { find(&engine.root(), "served") };
-        let node = find(&root, "file");
-        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        let vnode = find(&root, "file");
+        let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
         let beside = File::open(served.join("file")).unwrap();
         if client_pages::are_gone(&beside, 0, 0).unwrap().is_none() {
             return skip("this kernel does not say which pages it has");
@@ -114,7 +114,7 @@ fn i11_a_page_that_is_being_read_while_others_write_is_not_read_afterwards() {
             read.join().unwrap()
         });
         assert!(read == [2; 4096], "old bytes: cached {caches}, at the root {is_root}");
-        drop((handle, node, root, beside));
+        drop((handle, vnode, root, beside));
         engine.close().unwrap();
         drop(engine);
     }
@@ -132,8 +132,8 @@ fn a_write_past_the_end_waits_for_pages_that_are_being_read() {
     fs::write(data.join("file"), [1; 8192]).unwrap();
     let stalling = StallingServer::mount_with_pages(&data, &origin);
     let engine = Arc::new(engine(&origin, cache.path(), New { caches: false }));
-    let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
-    let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+    let (vnode, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
+    let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
     let beside = File::open(origin.join("file")).unwrap();
     stalling.stall(Stalled::Read);
     let ahead = thread::spawn(move || beside.read_at(&mut [0; 8192], 0));
@@ -154,7 +154,7 @@ fn a_write_past_the_end_waits_for_pages_that_are_being_read() {
     ahead.join().unwrap().unwrap();
     let found = fs::read(data.join("file")).unwrap();
     assert!(found == [vec![2; 2048], vec![0; 2048], vec![3; 100]].concat());
-    drop(node);
+    drop(vnode);
     engine.close().unwrap();
 }
 
@@ -174,8 +174,8 @@ fn i11_pages_of_bytes_that_others_may_have_changed_are_dropped_and_no_others() {
     fs::write(data.join("file"), vec![1; len]).unwrap();
     let _server = StallingServer::mount_with_pages(&data, &origin);
     let engine = engine(&origin, cache.path(), New { caches: true });
-    let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
-    let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+    let (vnode, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
+    let handle = engine.open(&vnode, libc::O_RDWR, ME).unwrap();
     let beside = File::open(origin.join("file")).unwrap();
     // One page at a time, which the kernel does not keep together with others.
     rustix::fs::fadvise(&beside, 0, None, rustix::fs::Advice::Random).unwrap();
@@ -195,7 +195,7 @@ fn i11_pages_of_bytes_that_others_may_have_changed_are_dropped_and_no_others() {
     engine.read(&handle, LEN / 2, &mut bytes, ME).unwrap();
     assert!(bytes == [2; 10_000], "old bytes");
     assert_eq!(far.map(gone), [Some(false); 3], "nobody changed those");
-    drop((handle, node));
+    drop((handle, vnode));
     engine.close().unwrap();
 }
 
@@ -264,8 +264,8 @@ fn i11_pages_of_a_file_that_cannot_be_opened_any_more_are_dropped_or_not_believe
         let tokens = Held::default();
         let coherence: Arc<dyn Coherence> = Arc::new(tokens.clone());
         let engine = super::engine(&origin, cache.path(), &coherence, &without_rebuild());
-        let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
-        let open = || engine.open(&node, libc::O_RDONLY, ME).unwrap();
+        let (vnode, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
+        let open = || engine.open(&vnode, libc::O_RDONLY, ME).unwrap();
         let read = |handle: &_| {
             let mut bytes = [0; 4096];
             engine.read(handle, 0, &mut bytes, ME).unwrap();
@@ -289,11 +289,11 @@ fn i11_pages_of_a_file_that_cannot_be_opened_any_more_are_dropped_or_not_believe
         let times = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         tokens.renew();
         fs::write(data.join("file"), [3; 8192]).unwrap();
-        assert_eq!(engine.set_attr(&node, None, &times, ME).unwrap_err().errno(), libc::ENOSYS);
+        assert_eq!(engine.set_attr(&vnode, None, &times, ME).unwrap_err().errno(), libc::ENOSYS);
         server.refuse_to_open(false);
         let after = open();
         assert!(read(&after) == [3; 4096], "old bytes, where it was open: {is_open}");
-        drop((before, after, node));
+        drop((before, after, vnode));
         engine.close().unwrap();
     }
 }

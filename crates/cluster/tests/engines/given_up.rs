@@ -18,9 +18,9 @@ fn a_time_that_a_program_sets_stays_whatever_other_nodes_wrote_before() {
     one.engine.write(&first, 0, &[1; 10_000], ME).unwrap();
     assert_eq!(one.engine.status().dirty_bytes, 10_000);
     let name = std::ffi::OsStr::new("file");
-    let (node, _) = other.engine.lookup(&other.engine.root(), name).unwrap();
+    let (vnode, _) = other.engine.lookup(&other.engine.root(), name).unwrap();
     let change = SetAttr { mtime: Some(SetTime::At(wanted)), ..SetAttr::default() };
-    other.engine.set_attr(&node, None, &change, ME).unwrap();
+    other.engine.set_attr(&vnode, None, &change, ME).unwrap();
     drop(first);
     for flushed in [false, true] {
         if flushed {

@@ -26,10 +26,10 @@ fn i4_dirty_bytes_past_an_end_that_the_origin_lost_are_saved_and_told_of() {
     let path = origin.path().join("file");
     fs::write(&path, [0; 8192]).unwrap();
     let first = engine(origin.path(), cache.path());
-    let (node, _) = first.lookup(&first.root(), OsStr::new("file")).unwrap();
-    let handle = first.open(&node, libc::O_RDWR, ME).unwrap();
+    let (vnode, _) = first.lookup(&first.root(), OsStr::new("file")).unwrap();
+    let handle = first.open(&vnode, libc::O_RDWR, ME).unwrap();
     first.write(&handle, 0, &[1; 8192], ME).unwrap();
-    drop((handle, node));
+    drop((handle, vnode));
     assert_eq!(first.status().dirty_bytes, 8192);
     // As a kill would.
     drop(first);

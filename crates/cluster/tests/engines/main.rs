@@ -128,8 +128,8 @@ impl Node {
     }
 
     fn open(&self, flags: i32) -> <ExtentEngine as Engine>::Handle {
-        let (node, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
-        self.engine.open(&node, flags, ME).unwrap()
+        let (vnode, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
+        self.engine.open(&vnode, flags, ME).unwrap()
     }
 
     fn size(&self) -> u64 {
@@ -138,9 +138,9 @@ impl Node {
     }
 
     fn truncate(&self, size: u64) {
-        let (node, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
+        let (vnode, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.engine.set_attr(&node, None, &change, ME).unwrap();
+        self.engine.set_attr(&vnode, None, &change, ME).unwrap();
     }
 }
 

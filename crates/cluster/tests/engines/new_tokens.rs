@@ -89,8 +89,8 @@ impl Mounted {
         let tokens = Arc::<Tokens>::default();
         let coherence: Arc<dyn Coherence> = Arc::new(Node(Arc::clone(&tokens)));
         let engine = engine(origin.path(), cache.path(), &coherence, &without_rebuild());
-        let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
-        let handle = Some(engine.open(&node, libc::O_RDWR, ME).unwrap());
+        let (vnode, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
+        let handle = Some(engine.open(&vnode, libc::O_RDWR, ME).unwrap());
         Self { engine, handle, tokens, origin, _cache: cache }
     }
 

@@ -27,8 +27,8 @@ fn engine(origin: &Path, cache: &Path, coherence: &Arc<dyn Coherence>) -> Extent
 }
 
 fn open(engine: &ExtentEngine, name: &str) -> <ExtentEngine as Engine>::Handle {
-    let (node, _) = engine.lookup(&engine.root(), OsStr::new(name)).unwrap();
-    engine.open(&node, libc::O_RDWR, ME).unwrap()
+    let (vnode, _) = engine.lookup(&engine.root(), OsStr::new(name)).unwrap();
+    engine.open(&vnode, libc::O_RDWR, ME).unwrap()
 }
 
 fn read(engine: &ExtentEngine, handle: &<ExtentEngine as Engine>::Handle) -> Vec<u8> {

@@ -116,9 +116,9 @@ fn walk(names: &Namespace, path: &str) -> Result<EntryName, Failure> {
     let mut directory = ROOT;
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     for part in above.split('/').filter(|part| !part.is_empty()) {
-        let node = names.lookup(&at(directory, part))?;
-        directory = match node.attributes.kind {
-            Kind::Directory => node.inode,
+        let stored = names.lookup(&at(directory, part))?;
+        directory = match stored.attributes.kind {
+            Kind::Directory => stored.inode,
             Kind::Symlink => return Err(Failure::Refused(Errno::NOENT)),
             _ => return Err(Failure::Refused(Errno::NOTDIR)),
         };
@@ -216,8 +216,8 @@ fn seen_in_names(names: &Namespace) -> BTreeMap<String, Compared> {
         assert!(is_last);
         for entry in entries {
             let path = format!("{above}{}", entry.name.as_bytes().escape_ascii());
-            let node = names.lookup(&EntryName { directory, name: entry.name }).unwrap();
-            let attributes = node.attributes;
+            let stored = names.lookup(&EntryName { directory, name: entry.name }).unwrap();
+            let attributes = stored.attributes;
             let kind = match attributes.kind {
                 Kind::Directory => b'd',
                 Kind::Symlink => b'l',
@@ -225,10 +225,13 @@ fn seen_in_names(names: &Namespace) -> BTreeMap<String, Compared> {
                 _ => b'f',
             };
             if kind == b'd' {
-                todo.push((format!("{path}/"), node.inode));
+                todo.push((format!("{path}/"), stored.inode));
             }
             let Attributes { mode, size, target, .. } = attributes;
-            all.insert(path, ((kind, mode, size, node.links, target, String::new()), node.inode));
+            all.insert(
+                path,
+                ((kind, mode, size, stored.links, target, String::new()), stored.inode),
+            );
         }
     }
     for (path, (_, inode)) in &all {

@@ -126,14 +126,17 @@ pub(crate) fn tree(names: &Namespace) -> Vec<(String, InodeNumber, u32)> {
                 cursor = entry.cursor;
                 let name = entry.name.as_bytes().escape_ascii();
                 let path = format!("{path}/{name}");
-                let node =
+                let stored =
                     names.lookup(&EntryName { directory, name: entry.name.clone() }).unwrap();
-                assert_eq!((node.inode, entry.is_directory), (entry.inode, is_directory(&node)));
+                assert_eq!(
+                    (stored.inode, entry.is_directory),
+                    (entry.inode, is_directory(&stored))
+                );
                 if entry.is_directory {
                     assert_eq!(names.parent(entry.inode).unwrap(), directory, "{path}");
                     todo.push((path.clone(), entry.inode));
                 }
-                all.push((path, node.inode, node.links));
+                all.push((path, stored.inode, stored.links));
             }
             if is_last {
                 break;
@@ -148,8 +151,8 @@ pub(crate) fn tree(names: &Namespace) -> Vec<(String, InodeNumber, u32)> {
     all
 }
 
-fn is_directory(node: &halocline_cluster::names::namespace::Node) -> bool {
-    node.attributes.kind == Kind::Directory
+fn is_directory(stored: &halocline_cluster::names::namespace::StoredInode) -> bool {
+    stored.attributes.kind == Kind::Directory
 }
 
 /// Names for short: `/a/f`.

@@ -28,7 +28,7 @@ impl<E: Engine> Attributes<E> {
     ) -> Answer<(Duration, FileAttr)> {
         let inode = self.inodes.get(number)?;
         let file = handle.and_then(|handle| self.open.find(handle));
-        let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle));
+        let stat = self.engine.stat(&inode.vnode, file.as_ref().map(|file| &file.handle));
         let stat = stat.map_err(self.inodes.failed(&inode, "stat"))?;
         let attr = attr(&inode, &stat);
         let timeout = self.inodes.timeout(&inode, &attr).max(self.inodes.briefly(&inode, &stat));
@@ -50,7 +50,7 @@ impl<E: Engine> Attributes<E> {
             self.privileges.drop_all(&inode, handle, caller)?;
         }
         privileges::forget(&inode);
-        let stat = self.engine.set_attr(&inode.node, handle, change, caller);
+        let stat = self.engine.set_attr(&inode.vnode, handle, change, caller);
         let stat = stat.map_err(self.inodes.failed(&inode, "change of attributes"))?;
         privileges::forget(&inode);
         let attr = attr(&inode, &stat);
@@ -58,6 +58,6 @@ impl<E: Engine> Attributes<E> {
     }
 
     pub(crate) fn totals(&self, number: INodeNo) -> Answer<libc::statvfs64> {
-        Ok(self.engine.statfs(&self.inodes.get(number)?.node)?)
+        Ok(self.engine.statfs(&self.inodes.get(number)?.vnode)?)
     }
 }

@@ -59,7 +59,7 @@ impl<E: Engine> Directories<E> {
         let counted = self.limits.take(caller.uid)?;
         let inode = self.inodes.get(number)?;
         let dir =
-            self.engine.open_dir(&inode.node).map_err(self.inodes.failed(&inode, "opendir"))?;
+            self.engine.open_dir(&inode.vnode).map_err(self.inodes.failed(&inode, "opendir"))?;
         Ok(self.dirs.insert(OpenDir { dir, _counted: counted }))
     }
 
@@ -82,7 +82,7 @@ impl<E: Engine> Directories<E> {
         let parent = self.inodes.get(parent)?;
         self.engine.read_dir(&dir.dir, offset, &mut |entry| {
             let kind = kernel_attributes::entry_kind(entry.kind).or_else(|| {
-                let found = self.engine.lookup(&parent.node, &entry.name);
+                let found = self.engine.lookup(&parent.vnode, &entry.name);
                 found.ok().map(|(_, stat)| kernel_attributes::kind(stat.raw.st_mode))
             });
             let Some(kind) = kind else { return true };
@@ -113,7 +113,7 @@ impl<E: Engine> Directories<E> {
                 let unknown = Entry::named_only(entry.inode);
                 return add(listed(&unknown.attr), &unknown);
             }
-            let found = self.engine.lookup_listed(&dir.dir, &parent.node, &entry.name);
+            let found = self.engine.lookup_listed(&dir.dir, &parent.vnode, &entry.name);
             let Ok(found) = found else {
                 // Removed since the directory was read.
                 return true;

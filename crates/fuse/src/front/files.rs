@@ -52,7 +52,7 @@ impl<E: Engine> Files<E> {
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
             self.privileges.drop_all(&inode, None, caller)?;
         }
-        let handle = self.engine.open(&inode.node, flags, caller);
+        let handle = self.engine.open(&inode.vnode, flags, caller);
         let handle = handle.map_err(self.inodes.failed(&inode, "open"))?;
         Ok(self.open.admit(inode, handle, flags, counted))
     }
@@ -71,14 +71,14 @@ impl<E: Engine> Files<E> {
     ) -> Answer<(Entry, Opened)> {
         let parent = self.inodes.get(parent)?;
         let taken = self.limits.take(by.caller.uid)?;
-        let created = self.engine.create((&parent.node, name), mode, flags | libc::O_EXCL, by);
-        let (node, stat, handle) = match created {
+        let created = self.engine.create((&parent.vnode, name), mode, flags | libc::O_EXCL, by);
+        let (vnode, stat, handle) = match created {
             Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 return Err(Refused(Errno::ESTALE));
             }
             created => created.map_err(self.inodes.failed_at(&parent, name, "create"))?,
         };
-        let (inode, attr) = self.inodes.remember(node, &stat);
+        let (inode, attr) = self.inodes.remember(vnode, &stat);
         let opened = self.open.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
         let timeout = self.inodes.timeout(&inode, &attr);

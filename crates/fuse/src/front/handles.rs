@@ -20,10 +20,10 @@ const SHARDS: u64 = 64;
 /// A regular file that a program has open.
 #[derive(Debug)]
 pub(super) struct OpenFile<E: Engine> {
-    pub(super) inode: Arc<Inode<E::Node>>,
+    pub(super) inode: Arc<Inode<E::Vnode>>,
     /// Dropped before the handle: while the kernel is noted as serving the file, a handle prevents the engine from
     /// moving it.
-    pub(super) share: Share<E::Node>,
+    pub(super) share: Share<E::Vnode>,
     pub(super) handle: E::Handle,
     /// Whether its reads and writes bypass the kernel's page cache.
     pub(super) direct: bool,
@@ -41,9 +41,9 @@ pub(super) struct OpenFile<E: Engine> {
 
 impl<E: Engine> OpenFile<E> {
     pub(super) fn new(
-        inode: Arc<Inode<E::Node>>,
+        inode: Arc<Inode<E::Vnode>>,
         handle: E::Handle,
-        (share, counted): (Share<E::Node>, CountedOpen),
+        (share, counted): (Share<E::Vnode>, CountedOpen),
         (flags, direct): (i32, bool),
     ) -> Self {
         let (append, access) = (flags & libc::O_APPEND != 0, flags & libc::O_ACCMODE);
@@ -65,7 +65,7 @@ impl<E: Engine> OpenFile<E> {
             return Ok(handle);
         }
         let flags = if appends { libc::O_APPEND } else { 0 };
-        let handle = engine.open(&self.inode.node, self.access | flags, caller)?;
+        let handle = engine.open(&self.inode.vnode, self.access | flags, caller)?;
         Ok(self.other.get_or_init(|| handle))
     }
 }

@@ -1,6 +1,6 @@
-//! The kernel's node numbers and the engine's nodes.
+//! The kernel's vnode numbers and the engine's vnodes.
 //!
-//! A node's number is the origin's inode number, so that `stat` and `readdir` agree with the origin; if that number is
+//! A vnode's number is the origin's inode number, so that `stat` and `readdir` agree with the origin; if that number is
 //! taken (by another file system below the origin) or reserved, a number above 2^63 is invented. The root is 1. An
 //! entry lives while the kernel has looked it up more often than forgotten it; a number that is reused later has
 //! another generation.
@@ -24,8 +24,8 @@ const SYNTHETIC: u64 = 1 << 63;
 /// What the kernel knows under one number.
 #[derive(Debug)]
 pub(super) struct Inode<N> {
-    /// The engine's node.
-    pub(super) node: N,
+    /// The engine's vnode.
+    pub(super) vnode: N,
     /// The kernel's number.
     pub(super) number: u64,
     /// Distinguishes successive uses of one number.
@@ -78,14 +78,14 @@ impl<N> InodeTable<N> {
         self.maps.read().by_number.get(&number).cloned()
     }
 
-    /// The inode of a node, if it is known.
+    /// The inode of a vnode, if it is known.
     pub(super) fn find(&self, key: (u64, u64)) -> Option<Arc<Inode<N>>> {
         let maps = self.maps.read();
         maps.by_key.get(&key).and_then(|number| maps.by_number.get(number)).cloned()
     }
 
     /// Counts a lookup that is about to be answered, and gives the inode its number.
-    pub(super) fn remember(&self, key: (u64, u64), node: N) -> Arc<Inode<N>> {
+    pub(super) fn remember(&self, key: (u64, u64), vnode: N) -> Arc<Inode<N>> {
         let mut maps = self.maps.write();
         if let Some(inode) = maps.by_key.get(&key).and_then(|number| maps.by_number.get(number)) {
             inode.lookups.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl<N> InodeTable<N> {
             maps.synthetic += 1;
             number = maps.synthetic;
         }
-        self.insert(&mut maps, key, number, node)
+        self.insert(&mut maps, key, number, vnode)
     }
 
     /// Subtracts `count` lookups.
@@ -107,7 +107,7 @@ impl<N> InodeTable<N> {
         let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
         inode.lookups.store(left, Ordering::Relaxed);
         if left == 0 {
-            let key = key(&inode.node);
+            let key = key(&inode.vnode);
             maps.by_key.remove(&key);
             let gone = maps.by_number.remove(&number);
             drop(maps);
@@ -115,9 +115,9 @@ impl<N> InodeTable<N> {
         }
     }
 
-    fn insert(&self, maps: &mut Maps<N>, key: (u64, u64), number: u64, node: N) -> Arc<Inode<N>> {
+    fn insert(&self, maps: &mut Maps<N>, key: (u64, u64), number: u64, vnode: N) -> Arc<Inode<N>> {
         let inode = Arc::new(Inode {
-            node,
+            vnode,
             number,
             generation: self.generation.fetch_add(1, Ordering::Relaxed),
             set_id_check: SetIdCheck::default(),

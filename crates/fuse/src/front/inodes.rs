@@ -1,4 +1,4 @@
-//! The inodes that the kernel knows: the engine's node for each, and what the kernel may keep of it.
+//! The inodes that the kernel knows: the engine's vnode for each, and what the kernel may keep of it.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(crate) type EntryName<'a> = (INodeNo, &'a OsStr);
 #[derive(Debug)]
 pub(super) struct Inodes<E: Engine> {
     engine: Arc<E>,
-    table: InodeTable<E::Node>,
+    table: InodeTable<E::Vnode>,
     attr_timeout: Duration,
 }
 
@@ -69,25 +69,29 @@ impl<E: Engine> Inodes<E> {
 
     /// # Errors
     /// `ESTALE` for a number that the kernel has forgotten.
-    pub(super) fn get(&self, number: INodeNo) -> Answer<Arc<Inode<E::Node>>> {
+    pub(super) fn get(&self, number: INodeNo) -> Answer<Arc<Inode<E::Vnode>>> {
         self.table.get(number.0).ok_or(Refused(Errno::ESTALE))
     }
 
-    /// The inode of a node with this [`Engine::key`], if the kernel knows it.
-    pub(super) fn find(&self, key: (u64, u64)) -> Option<Arc<Inode<E::Node>>> {
+    /// The inode of a vnode with this [`Engine::key`], if the kernel knows it.
+    pub(super) fn find(&self, key: (u64, u64)) -> Option<Arc<Inode<E::Vnode>>> {
         self.table.find(key)
     }
 
-    /// Registers a node that the kernel is about to learn of.
-    pub(super) fn remember(&self, node: E::Node, stat: &Stat) -> (Arc<Inode<E::Node>>, FileAttr) {
-        let inode = self.table.remember(self.engine.key(&node), node);
+    /// Registers a vnode that the kernel is about to learn of.
+    pub(super) fn remember(
+        &self,
+        vnode: E::Vnode,
+        stat: &Stat,
+    ) -> (Arc<Inode<E::Vnode>>, FileAttr) {
+        let inode = self.table.remember(self.engine.key(&vnode), vnode);
         let attr = attr(&inode, stat);
         (inode, attr)
     }
 
     /// Registers what was found under a name, and returns what the kernel is told of it.
-    pub(super) fn entry(&self, (node, stat): (E::Node, Stat)) -> Entry {
-        let (inode, mut attr) = self.remember(node, &stat);
+    pub(super) fn entry(&self, (vnode, stat): (E::Vnode, Stat)) -> Entry {
+        let (inode, mut attr) = self.remember(vnode, &stat);
         attr.ino = INodeNo(inode.number);
         let timeout = self.timeout(&inode, &attr);
         let attr_timeout = timeout.max(self.briefly(&inode, &stat));
@@ -96,27 +100,27 @@ impl<E: Engine> Inodes<E> {
 
     /// Subtracts lookups that the kernel has forgotten.
     pub(super) fn forget(&self, number: INodeNo, lookups: u64) {
-        self.table.forget(number.0, lookups, |node| self.engine.key(node));
+        self.table.forget(number.0, lookups, |vnode| self.engine.key(vnode));
     }
 
     /// How long the kernel may keep the name and the attributes of an inode.
-    pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
+    pub(super) fn timeout(&self, inode: &Inode<E::Vnode>, attr: &FileAttr) -> Duration {
         if timeouts::may_keep(inode, attr) { self.attr_timeout } else { Duration::ZERO }
     }
 
     /// The shortest time for which the kernel keeps attributes, up to two ticks of its clock, for a directory that does
     /// not change meanwhile: resolving a path needs the attributes of each directory on it once or twice more after they
     /// were looked up. Otherwise 0.
-    pub(super) fn briefly(&self, inode: &Inode<E::Node>, stat: &Stat) -> Duration {
+    pub(super) fn briefly(&self, inode: &Inode<E::Vnode>, stat: &Stat) -> Duration {
         let is_held =
-            stat.kind() == libc::S_IFDIR && self.engine.holds_directory(&inode.node, stat);
+            stat.kind() == libc::S_IFDIR && self.engine.holds_directory(&inode.vnode, stat);
         if is_held { Duration::from_nanos(1) } else { Duration::ZERO }
     }
 
     /// For `map_err` after a `request` about `inode` failed: the log says which file it concerned.
     pub(super) fn failed(
         &self,
-        inode: &Inode<E::Node>,
+        inode: &Inode<E::Vnode>,
         request: &'static str,
     ) -> impl FnOnce(Error) -> Refused {
         move |error| self.refusal(inode, OsStr::new(""), request, &error)
@@ -125,7 +129,7 @@ impl<E: Engine> Inodes<E> {
     /// The same for a request about the name `name` in the directory `parent`.
     pub(super) fn failed_at(
         &self,
-        parent: &Inode<E::Node>,
+        parent: &Inode<E::Vnode>,
         name: &OsStr,
         request: &'static str,
     ) -> impl FnOnce(Error) -> Refused {
@@ -134,14 +138,14 @@ impl<E: Engine> Inodes<E> {
 
     fn refusal(
         &self,
-        inode: &Inode<E::Node>,
+        inode: &Inode<E::Vnode>,
         name: &OsStr,
         request: &'static str,
         error: &Error,
     ) -> Refused {
         if is_told(error) {
-            let (tree, node) = self.engine.below(&inode.node);
-            let mut file = tree.path_of(&node);
+            let (tree, vnode) = self.engine.below(&inode.vnode);
+            let mut file = tree.path_of(&vnode);
             if !name.is_empty() {
                 file.push(name);
             }

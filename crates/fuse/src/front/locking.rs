@@ -75,7 +75,7 @@ impl<E: Engine> Locking<E> {
     /// The owner named in a request, recorded as having taken locks through the request's handle.
     fn lock_owner(
         &self,
-        inode: &Inode<E::Node>,
+        inode: &Inode<E::Vnode>,
         request: LockRequest,
         caller: Caller,
     ) -> Answer<Arc<Owner>> {
@@ -88,13 +88,13 @@ impl<E: Engine> Locking<E> {
     }
 
     /// Opens for writing if that is permitted, because an exclusive lock requires it.
-    fn open_for_locks(&self, inode: &Inode<E::Node>, kind: LockKind) -> Answer<File> {
-        let (tree, node) = self.engine.below(&inode.node);
+    fn open_for_locks(&self, inode: &Inode<E::Vnode>, kind: LockKind) -> Answer<File> {
+        let (tree, vnode) = self.engine.below(&inode.vnode);
         let of_its_own = || match kind {
-            LockKind::Exclusive => tree.open_file(&node, libc::O_WRONLY),
-            LockKind::Shared | LockKind::Unlock => tree.open_file(&node, libc::O_RDONLY),
+            LockKind::Exclusive => tree.open_file(&vnode, libc::O_WRONLY),
+            LockKind::Shared | LockKind::Unlock => tree.open_file(&vnode, libc::O_RDONLY),
         };
-        let opened = tree.open_file(&node, libc::O_RDWR).or_else(|_| of_its_own());
+        let opened = tree.open_file(&vnode, libc::O_RDWR).or_else(|_| of_its_own());
         opened.map_err(self.inodes.failed(inode, "lock"))
     }
 }

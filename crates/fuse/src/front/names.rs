@@ -19,7 +19,7 @@ pub(crate) struct Names<E: Engine> {
 impl<E: Engine> Names<E> {
     pub(crate) fn lookup(&self, (parent, name): EntryName<'_>) -> Answer<Entry> {
         let parent = self.inodes.get(parent)?;
-        let found = self.engine.lookup(&parent.node, name);
+        let found = self.engine.lookup(&parent.vnode, name);
         Ok(self.inodes.entry(found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?))
     }
 
@@ -29,40 +29,40 @@ impl<E: Engine> Names<E> {
 
     pub(crate) fn make(&self, at: EntryName<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
         let parent = self.inodes.get(at.0)?;
-        let made = self.engine.make((&parent.node, at.1), what, by);
+        let made = self.engine.make((&parent.vnode, at.1), what, by);
         Ok(self.inodes.entry(made.map_err(self.inodes.failed_at(&parent, at.1, "make"))?))
     }
 
     pub(crate) fn link(&self, number: INodeNo, (parent, name): EntryName<'_>) -> Answer<Entry> {
         let (inode, parent) = (self.inodes.get(number)?, self.inodes.get(parent)?);
-        let stat = self.engine.link(&inode.node, &parent.node, name);
+        let stat = self.engine.link(&inode.vnode, &parent.vnode, name);
         let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"))?;
-        Ok(self.inodes.entry((inode.node.clone(), stat)))
+        Ok(self.inodes.entry((inode.vnode.clone(), stat)))
     }
 
     pub(crate) fn unlink(&self, (parent, name): EntryName<'_>) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
         self.engine
-            .unlink(&parent.node, name)
+            .unlink(&parent.vnode, name)
             .map_err(self.inodes.failed_at(&parent, name, "unlink"))
     }
 
     pub(crate) fn remove_dir(&self, (parent, name): EntryName<'_>) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
         self.engine
-            .remove_dir(&parent.node, name)
+            .remove_dir(&parent.vnode, name)
             .map_err(self.inodes.failed_at(&parent, name, "rmdir"))
     }
 
     /// `flags` are those of `renameat2(2)`.
     pub(crate) fn rename(&self, from: EntryName<'_>, to: EntryName<'_>, flags: u32) -> Answer<()> {
         let (old, new) = (self.inodes.get(from.0)?, self.inodes.get(to.0)?);
-        let renamed = self.engine.rename((&old.node, from.1), (&new.node, to.1), flags);
+        let renamed = self.engine.rename((&old.vnode, from.1), (&new.vnode, to.1), flags);
         renamed.map_err(self.inodes.failed_at(&old, from.1, "rename"))
     }
 
     pub(crate) fn read_link(&self, number: INodeNo) -> Answer<OsString> {
         let inode = self.inodes.get(number)?;
-        self.engine.read_link(&inode.node).map_err(self.inodes.failed(&inode, "readlink"))
+        self.engine.read_link(&inode.vnode).map_err(self.inodes.failed(&inode, "readlink"))
     }
 }

@@ -101,7 +101,7 @@ impl<E: Engine> OpenFiles<E> {
     /// Registers a file that was just opened, and decides who serves it.
     pub(super) fn admit(
         &self,
-        inode: Arc<Inode<E::Node>>,
+        inode: Arc<Inode<E::Vnode>>,
         handle: E::Handle,
         flags: i32,
         counted: CountedOpen,

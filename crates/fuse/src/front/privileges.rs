@@ -52,7 +52,7 @@ impl<E: Engine> Privileges<E> {
     /// Removes privileges from a file whose contents the caller is about to change.
     pub(super) fn drop_all(
         &self,
-        inode: &Inode<E::Node>,
+        inode: &Inode<E::Vnode>,
         handle: Option<&E::Handle>,
         caller: Caller,
     ) -> Result<()> {
@@ -67,14 +67,14 @@ impl<E: Engine> Privileges<E> {
 
     fn look_and_drop(
         &self,
-        inode: &Inode<E::Node>,
+        inode: &Inode<E::Vnode>,
         handle: Option<&E::Handle>,
         caller: Caller,
     ) -> Result<()> {
-        let mode = self.engine.stat(&inode.node, handle)?.raw.st_mode;
+        let mode = self.engine.stat(&inode.vnode, handle)?.raw.st_mode;
         if let Some(mode) = stripped(mode) {
             let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            match self.engine.set_attr(&inode.node, handle, &change, caller) {
+            match self.engine.set_attr(&inode.vnode, handle, &change, caller) {
                 // A user's mount may not change the mode of another user's file, and need not: the origin's kernel
                 // removes the bits when such a user changes the contents. That may happen only at a flush; this call,
                 // which changes no contents, does it now if it can.
@@ -86,7 +86,7 @@ impl<E: Engine> Privileges<E> {
                 changed => drop(changed?),
             }
         }
-        match self.engine.remove_xattr(&inode.node, OsStr::new(CAPABILITY)) {
+        match self.engine.remove_xattr(&inode.vnode, OsStr::new(CAPABILITY)) {
             Err(error)
                 if !matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP | libc::EPERM) =>
             {
@@ -101,7 +101,7 @@ impl<E: Engine> Privileges<E> {
     /// may have given the file to someone else since.
     pub(super) fn check_owner_for(
         &self,
-        inode: &Inode<E::Node>,
+        inode: &Inode<E::Vnode>,
         handle: Option<&E::Handle>,
         change: &SetAttr,
         caller: Caller,
@@ -115,7 +115,7 @@ impl<E: Engine> Privileges<E> {
         if !is_owners || is_exempt(caller) {
             return Ok(());
         }
-        let raw = self.engine.stat(&inode.node, handle)?.raw;
+        let raw = self.engine.stat(&inode.vnode, handle)?.raw;
         // A kernel without `HANDLE_KILLPRIV_V2` removes the bits by itself before somebody's write.
         let is_stripped = change.mode.is_some() && change.mode == stripped(raw.st_mode);
         if is_stripped || may_act_as(raw.st_uid, caller) {
@@ -125,23 +125,23 @@ impl<E: Engine> Privileges<E> {
     }
 
     /// The same for a change of an ACL.
-    pub(super) fn check_owner(&self, inode: &Inode<E::Node>, caller: Caller) -> Answer<()> {
+    pub(super) fn check_owner(&self, inode: &Inode<E::Vnode>, caller: Caller) -> Answer<()> {
         if is_exempt(caller) {
             return Ok(());
         }
-        let owner = self.engine.stat(&inode.node, None)?.raw.st_uid;
+        let owner = self.engine.stat(&inode.vnode, None)?.raw.st_uid;
         if may_act_as(owner, caller) { Ok(()) } else { Err(Refused(Errno::EPERM)) }
     }
 
     /// Removes the set-group-id bit when a caller outside the file's group sets its ACL: the ACL's mask replaces the
     /// group permission on which the bit relied.
-    pub(super) fn after_acl_change(&self, inode: &Inode<E::Node>, caller: Caller) -> Result<()> {
-        let raw = self.engine.stat(&inode.node, None)?.raw;
+    pub(super) fn after_acl_change(&self, inode: &Inode<E::Vnode>, caller: Caller) -> Result<()> {
+        let raw = self.engine.stat(&inode.vnode, None)?.raw;
         let outside = caller.uid != 0 && !in_group(caller, raw.st_gid);
         if outside && raw.st_mode & libc::S_ISGID != 0 {
             let mode = Some(raw.st_mode & 0o7777 & !libc::S_ISGID);
             let change = SetAttr { mode, ..SetAttr::default() };
-            self.engine.set_attr(&inode.node, None, &change, caller)?;
+            self.engine.set_attr(&inode.vnode, None, &change, caller)?;
         }
         Ok(())
     }

@@ -23,15 +23,15 @@ pub(super) struct Recording<E> {
 
 impl<E: Engine> Recording<E> {
     /// The number in the trace of a file that is being opened. `unseen` says that the kernel will serve it.
-    pub(super) fn traced(&self, inode: &Inode<E::Node>, unseen: bool) -> Option<FileNumber> {
+    pub(super) fn traced(&self, inode: &Inode<E::Vnode>, unseen: bool) -> Option<FileNumber> {
         let (recorder, mountpoint) = self.destination.as_ref()?;
         if unseen {
             recorder.unseen();
         }
         // If the number is reused for another file, the generation differs.
         recorder.file((inode.number, inode.generation), || {
-            let (tree, node) = self.engine.below(&inode.node);
-            mountpoint.join(tree.path_of(&node)).as_os_str().as_bytes().to_vec()
+            let (tree, vnode) = self.engine.below(&inode.vnode);
+            mountpoint.join(tree.path_of(&vnode)).as_os_str().as_bytes().to_vec()
         })
     }
 

@@ -33,14 +33,14 @@ impl<E: Engine> Xattrs<E> {
     /// A value. `room` is the size of the caller's buffer in bytes, or 0 to ask for the size.
     pub(crate) fn get(&self, number: INodeNo, name: &OsStr, room: u32) -> Answer<Value> {
         let inode = self.inodes.get(number)?;
-        let value = self.engine.get_xattr(&inode.node, name);
+        let value = self.engine.get_xattr(&inode.vnode, name);
         sized(room, value.map_err(self.inodes.failed(&inode, "getxattr"))?)
     }
 
     /// NUL-terminated names; `room` as in [`Self::get`].
     pub(crate) fn list(&self, number: INodeNo, room: u32, caller: Caller) -> Answer<Value> {
         let inode = self.inodes.get(number)?;
-        let names = self.engine.list_xattr(&inode.node);
+        let names = self.engine.list_xattr(&inode.vnode);
         let names = names.map_err(self.inodes.failed(&inode, "listxattr"))?;
         sized(room, if caller.uid == 0 { names } else { untrusted(&names) })
     }
@@ -56,7 +56,7 @@ impl<E: Engine> Xattrs<E> {
         let inode = self.inodes.get(number)?;
         self.may_change(&inode, name, caller)?;
         privileges::forget(&inode);
-        let set = self.engine.set_xattr(&inode.node, name, value, flags);
+        let set = self.engine.set_xattr(&inode.vnode, name, value, flags);
         set.map_err(self.inodes.failed(&inode, "setxattr"))?;
         privileges::forget(&inode);
         if name == posix_acl::ACCESS {
@@ -68,14 +68,14 @@ impl<E: Engine> Xattrs<E> {
     pub(crate) fn remove(&self, number: INodeNo, name: &OsStr, caller: Caller) -> Answer<()> {
         let inode = self.inodes.get(number)?;
         self.may_change(&inode, name, caller)?;
-        let removed = self.engine.remove_xattr(&inode.node, name);
+        let removed = self.engine.remove_xattr(&inode.vnode, name);
         removed.map_err(self.inodes.failed(&inode, "removexattr"))
     }
 
     /// Refuses a caller who does not own the file to change its ACL. The kernel does not check those of kinds other than
     /// POSIX (`system.nfs4_acl` and the like), and for POSIX compares with the owner that it saw last; the file system
     /// below sees this process instead of the caller. An ordinary user's mount has only that user's rights there.
-    fn may_change(&self, inode: &Inode<E::Node>, name: &OsStr, caller: Caller) -> Answer<()> {
+    fn may_change(&self, inode: &Inode<E::Vnode>, name: &OsStr, caller: Caller) -> Answer<()> {
         let name = name.as_encoded_bytes();
         if name.starts_with(b"system.") {
             self.privileges.check_owner(inode, caller)

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use halocline_api::config::CacheSize;
 use halocline_cluster::names::namespace::WaitLimit;
-use halocline_cluster::names::namespace::{Namespace, Node as Found};
+use halocline_cluster::names::namespace::{Namespace, StoredInode as Found};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::namespace::{EntryName, Flags, Name, ROOT};
@@ -59,31 +59,31 @@ impl Tier {
         &self.tier.tree.base
     }
 
-    fn create(&self, name: &str) -> (Node, Handle) {
+    fn create(&self, name: &str) -> (Vnode, Handle) {
         let root = Engine::root(&self.tier);
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
         let made = self.tier.create((&root, OsStr::new(name)), 0o644, flags, BY);
-        let (node, _, handle) = made.unwrap();
+        let (vnode, _, handle) = made.unwrap();
         self.tier.write(&handle, 0, name.as_bytes(), CALLER).unwrap();
-        (node, handle)
+        (vnode, handle)
     }
 
     /// Makes a file whose close waits.
-    fn closed_later(&self, name: &str) -> Node {
-        let (node, handle) = self.create(name);
-        self.close_later(&node, handle);
-        node
+    fn closed_later(&self, name: &str) -> Vnode {
+        let (vnode, handle) = self.create(name);
+        self.close_later(&vnode, handle);
+        vnode
     }
 
-    fn close_later(&self, node: &Node, mut handle: Handle) {
+    fn close_later(&self, vnode: &Vnode, mut handle: Handle) {
         loop {
             self.base().closes.waiting.lock().last = Some(self.base().clock.instant());
             drop(handle);
-            if node.0.noting.lock().closes_later {
+            if vnode.0.noting.lock().closes_later {
                 return;
             }
             // The machine stood still for a moment: the close was noted at once.
-            handle = self.tier.open(node, libc::O_WRONLY, CALLER).unwrap();
+            handle = self.tier.open(vnode, libc::O_WRONLY, CALLER).unwrap();
         }
     }
 
@@ -101,10 +101,10 @@ fn closes_that_wait_are_noted_with_one_request() {
     let world = World::unformatted();
     let tier = Tier::new(&world);
     let names: Vec<String> = (0..20).map(|number| format!("f{number}")).collect();
-    let nodes: Vec<Node> = names.iter().map(|name| tier.closed_later(name)).collect();
+    let vnodes: Vec<Vnode> = names.iter().map(|name| tier.closed_later(name)).collect();
     assert!(names.iter().all(|name| tier.is_open(name)));
     // They are shown as they are, and count as open here, too.
-    assert!(nodes.iter().all(|node| tier.tier.stat(node, None).unwrap().raw.st_size > 1));
+    assert!(vnodes.iter().all(|vnode| tier.tier.stat(vnode, None).unwrap().raw.st_size > 1));
     let before = tier.base().names.counts().round_trips;
     assert!(note_all(tier.base()));
     assert_eq!(tier.base().names.counts().round_trips - before, 1);
@@ -112,7 +112,7 @@ fn closes_that_wait_are_noted_with_one_request() {
         assert!(!tier.is_open(name), "{name}");
         assert_eq!(tier.found(name).attributes.size, name.len() as u64);
     }
-    assert!(nodes.iter().all(|node| !node.0.is_open()));
+    assert!(vnodes.iter().all(|vnode| !vnode.0.is_open()));
     assert!(!note_all(tier.base()));
 }
 
@@ -121,8 +121,8 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
     let world = World::unformatted();
     let tier = Tier::new(&world);
     let names = ["reopened", "changed", "renamed", "removed", "plain", "twice"];
-    let nodes: Vec<Node> = names.iter().map(|name| tier.closed_later(name)).collect();
-    let open = tier.tier.open(&nodes[0], libc::O_RDONLY, CALLER).unwrap();
+    let vnodes: Vec<Vnode> = names.iter().map(|name| tier.closed_later(name)).collect();
+    let open = tier.tier.open(&vnodes[0], libc::O_RDONLY, CALLER).unwrap();
     // By another node, so that what this one knows is old.
     let set = |attributes: &mut Attributes| {
         attributes.mode = 0o600;
@@ -133,9 +133,9 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
     let root = Engine::root(&tier.tier);
     let (from, to) = (OsStr::new("renamed"), OsStr::new("new"));
     tier.tier.rename((&root, from), (&root, to), 0).unwrap();
-    let again = tier.tier.open(&nodes[5], libc::O_WRONLY, CALLER).unwrap();
+    let again = tier.tier.open(&vnodes[5], libc::O_WRONLY, CALLER).unwrap();
     tier.tier.write(&again, 0, b"longer than before", CALLER).unwrap();
-    tier.close_later(&nodes[5], again);
+    tier.close_later(&vnodes[5], again);
     note_all(tier.base());
     assert!(tier.is_open("reopened"));
     for name in ["changed", "new", "plain", "twice"] {
@@ -154,11 +154,11 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
 fn a_file_that_another_node_renamed_is_closed_under_its_new_name() {
     let world = World::unformatted();
     let tier = Tier::new(&world);
-    let node = tier.closed_later("old");
+    let vnode = tier.closed_later("old");
     tier.closed_later("other");
     tier.elsewhere.rename(&at("old"), &at("new"), Flags::Replace).unwrap();
     // As that node does it, for a file that is open elsewhere.
-    let file = node.0.without_name.lock().file.clone().unwrap();
+    let file = vnode.0.without_name.lock().file.clone().unwrap();
     let name = Name::from("new");
     crate::places::own_xattrs::add_name(&*file, ROOT.0, &name).unwrap();
     note_all(tier.base());

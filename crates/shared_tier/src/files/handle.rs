@@ -17,13 +17,13 @@ use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
 
 use super::Files;
-use crate::inodes::Node;
+use crate::inodes::Vnode;
 use crate::passthrough::WhyOurs;
 
 /// An open file. Dropping it closes it.
 #[derive(Debug)]
 pub struct Handle {
-    pub(super) node: Node,
+    pub(super) vnode: Vnode,
     pub(super) file: Arc<File>,
     /// Whether each write is durable before it is answered.
     pub(super) syncs: bool,
@@ -48,7 +48,7 @@ impl Handle {
         Err(Error::Cluster {
             what: format!(
                 "inode {}: this node had lost its lease since the file was opened, and others may have moved it",
-                self.node.0.number.0
+                self.vnode.0.number.0
             ),
             remedy: "open it again".to_owned(),
         })
@@ -88,7 +88,7 @@ impl Handle {
                 Err(error) => {
                     let error = Error::from(error);
                     let left = (data.len() - done) as u64;
-                    let (number, is_here) = (self.node.0.number, self.tier == 0);
+                    let (number, is_here) = (self.vnode.0.number, self.tier == 0);
                     let may_help = error.is_full() && is_here && !has_made_room;
                     if !may_help || !self.files.ssd.make_room_for_write(number, left) {
                         return Err(error);
@@ -130,10 +130,10 @@ impl Handle {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
     ) -> bool {
         let passthrough = &self.files.base.passthrough;
-        let file = (&self.node.0, self.file.as_fd());
+        let file = (&self.vnode.0, self.file.as_fd());
         let passed = passthrough.offer(file, (self.why_ours, must), register);
         if passed {
-            self.node.0.noting.lock().is_passed = true;
+            self.vnode.0.noting.lock().is_passed = true;
         }
         self.is_passed.store(passed && self.why_ours.is_none(), Ordering::Release);
         passed

@@ -9,7 +9,7 @@ use std::thread;
 use halocline_api::file_tier::{ActiveMoves, Counters, History};
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Kind, Location};
-use halocline_cluster::names::namespace::{Failure, Node};
+use halocline_cluster::names::namespace::{Failure, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::{Error, Result};
@@ -253,7 +253,7 @@ impl Executor {
     /// Demotes a file on the own SSD, unless it is open somewhere.
     fn demote(&self, number: u64, resident: &Resident) -> Left {
         note_all(&self.base);
-        if self.base.table.find(InodeNumber(number)).is_some_and(|node| node.0.is_open()) {
+        if self.base.table.find(InodeNumber(number)).is_some_and(|vnode| vnode.0.is_open()) {
             return Left::No;
         }
         let found = match self.base.names.lookup(&resident.name) {
@@ -294,7 +294,12 @@ impl Executor {
     }
 
     /// Brings a file that nobody has open to the own SSD, if the policy finds it worthwhile; returns whether it came.
-    pub(crate) fn bring(&self, name: &EntryName, found: &Node, ahead: Option<Ahead>) -> bool {
+    pub(crate) fn bring(
+        &self,
+        name: &EntryName,
+        found: &StoredInode,
+        ahead: Option<Ahead>,
+    ) -> bool {
         let of = &found.attributes;
         let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
             return false;

@@ -59,17 +59,17 @@ pub(crate) fn tree(tier: &SharedTier) -> BTreeMap<String, String> {
     while let Some((path, directory)) = todo.pop() {
         for name in names(tier, &directory) {
             let path = format!("{path}/{}", name.to_str().unwrap());
-            let (node, stat) = tier.lookup(&directory, &name).unwrap();
+            let (vnode, stat) = tier.lookup(&directory, &name).unwrap();
             let what = match stat.raw.st_mode & libc::S_IFMT {
                 libc::S_IFDIR => {
-                    todo.push((path.clone(), node));
+                    todo.push((path.clone(), vnode));
                     "directory".to_owned()
                 }
                 libc::S_IFLNK => {
-                    let (names, node) = tier.below(&node);
-                    format!("link to {}", names.read_link(&node).unwrap().display())
+                    let (names, vnode) = tier.below(&vnode);
+                    format!("link to {}", names.read_link(&vnode).unwrap().display())
                 }
-                _ => text(tier, &node),
+                _ => text(tier, &vnode),
             };
             tree.insert(path, what);
         }
@@ -77,7 +77,7 @@ pub(crate) fn tree(tier: &SharedTier) -> BTreeMap<String, String> {
     tree
 }
 
-fn names(tier: &SharedTier, directory: &<SharedTier as Engine>::Node) -> Vec<OsString> {
+fn names(tier: &SharedTier, directory: &<SharedTier as Engine>::Vnode) -> Vec<OsString> {
     let opened = tier.open_dir(directory).unwrap();
     let mut names = Vec::new();
     let mut take = |entry: halocline_vfs::DirEntry| {
@@ -89,8 +89,8 @@ fn names(tier: &SharedTier, directory: &<SharedTier as Engine>::Node) -> Vec<OsS
     names
 }
 
-fn text(tier: &SharedTier, node: &<SharedTier as Engine>::Node) -> String {
-    let handle = match tier.open(node, libc::O_RDONLY, CALLER) {
+fn text(tier: &SharedTier, vnode: &<SharedTier as Engine>::Vnode) -> String {
+    let handle = match tier.open(vnode, libc::O_RDONLY, CALLER) {
         Ok(handle) => handle,
         Err(error) => return format!("error {}", error.errno()),
     };

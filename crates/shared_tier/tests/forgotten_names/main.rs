@@ -17,7 +17,7 @@ use halocline_cluster::registry::Registry;
 use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::namespace::{Answer, InodeNumber, Script, Shards};
 use halocline_os::error::Result;
-use halocline_shared_tier::{Joining, Node, REGISTRY, SharedTier, SpaceOptions};
+use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, Vnode};
 use halocline_vfs::{Caller, Engine, Make, Maker, Tree};
 
 use disks::Disks;
@@ -102,7 +102,7 @@ impl Mounted {
         Self { tier: joining.open().unwrap(), left }
     }
 
-    fn at(&self, path: &str) -> Result<Node> {
+    fn at(&self, path: &str) -> Result<Vnode> {
         let mut found = Engine::root(&self.tier);
         for part in path.split('/').filter(|part| !part.is_empty()) {
             found = self.tier.lookup(&found, OsStr::new(part))?.0;
@@ -111,7 +111,7 @@ impl Mounted {
     }
 
     /// Splits a path into its directory and last name.
-    fn above<'a>(&self, path: &'a str) -> Result<(Node, &'a OsStr)> {
+    fn above<'a>(&self, path: &'a str) -> Result<(Vnode, &'a OsStr)> {
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.at(above)?, OsStr::new(name)))
     }

@@ -227,47 +227,47 @@ impl Origin {
         self.striped
     }
 
-    /// Opens the data of a namespace file. `node` may be an `O_PATH` descriptor; `flags` are those of `open(2)` and are
+    /// Opens the data of a namespace file. `namespace_file` may be an `O_PATH` descriptor; `flags` are those of `open(2)` and are
     /// passed unchanged to the file of a plain origin.
-    pub fn open_data(&self, node: BorrowedFd<'_>, flags: i32) -> io::Result<OriginFile> {
+    pub fn open_data(&self, namespace_file: BorrowedFd<'_>, flags: i32) -> io::Result<OriginFile> {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         if !self.striped {
-            return self.adopt_data(reopen(node, flags)?);
+            return self.adopt_data(reopen(namespace_file, flags)?);
         }
         let access = flags & OFlags::ACCMODE;
         let reads_too = if access == OFlags::WRONLY { OFlags::RDWR } else { access };
-        let file = match reopen(node, reads_too) {
+        let file = match reopen(namespace_file, reads_too) {
             // A file that its owner may write but not read.
-            Err(Errno::ACCESS) if reads_too != access => reopen(node, access),
+            Err(Errno::ACCESS) if reads_too != access => reopen(namespace_file, access),
             other => other,
         };
         self.adopt_data(file?)
     }
 
     /// The data of a namespace file that is already open, with the access it was opened with.
-    pub fn adopt_data(&self, node: File) -> io::Result<OriginFile> {
-        let node = NamedFile::new(node)?;
+    pub fn adopt_data(&self, namespace_file: File) -> io::Result<OriginFile> {
+        let namespace_file = NamedFile::new(namespace_file)?;
         if !self.striped {
             let server = Arc::clone(&self.volume.servers()[0]);
-            return Ok(OriginFile(Data::Plain { server, file: node }));
+            return Ok(OriginFile(Data::Plain { server, file: namespace_file }));
         }
         Ok(OriginFile(Data::Striped(Striped {
             volume: self.volume.clone(),
             striping: self.striping,
             locks: Arc::clone(&self.locks),
-            node,
+            namespace_file,
             object: OnceLock::new(),
         })))
     }
 
     /// The object with a namespace file's data, if it has one.
-    pub fn object_of(&self, node: impl AsFd) -> io::Result<Option<ObjectId>> {
-        if self.striped { ObjectId::of(node) } else { Ok(None) }
+    pub fn object_of(&self, namespace_file: impl AsFd) -> io::Result<Option<ObjectId>> {
+        if self.striped { ObjectId::of(namespace_file) } else { Ok(None) }
     }
 
     /// Removes the data of a namespace file. The caller guarantees that its last name and its last open file are gone.
-    pub fn remove_data(&self, node: impl AsFd) -> io::Result<()> {
-        let Some(id) = self.object_of(node)? else { return Ok(()) };
+    pub fn remove_data(&self, namespace_file: impl AsFd) -> io::Result<()> {
+        let Some(id) = self.object_of(namespace_file)? else { return Ok(()) };
         let path = id.path();
         self.servers()
             .iter()
@@ -387,7 +387,7 @@ fn not_bound(dir: &Path) -> Error {
     Error::invalid(what, "mount it once: the first mount finds out whose each object is")
 }
 
-fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
-    let path = identity::by_descriptor(node);
+fn reopen(namespace_file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
+    let path = identity::by_descriptor(namespace_file);
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }

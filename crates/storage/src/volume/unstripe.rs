@@ -231,14 +231,14 @@ fn copy_file(
     (dir, name, shown): (&OwnedFd, &OsStr, &Path),
     progress: Progress<'_>,
 ) -> Result<OwnedFd> {
-    let node = File::from(from.open()?);
+    let namespace_file = File::from(from.open()?);
     let data = origin
-        .open_data(node.as_fd(), libc::O_RDONLY)
+        .open_data(namespace_file.as_fd(), libc::O_RDONLY)
         .map_err(Error::at(&from.shown, "open the data"))?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let out = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(at(shown, "create"))?;
     let out = File::from(out);
-    let len = node.metadata().map_err(Error::at(&from.shown, "stat"))?.len();
+    let len = namespace_file.metadata().map_err(Error::at(&from.shown, "stat"))?.len();
     out.set_len(len).map_err(Error::at(shown, "set the size"))?;
     let mut put = |offset, bytes: &[u8]| out.write_all_at(bytes, offset);
     copy_data(&data, len, &mut put, progress).map_err(Error::at(shown, "copy the data"))?;

@@ -105,7 +105,7 @@ fn i10_a_batch_moves_each_file_whole() {
 fn i10_a_file_that_a_batch_cannot_move_leaves_it_alone() {
     let fixture = with_files(limited(4 << 20));
     let root = fixture.tier().root();
-    let linked = fixture.node("file00").unwrap();
+    let linked = fixture.vnode("file00").unwrap();
     fixture.tier().link(&linked, &root, "twin".as_ref()).unwrap();
     let grows = fixture.open_file("file01", libc::O_WRONLY);
     // It goes first, and alone.

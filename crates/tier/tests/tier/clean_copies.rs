@@ -104,7 +104,7 @@ const CHANGES: [(&str, Change, &[u8]); 8] = [
         "truncate",
         |on, _| {
             let change = SetAttr { size: Some(4), ..SetAttr::default() };
-            on.tier().set_attr(&on.node("file").unwrap(), None, &change, CALLER).unwrap();
+            on.tier().set_attr(&on.vnode("file").unwrap(), None, &change, CALLER).unwrap();
         },
         b"orig",
     ),
@@ -112,8 +112,8 @@ const CHANGES: [(&str, Change, &[u8]); 8] = [
         "ftruncate",
         |on, file| {
             let change = SetAttr { size: Some(9), ..SetAttr::default() };
-            let node = on.node("file").unwrap();
-            on.tier().set_attr(&node, Some(file), &change, CALLER).unwrap();
+            let vnode = on.vnode("file").unwrap();
+            on.tier().set_attr(&vnode, Some(file), &change, CALLER).unwrap();
         },
         b"original\0",
     ),
@@ -176,28 +176,28 @@ fn i10_each_way_to_change_a_file_ends_its_clean_copy() {
 fn other_attributes_go_to_the_copy_when_it_is_the_file() {
     let mut fixture = keeping();
     fixture.with_copy("file", b"content");
-    let node = fixture.node("file").unwrap();
-    fixture.tier().set_xattr(&node, "user.gone".as_ref(), b"1", 0).unwrap();
+    let vnode = fixture.vnode("file").unwrap();
+    fixture.tier().set_xattr(&vnode, "user.gone".as_ref(), b"1", 0).unwrap();
     fixture.demote("file");
     fixture.warm("file");
     assert!(fixture.has_copy("file"));
     let when = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let change =
         SetAttr { mode: Some(0o604), mtime: Some(SetTime::At(when)), ..SetAttr::default() };
-    let node = fixture.node("file").unwrap();
-    fixture.tier().set_attr(&node, None, &change, CALLER).unwrap();
-    fixture.tier().set_xattr(&node, "user.new".as_ref(), b"2", 0).unwrap();
-    fixture.tier().remove_xattr(&node, "user.gone".as_ref()).unwrap();
-    drop(node);
+    let vnode = fixture.vnode("file").unwrap();
+    fixture.tier().set_attr(&vnode, None, &change, CALLER).unwrap();
+    fixture.tier().set_xattr(&vnode, "user.new".as_ref(), b"2", 0).unwrap();
+    fixture.tier().remove_xattr(&vnode, "user.gone".as_ref()).unwrap();
+    drop(vnode);
     fixture.tier().close().unwrap();
     fixture.open();
     let report = fixture.demote("file");
     assert_eq!((report.bytes, report.clean_bytes), (0, 7), "{report:?}");
     let meta = fixture.hdd("file").metadata().unwrap();
     assert_eq!((meta.mode() & 0o7777, meta.mtime()), (0o604, 1_000_000_000));
-    let node = fixture.node("file").unwrap();
-    assert_eq!(fixture.tier().get_xattr(&node, "user.new".as_ref()).unwrap(), b"2");
-    assert!(fixture.tier().get_xattr(&node, "user.gone".as_ref()).is_err());
+    let vnode = fixture.vnode("file").unwrap();
+    assert_eq!(fixture.tier().get_xattr(&vnode, "user.new".as_ref()).unwrap(), b"2");
+    assert!(fixture.tier().get_xattr(&vnode, "user.gone".as_ref()).is_err());
     fixture.check_places();
 }
 
@@ -313,7 +313,7 @@ fn a_copy_is_removed_with_its_file() {
     fixture.tier().unlink(&root, "removed".as_ref()).unwrap();
     let (from, to) = ((&root, "other".as_ref()), (&root, "replaced".as_ref()));
     fixture.tier().rename(from, to, 0).unwrap();
-    let linked = fixture.node("linked").unwrap();
+    let linked = fixture.vnode("linked").unwrap();
     fixture.tier().link(&linked, &root, "twin".as_ref()).unwrap();
     fixture.check_places();
     assert!(files_below(&fixture.hdd("")).is_empty());
@@ -332,7 +332,7 @@ fn a_removal_that_is_durable_is_one_of_the_copy_too() {
     fixture.tier().sync_dir(&dir).unwrap();
     drop(dir);
     fixture.loses_the_ssd();
-    assert!(fixture.node("file").is_err(), "it came back");
+    assert!(fixture.vnode("file").is_err(), "it came back");
 }
 
 #[test]
@@ -471,7 +471,7 @@ fn what_the_kernel_may_write_is_not_archived() {
         Ok(())
     };
     assert!(fixture.tier().pass_through(&handle, true, register));
-    let _known = fixture.node("file").unwrap();
+    let _known = fixture.vnode("file").unwrap();
     for _ in 0..2 {
         fixture.archive();
         assert!(!fixture.has_copy("file"));

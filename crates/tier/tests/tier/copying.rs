@@ -68,8 +68,8 @@ fn sparse(fixture: &Fixture, path: &str, size: usize, data: &[(usize, usize)]) -
         fixture.tier().write(&handle, at as u64, &bytes[at..at + len], CALLER).unwrap();
     }
     let sized = SetAttr { size: Some(size as u64), ..SetAttr::default() };
-    let node = fixture.node(path).unwrap();
-    fixture.tier().set_attr(&node, Some(&handle), &sized, CALLER).unwrap();
+    let vnode = fixture.vnode(path).unwrap();
+    fixture.tier().set_attr(&vnode, Some(&handle), &sized, CALLER).unwrap();
     whole
 }
 

@@ -16,8 +16,8 @@ fn times(stat: &Stat) -> [(i64, i64); 2] {
 }
 
 fn looked_at(fixture: &Fixture, dir: &str) -> [(i64, i64); 2] {
-    let node = fixture.node(dir).unwrap();
-    let found = times(&fixture.tier().stat(&node, None).unwrap());
+    let vnode = fixture.vnode(dir).unwrap();
+    let found = times(&fixture.tier().stat(&vnode, None).unwrap());
     if !dir.is_empty() {
         let (parent, name) = fixture.at(dir);
         let (_, stat) = fixture.tier().lookup(&parent, name).unwrap();
@@ -72,9 +72,9 @@ fn programs_see_the_directory_times_of_their_own_changes() {
     fixture.warm("d/file");
     assert_eq!(looked_at(&fixture, "d"), created);
     a_tick();
-    let node = fixture.node("d").unwrap();
+    let vnode = fixture.vnode("d").unwrap();
     let mode = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-    let changed = times(&tier.set_attr(&node, None, &mode, CALLER).unwrap());
+    let changed = times(&tier.set_attr(&vnode, None, &mode, CALLER).unwrap());
     assert!(changed[0] == created[0] && changed[1] > created[1], "a mode is not a modification");
     assert_eq!(looked_at(&fixture, "d"), changed);
     a_tick();
@@ -87,13 +87,13 @@ fn programs_see_the_directory_times_of_their_own_changes() {
 fn a_change_in_the_tick_of_a_move_is_seen() {
     let fixture = in_a_directory();
     let tier = fixture.tier();
-    let node = fixture.node("d").unwrap();
+    let vnode = fixture.vnode("d").unwrap();
     for _ in 0..20 {
         a_tick();
         let before = looked_at(&fixture, "d");
         fixture.demote("d/file");
         let change = SetAttr { uid: Some(0), ..SetAttr::default() };
-        tier.set_attr(&node, None, &change, CALLER).unwrap();
+        tier.set_attr(&vnode, None, &change, CALLER).unwrap();
         assert!(looked_at(&fixture, "d")[1] > before[1], "an owner was set");
         fixture.warm("d/file");
     }
@@ -111,12 +111,12 @@ fn a_directorys_time_never_goes_back_while_files_move() {
                 fixture.warm("d/file");
             }
         });
-        let (tier, node) = (fixture.tier(), fixture.node("d").unwrap());
+        let (tier, vnode) = (fixture.tier(), fixture.vnode("d").unwrap());
         for round in 0..150 {
             let name = format!("d/{round}");
             fixture.write(&name, b"");
             let created = looked_at(&fixture, "d");
-            let new = tier.stat(&fixture.node(&name).unwrap(), None).unwrap();
+            let new = tier.stat(&fixture.vnode(&name).unwrap(), None).unwrap();
             let born = (new.raw.st_mtime, new.raw.st_mtime_nsec);
             assert!(created[0] >= born, "round {round}: {created:?} is older than {born:?}");
             for _ in 0..5 {
@@ -126,7 +126,7 @@ fn a_directorys_time_never_goes_back_while_files_move() {
                 mtime: Some(SetTime::At(std::time::UNIX_EPOCH + Duration::from_secs(round))),
                 ..SetAttr::default()
             };
-            tier.set_attr(&node, None, &old, CALLER).unwrap();
+            tier.set_attr(&vnode, None, &old, CALLER).unwrap();
             assert_eq!(looked_at(&fixture, "d")[0], (round.cast_signed(), 0), "a set time stays");
         }
         ended.store(true, Ordering::Release);

@@ -18,7 +18,7 @@ use halocline_api::control::{Controlled, MoveReport};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use halocline_tier::{
-    BatchBounds, Chore, Decorations, FileTier, Handle, Node, TierOptions, TierSet, Watcher,
+    BatchBounds, Chore, Decorations, FileTier, Handle, TierOptions, TierSet, Vnode, Watcher,
 };
 use halocline_vfs::{Caller, Engine, Maker};
 
@@ -214,15 +214,15 @@ impl Fixture {
         self.dir.path().join("hdd").join(path)
     }
 
-    pub(crate) fn node(&self, path: &str) -> Result<Node> {
+    pub(crate) fn vnode(&self, path: &str) -> Result<Vnode> {
         let tier = self.tier();
-        Path::new(path).iter().try_fold(tier.root(), |node, name| Ok(tier.lookup(&node, name)?.0))
+        Path::new(path).iter().try_fold(tier.root(), |vnode, name| Ok(tier.lookup(&vnode, name)?.0))
     }
 
     /// The directory and the name of a path.
-    pub(crate) fn at<'p>(&self, path: &'p str) -> (Node, &'p OsStr) {
+    pub(crate) fn at<'p>(&self, path: &'p str) -> (Vnode, &'p OsStr) {
         let path = Path::new(path);
-        let parent = self.node(path.parent().unwrap().to_str().unwrap()).unwrap();
+        let parent = self.vnode(path.parent().unwrap().to_str().unwrap()).unwrap();
         (parent, path.file_name().unwrap())
     }
 
@@ -237,7 +237,7 @@ impl Fixture {
     }
 
     pub(crate) fn open_file(&self, path: &str, flags: i32) -> Handle {
-        self.tier().open(&self.node(path).unwrap(), flags, CALLER).unwrap()
+        self.tier().open(&self.vnode(path).unwrap(), flags, CALLER).unwrap()
     }
 
     pub(crate) fn read(&self, handle: &Handle) -> Vec<u8> {
@@ -250,10 +250,10 @@ impl Fixture {
     /// Content by name, without bringing the file anywhere: read from the tiers past the engine, which must mean the
     /// same file.
     pub(crate) fn content(&self, path: &str) -> Option<Vec<u8>> {
-        let node = self.node(path).ok()?;
+        let vnode = self.vnode(path).ok()?;
         let name = self.dir.path().join(self.tiers[0]).join(path);
         let (bytes, there) = (fs::read(&name).ok()?, fs::metadata(&name).unwrap());
-        let shown = self.tier().stat(&node, None).unwrap().raw;
+        let shown = self.tier().stat(&vnode, None).unwrap().raw;
         let there = (there.len(), there.mtime(), there.mtime_nsec());
         let shown = (shown.st_size.unsigned_abs(), shown.st_mtime, shown.st_mtime_nsec);
         assert_eq!(shown, there, "{path}: the engine means another file than its name");

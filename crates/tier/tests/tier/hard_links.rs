@@ -23,8 +23,8 @@ impl Fixture {
         let mut numbers: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         for file in self.tier().files(Path::new("")).unwrap() {
             let path = file.path.to_str().unwrap();
-            let node = self.node(path).unwrap();
-            let number = self.tier().key(&node).1;
+            let vnode = self.vnode(path).unwrap();
+            let number = self.tier().key(&vnode).1;
             let bytes = self.content(path).unwrap();
             if (1..100).contains(&bytes.len()) {
                 let first = *numbers.entry(bytes.clone()).or_insert(number);
@@ -43,15 +43,15 @@ impl Fixture {
 
     /// How many names a file has, and its number.
     fn stat(&self, path: &str) -> (u64, u64) {
-        let node = self.node(path).unwrap();
-        let stat = self.tier().stat(&node, None).unwrap();
-        (stat.raw.st_nlink, self.tier().key(&node).1)
+        let vnode = self.vnode(path).unwrap();
+        let stat = self.tier().stat(&vnode, None).unwrap();
+        (stat.raw.st_nlink, self.tier().key(&vnode).1)
     }
 
     fn link(&self, from: &str, to: &str) {
-        let (node, (dir, name)) = (self.node(from).unwrap(), self.at(to));
+        let (vnode, (dir, name)) = (self.vnode(from).unwrap(), self.at(to));
         let before = self.stat(from).0;
-        let stat = self.tier().link(&node, &dir, name).unwrap();
+        let stat = self.tier().link(&vnode, &dir, name).unwrap();
         assert_eq!(stat.raw.st_nlink, before + 1, "{from} to {to}");
     }
 
@@ -145,11 +145,11 @@ fn names_of_a_lower_file_are_made_renamed_and_removed() {
     assert_eq!(fixture.content("dir/four").unwrap(), b"content");
     assert_eq!(fixture.stat("dir/four"), (1, number));
     let handle = fixture.open_file("dir/four", libc::O_RDONLY);
-    let node = fixture.node("dir/four").unwrap();
+    let vnode = fixture.vnode("dir/four").unwrap();
     fixture.unlink("dir/four");
-    assert_eq!(fixture.tier().stat(&node, None).unwrap().raw.st_nlink, 0);
+    assert_eq!(fixture.tier().stat(&vnode, None).unwrap().raw.st_nlink, 0);
     assert_eq!(fixture.read(&handle), b"content", "as long as it is open");
-    drop((node, handle));
+    drop((vnode, handle));
     fixture.check_places();
     fixture.open();
     assert_eq!((fixture.found.problems.len(), fixture.found.adopted.len()), (0, 0));
@@ -284,15 +284,15 @@ fn a_files_data_goes_with_its_last_name_whoever_removes_it() {
             fixture.demote("one");
         }
         let links = round % 3 == 0;
-        let node = fixture.node("one").unwrap();
+        let vnode = fixture.vnode("one").unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| fixture.unlink("one"));
             scope.spawn(|| fixture.unlink("two"));
             let (root, three) = fixture.at("three");
             // The file may be gone.
-            let _linked = links && fixture.tier().link(&node, &root, three).is_ok();
+            let _linked = links && fixture.tier().link(&vnode, &root, three).is_ok();
         });
-        drop(node);
+        drop(vnode);
         fixture.reap().unwrap();
         if let Some(content) = fixture.content("three") {
             assert_eq!(content, b"content", "in round {round}");
@@ -341,7 +341,7 @@ fn i10_torn_names_are_not_changed_and_the_next_mount_mends_them() {
                 .iter()
                 .map(|path| {
                     let flags = libc::O_RDWR;
-                    let handle = fixture.tier().open(&fixture.node(path).unwrap(), flags, CALLER);
+                    let handle = fixture.tier().open(&fixture.vnode(path).unwrap(), flags, CALLER);
                     let bytes = path.as_bytes();
                     let wrote = fixture.tier().write(&handle.unwrap(), 0, bytes, CALLER).is_ok();
                     if wrote {

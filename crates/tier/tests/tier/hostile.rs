@@ -73,8 +73,8 @@ fn a_directory_that_became_a_link_leads_nowhere() {
     symlink(scene.outside.path(), fixture.hdd("u/d")).unwrap();
     // Reading, changing, moving, renaming and removing.
     assert!(fixture.content("u/d/f").is_none());
-    let node = fixture.node("u/d/f");
-    assert_eq!(node.map(drop).unwrap_err().errno(), libc::EIO);
+    let vnode = fixture.vnode("u/d/f");
+    assert_eq!(vnode.map(drop).unwrap_err().errno(), libc::EIO);
     assert_eq!(fixture.demote("u/d/g").files, 1, "it goes where no link is in the way");
     assert!(fixture.hdd(PRIVATE).join("files").read_dir().unwrap().count() == 1);
     let (dir, name) = fixture.at("u/d");
@@ -106,10 +106,10 @@ fn links_that_we_did_not_make_are_not_believed() {
         lchown(fixture.ssd(path), Some(OTHER_USER), Some(OTHER_USER)).unwrap();
     };
     forge("u/x");
-    let node = fixture.node("u/x").unwrap();
-    let target = fixture.tier().read_link(&node).unwrap();
+    let vnode = fixture.vnode("u/x").unwrap();
+    let target = fixture.tier().read_link(&vnode).unwrap();
     assert_eq!(target, fixture.hdd("bob/report"), "programs see a symbolic link");
-    drop(node);
+    drop(vnode);
     scene.unlink("u/x").unwrap();
     scene.check();
     // Renamed over, in two orders; moved; linked.
@@ -217,7 +217,7 @@ fn a_directory_of_somebody_else_gets_no_owner_of_ours() {
     fs::create_dir(fixture.hdd("u/d")).unwrap();
     chown(fixture.hdd("u/d"), Some(OTHER_USER), Some(OTHER_USER)).unwrap();
     let change = |uid: u32| {
-        let dir = fixture.node("u/d").unwrap();
+        let dir = fixture.vnode("u/d").unwrap();
         let change = SetAttr { uid: Some(uid), mode: Some(0o777), ..SetAttr::default() };
         fixture.tier().set_attr(&dir, None, &change, CALLER).unwrap();
         let now = fs::metadata(fixture.hdd("u/d")).unwrap();

@@ -33,9 +33,9 @@ fn tiers() -> Fixture {
     for path in ["d/below", "d/shared"] {
         fixture.write(path, path.as_bytes());
     }
-    let (node, (dir, name)) = (fixture.node("d/shared").unwrap(), fixture.at("d/name"));
-    fixture.tier().link(&node, &dir, name).unwrap();
-    drop((node, dir));
+    let (vnode, (dir, name)) = (fixture.vnode("d/shared").unwrap(), fixture.at("d/name"));
+    fixture.tier().link(&vnode, &dir, name).unwrap();
+    drop((vnode, dir));
     assert_eq!(fixture.demote("d/below").files + fixture.demote("d/shared").files, 2);
     let intents = fixture.ssd(PRIVATE).join("intents");
     symlink("1/d/nothing", intents.join("0123456789abcdef")).unwrap();
@@ -155,8 +155,8 @@ fn check_numbers(fixture: &Fixture, seed: u64) {
     for path in links.iter().chain(&files).filter(|path| !path.starts_with(&private)) {
         let name = path.strip_prefix(fixture.ssd("")).unwrap();
         // What cannot be looked up leads nowhere.
-        let Some(Ok(node)) = name.to_str().map(|name| fixture.node(name)) else { continue };
-        let number = fixture.tier().key(&node).1;
+        let Some(Ok(vnode)) = name.to_str().map(|name| fixture.vnode(name)) else { continue };
+        let number = fixture.tier().key(&vnode).1;
         let first = *known.entry(number).or_insert_with(|| inode(path));
         assert_eq!(first, inode(path), "seed {seed}: {number} of {} is another's", name.display());
     }

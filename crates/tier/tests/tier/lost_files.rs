@@ -31,12 +31,12 @@ fn lost_names_can_be_removed_replaced_and_restored() {
     let fixture = with_lost(&["dir/one", "two", "three"]);
     let tier = fixture.tier();
     let (dir, one) = fixture.at("dir/one");
-    let (node, stat) = tier.lookup(&dir, one).unwrap();
+    let (vnode, stat) = tier.lookup(&dir, one).unwrap();
     assert_eq!((stat.raw.st_mode, stat.raw.st_size), (libc::S_IFREG, 0), "nobody reads it");
-    assert_eq!(tier.open(&node, libc::O_RDONLY, CALLER).unwrap_err().errno(), libc::EIO);
-    let acl = tier.get_xattr(&node, "system.posix_acl_access".as_ref());
+    assert_eq!(tier.open(&vnode, libc::O_RDONLY, CALLER).unwrap_err().errno(), libc::EIO);
+    let acl = tier.get_xattr(&vnode, "system.posix_acl_access".as_ref());
     assert_eq!(acl.unwrap_err().errno(), libc::ENODATA, "`ls -l` asks for it");
-    assert_eq!(tier.list_xattr(&node).unwrap(), b"");
+    assert_eq!(tier.list_xattr(&vnode).unwrap(), b"");
     let told = tier.files(Path::new("")).unwrap();
     assert_eq!(told.iter().filter(|file| file.lost).count(), 3, "all are told of");
     tier.unlink(&dir, one).unwrap();
@@ -61,7 +61,7 @@ fn a_file_behind_a_link_on_its_tier_is_not_taken_for_lost() {
     fixture.demote("dir/file");
     fs::rename(fixture.hdd("dir"), fixture.hdd("elsewhere")).unwrap();
     std::os::unix::fs::symlink("elsewhere", fixture.hdd("dir")).unwrap();
-    assert!(fixture.node("dir/file").is_err());
+    assert!(fixture.vnode("dir/file").is_err());
 }
 
 /// `flush`, and with it `umount` and `umount --force`, failed for ever where a name had been removed
@@ -93,7 +93,7 @@ fn what_cannot_be_removed_does_not_keep_a_mount_from_ending() {
         fixture.open();
         let leftover = Problem::Leftover { other: fixture.hdd("file") };
         assert_eq!(fixture.found.problems, [leftover]);
-        assert!(fixture.node("file").is_err() && fixture.hdd("file").exists());
+        assert!(fixture.vnode("file").is_err() && fixture.hdd("file").exists());
         // An SSD that fails is not a reason, either.
         let (root, name) = fixture.at("other");
         fixture.demote("other");

@@ -22,22 +22,22 @@ fn a_file_keeps_its_attributes_holes_and_number_when_it_moves() {
     let tier = fixture.tier();
     let handle = fixture.create("sparse");
     tier.write(&handle, 8 << 20, b"end", CALLER).unwrap();
-    let node = fixture.node("sparse").unwrap();
-    tier.set_xattr(&node, "user.note".as_ref(), b"kept", 0).unwrap();
+    let vnode = fixture.vnode("sparse").unwrap();
+    tier.set_xattr(&vnode, "user.note".as_ref(), b"kept", 0).unwrap();
     let acl: &[u8] = &[
         2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 1, 0, 0, 0, 4, 0, 4, 0, 255, 255,
         255, 255, 16, 0, 6, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
     ];
-    tier.set_xattr(&node, "system.posix_acl_access".as_ref(), acl, 0).unwrap();
+    tier.set_xattr(&vnode, "system.posix_acl_access".as_ref(), acl, 0).unwrap();
     let change = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
-    tier.set_attr(&node, None, &change, CALLER).unwrap();
-    let before = tier.stat(&node, None).unwrap().raw;
-    let key = tier.key(&node);
+    tier.set_attr(&vnode, None, &change, CALLER).unwrap();
+    let before = tier.stat(&vnode, None).unwrap().raw;
+    let key = tier.key(&vnode);
     for step in ["demote", "warm", "demote"] {
         let moved =
             if step == "demote" { fixture.demote("sparse") } else { fixture.warm("sparse") };
         assert_eq!((moved.files, moved.skipped.len()), (1, 0), "{step}: {moved:?}");
-        let now = tier.stat(&node, None).unwrap().raw;
+        let now = tier.stat(&vnode, None).unwrap().raw;
         for (name, one, other) in [
             ("mode", u64::from(before.st_mode), u64::from(now.st_mode)),
             ("uid", u64::from(before.st_uid), u64::from(now.st_uid)),
@@ -50,22 +50,22 @@ fn a_file_keeps_its_attributes_holes_and_number_when_it_moves() {
             assert_eq!(one, other, "{name} after {step}");
         }
         assert!(now.st_blocks < 64, "holes stay holes: {} blocks after {step}", now.st_blocks);
-        assert_eq!(tier.get_xattr(&node, "user.note".as_ref()).unwrap(), b"kept");
-        assert_eq!(tier.get_xattr(&node, "system.posix_acl_access".as_ref()).unwrap(), acl);
-        let names = tier.list_xattr(&node).unwrap();
+        assert_eq!(tier.get_xattr(&vnode, "user.note".as_ref()).unwrap(), b"kept");
+        assert_eq!(tier.get_xattr(&vnode, "system.posix_acl_access".as_ref()).unwrap(), acl);
+        let names = tier.list_xattr(&vnode).unwrap();
         assert!(!String::from_utf8_lossy(&names).contains("halocline"), "ours is hidden");
-        assert_eq!(tier.key(&fixture.node("sparse").unwrap()), key, "the same inode to programs");
+        assert_eq!(tier.key(&fixture.vnode("sparse").unwrap()), key, "the same inode to programs");
     }
     let number = key.1;
-    drop((node, handle));
+    drop((vnode, handle));
     let mut fixture = fixture;
     fixture.open();
-    let node = fixture.node("sparse").unwrap();
-    assert_eq!(fixture.tier().key(&node).1, number, "also after the next mount");
+    let vnode = fixture.vnode("sparse").unwrap();
+    assert_eq!(fixture.tier().key(&vnode).1, number, "also after the next mount");
     fixture.warm("sparse");
-    drop(node);
+    drop(vnode);
     fixture.open();
-    assert_eq!(fixture.tier().key(&fixture.node("sparse").unwrap()).1, number);
+    assert_eq!(fixture.tier().key(&fixture.vnode("sparse").unwrap()).1, number);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn two_files_never_have_one_number() {
     }
     for _ in 0..2 {
         let now: Vec<u64> = ["a", "b", "c", "d"]
-            .map(|name| fixture.tier().key(&fixture.node(name).unwrap()).1)
+            .map(|name| fixture.tier().key(&fixture.vnode(name).unwrap()).1)
             .to_vec();
         let distinct: std::collections::BTreeSet<u64> = now.iter().copied().collect();
         assert_eq!(distinct.len(), 4, "{now:?}");
@@ -162,7 +162,7 @@ fn a_move_shows_no_change_and_a_rename_shows_one() {
     let fixture = Fixture::new(limited(1 << 20));
     fixture.write("file", b"x");
     let ctime = |path: &str| {
-        let stat = fixture.tier().stat(&fixture.node(path).unwrap(), None).unwrap();
+        let stat = fixture.tier().stat(&fixture.vnode(path).unwrap(), None).unwrap();
         (stat.raw.st_ctime, stat.raw.st_ctime_nsec)
     };
     // The mount knows the inode, and with it the time, while somebody has the file.
@@ -224,9 +224,9 @@ fn a_users_link_to_a_file_below_stays_a_link_and_keeps_its_target() {
     fixture.demote("file");
     let (root, name) = fixture.at("link");
     let target = fixture.hdd("file").into_os_string();
-    let (node, stat) = fixture.tier().make((&root, name), Make::Symlink(&target), BY).unwrap();
+    let (vnode, stat) = fixture.tier().make((&root, name), Make::Symlink(&target), BY).unwrap();
     assert_eq!(stat.kind(), libc::S_IFLNK);
-    assert_eq!(fixture.tier().read_link(&node).unwrap(), target, "as it was made");
+    assert_eq!(fixture.tier().read_link(&vnode).unwrap(), target, "as it was made");
     assert_eq!(fs::read(fixture.ssd("link")).unwrap(), b"x", "and leads there without us");
     fixture.tier().unlink(&root, name).unwrap();
     fixture.check_places();
@@ -248,10 +248,10 @@ fn open_files_follow_their_file() {
     fixture.demote("file");
     // Removed while open: data lives as long as the handles.
     let (root, name) = fixture.at("file");
-    let node = fixture.node("file").unwrap();
+    let vnode = fixture.vnode("file").unwrap();
     fixture.tier().unlink(&root, name).unwrap();
     // Its data was removed later, and counted as a name until then.
-    assert_eq!(fixture.tier().stat(&node, Some(&reader)).unwrap().raw.st_nlink, 0);
+    assert_eq!(fixture.tier().stat(&vnode, Some(&reader)).unwrap().raw.st_nlink, 0);
     fixture.check_places();
     fixture.tier().write(&writer, 0, b"!", CALLER).unwrap();
     assert_eq!(fixture.read(&reader), b"onetwothree!");
@@ -287,7 +287,7 @@ fn hard_links_are_made_while_files_move() {
                 let (fixture, root) = (&fixture, &root);
                 names.iter().map(move |name| {
                     let second = format!("{name}-{round}");
-                    fixture.tier().link(&fixture.node(name)?, root, second.as_ref())?;
+                    fixture.tier().link(&fixture.vnode(name)?, root, second.as_ref())?;
                     fixture.tier().unlink(root, second.as_ref())
                 })
             })
@@ -390,10 +390,10 @@ fn links_and_special_files_below_are_adopted() {
     let taken = Problem::Conflict { path: "taken".into(), other: fixture.hdd("taken") };
     assert_eq!(fixture.found.problems, [taken]);
     assert_eq!(fixture.found.adopted, ["deep/link", "deep/pipe", "into"].map(PathBuf::from));
-    let target = |path| fixture.tier().read_link(&fixture.node(path).unwrap()).unwrap();
+    let target = |path| fixture.tier().read_link(&fixture.vnode(path).unwrap()).unwrap();
     assert_eq!(target("deep/link"), "../elsewhere");
     assert_eq!(target("into"), fixture.hdd("deep/link"), "a user's, though it leads there");
-    let pipe = fixture.tier().stat(&fixture.node("deep/pipe").unwrap(), None).unwrap();
+    let pipe = fixture.tier().stat(&fixture.vnode("deep/pipe").unwrap(), None).unwrap();
     assert_eq!(pipe.raw.st_mode, libc::S_IFIFO | 0o700);
     assert!(fixture.ssd("deep/empty").is_dir());
     assert!(fixture.hdd("deep/link").symlink_metadata().is_err(), "it is in one place");
@@ -407,7 +407,7 @@ fn links_and_special_files_below_are_adopted() {
     // A mount that was killed before it removed one.
     symlink("../elsewhere", fixture.hdd("deep/link")).unwrap();
     fixture.open();
-    assert!(fixture.node("into").is_err() && fixture.node("deep/pipe").is_err());
+    assert!(fixture.vnode("into").is_err() && fixture.vnode("deep/pipe").is_err());
     assert!(!fixture.ssd("deep/empty").exists());
     assert!(fixture.hdd("deep/link").symlink_metadata().is_err());
     assert_eq!(fixture.found.problems.len(), 1);

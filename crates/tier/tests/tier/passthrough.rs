@@ -37,7 +37,7 @@ fn i10_a_mapped_file_stays_where_it_is() {
     let fixture = with_passthrough();
     fixture.write("file", b"one");
     // A mapping keeps the path by which it was made, and so the kernel knows the inode.
-    let _known = fixture.node("file").unwrap();
+    let _known = fixture.vnode("file").unwrap();
     let writer = fixture.open_file("file", libc::O_RDWR);
     let mapping = pass(&fixture, &writer, false).expect("ample room");
     assert!(fixture.demote("file").skipped[0].reason.contains("closed"));
@@ -89,7 +89,7 @@ fn i5_what_may_grow_is_not_handed_over() {
     assert!(!is_passed(&fixture.open_file("file", libc::O_RDWR | libc::O_APPEND)));
     assert!(!is_passed(&fixture.open_file("file", libc::O_WRONLY | libc::O_TRUNC)));
     let sized = SetAttr { size: Some(1 << 20), ..SetAttr::default() };
-    tier.set_attr(&fixture.node("file").unwrap(), None, &sized, CALLER).unwrap();
+    tier.set_attr(&fixture.vnode("file").unwrap(), None, &sized, CALLER).unwrap();
     assert!(!is_passed(&fixture.open_file("file", libc::O_RDWR)), "holes may be filled");
     assert!(pass(&fixture, &fixture.open_file("file", libc::O_RDWR), true).is_some(), "it must");
     let refused = tier.tier_status().unwrap().passthrough.refused;

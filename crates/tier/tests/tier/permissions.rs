@@ -25,7 +25,7 @@ fn mode(path: impl AsRef<Path>) -> u32 {
 impl Fixture {
     fn chmod(&self, path: &str, mode: u32) -> Result<()> {
         let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.tier().set_attr(&self.node(path)?, None, &change, CALLER).map(drop)
+        self.tier().set_attr(&self.vnode(path)?, None, &change, CALLER).map(drop)
     }
 
     fn record_again(&self) {
@@ -76,8 +76,8 @@ fn owners_acls_and_attributes_of_the_system_go_to_the_copy() {
     (capability[0], capability[3], capability[5]) = (1, 2, 0x20);
     for (name, value) in [(ACL, acl()), ("security.capability", capability), ("trusted.a", vec![1])]
     {
-        let (name, node) = (OsStr::new(name), fixture.node("file").unwrap());
-        if fixture.tier().set_xattr(&node, name, &value, 0).is_err() {
+        let (name, vnode) = (OsStr::new(name), fixture.vnode("file").unwrap());
+        if fixture.tier().set_xattr(&vnode, name, &value, 0).is_err() {
             continue;
         }
         let on_copy = || xattr::get_on(&fs::File::open(fixture.hdd("file")).unwrap(), name);
@@ -85,12 +85,12 @@ fn owners_acls_and_attributes_of_the_system_go_to_the_copy() {
         fixture.chmod("file", 0o640).unwrap();
         let wanted = xattr::get_on(&fs::File::open(fixture.ssd("file")).unwrap(), name);
         assert_eq!(on_copy().unwrap(), wanted.unwrap(), "{name:?}");
-        fixture.tier().remove_xattr(&node, name).unwrap();
+        fixture.tier().remove_xattr(&vnode, name).unwrap();
         assert!(on_copy().is_err(), "{name:?} is gone");
     }
     let owner = SetAttr { uid: Some(65_533), gid: Some(65_533), ..SetAttr::default() };
-    let node = fixture.node("file").unwrap();
-    if fixture.tier().set_attr(&node, None, &owner, CALLER).is_ok() {
+    let vnode = fixture.vnode("file").unwrap();
+    if fixture.tier().set_attr(&vnode, None, &owner, CALLER).is_ok() {
         let meta = fixture.hdd("file").metadata().unwrap();
         assert_eq!((meta.uid(), meta.gid()), (65_533, 65_533));
     }

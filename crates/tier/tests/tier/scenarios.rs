@@ -119,7 +119,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "open",
         acts: &[moves(
-            |tier| tier.tier().open(&tier.node("away")?, libc::O_RDONLY, CALLER).map(drop),
+            |tier| tier.tier().open(&tier.vnode("away")?, libc::O_RDONLY, CALLER).map(drop),
             BEGIN,
         )],
     },
@@ -196,7 +196,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         acts: &[writes(
             |tier| {
                 let flags = libc::O_RDWR | libc::O_TRUNC;
-                tier.tier().open(&tier.node("away")?, flags, CALLER).map(drop)
+                tier.tier().open(&tier.vnode("away")?, flags, CALLER).map(drop)
             },
             "away= dir/deep=deep here=here",
         )],
@@ -416,8 +416,8 @@ impl Fixture {
     }
 
     fn links(&self, from: &str, to: &str) -> Result<()> {
-        let (node, (dir, name)) = (self.node(from)?, self.at(to));
-        self.tier().link(&node, &dir, name).map(drop)
+        let (vnode, (dir, name)) = (self.vnode(from)?, self.at(to));
+        self.tier().link(&vnode, &dir, name).map(drop)
     }
 
     fn renames(&self, from: &str, to: &str) -> Result<()> {
@@ -441,7 +441,7 @@ impl Fixture {
     }
 
     fn overwrites(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        let handle = self.tier().open(&self.node(path)?, libc::O_RDWR, CALLER)?;
+        let handle = self.tier().open(&self.vnode(path)?, libc::O_RDWR, CALLER)?;
         self.held.lock().push(handle);
         self.writes_more(bytes)
     }

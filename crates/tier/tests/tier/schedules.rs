@@ -103,7 +103,7 @@ fn after(request: Request, mut bytes: Vec<u8>) -> (&'static [&'static str], Vec<
 /// Makes a request; a read returns what it read.
 fn make(fixture: &Fixture, request: Request, handle: Option<&Handle>) -> Result<Option<Vec<u8>>> {
     let tier = fixture.tier();
-    let open = || tier.open(&fixture.node("file")?, libc::O_RDWR, CALLER);
+    let open = || tier.open(&fixture.vnode("file")?, libc::O_RDWR, CALLER);
     let with = |act: &dyn Fn(&Handle) -> Result<()>| match handle {
         Some(handle) => act(handle),
         None => act(&open()?),
@@ -115,19 +115,19 @@ fn make(fixture: &Fixture, request: Request, handle: Option<&Handle>) -> Result<
         Append => with(&|handle| tier.write(handle, SIZE as u64, &[8; 5_000], CALLER))?,
         Shrink => {
             let change = SetAttr { size: Some(3_000), ..SetAttr::default() };
-            tier.set_attr(&fixture.node("file")?, None, &change, CALLER)?;
+            tier.set_attr(&fixture.vnode("file")?, None, &change, CALLER)?;
         }
         OpenAndRead => {
-            let handle = tier.open(&fixture.node("file")?, libc::O_RDONLY, CALLER)?;
+            let handle = tier.open(&fixture.vnode("file")?, libc::O_RDONLY, CALLER)?;
             return Ok(Some(fixture.read(&handle)));
         }
         Fsync => with(&|handle| tier.fsync(handle, false))?,
         Chmod => {
             let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-            tier.set_attr(&fixture.node("file")?, None, &change, CALLER)?;
+            tier.set_attr(&fixture.vnode("file")?, None, &change, CALLER)?;
         }
         Rename => tier.rename((&root, name), (&root, OsStr::new("renamed")), 0)?,
-        Link => drop(tier.link(&fixture.node("file")?, &root, OsStr::new("second"))?),
+        Link => drop(tier.link(&fixture.vnode("file")?, &root, OsStr::new("second"))?),
         Unlink => tier.unlink(&root, name)?,
         MoveBack => {
             drop(if fixture.where_is("file") == 0 {

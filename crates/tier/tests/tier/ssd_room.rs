@@ -21,7 +21,7 @@ fn no_room_is_made_for_a_file_larger_than_the_ssd() {
     assert_eq!(fixture.warm("large").skipped.len(), 1);
     let (root, name) = fixture.at("second");
     // Nor to make a hard link of it.
-    let stat = fixture.tier().link(&fixture.node("large").unwrap(), &root, name).unwrap();
+    let stat = fixture.tier().link(&fixture.vnode("large").unwrap(), &root, name).unwrap();
     assert_eq!(stat.raw.st_nlink, 2);
     assert_eq!((fixture.where_is("large"), fixture.where_is("small")), (1, 0));
 }
@@ -102,7 +102,7 @@ fn a_dry_run_tells_what_stays() {
     fixture.write("large", &vec![1; 400 << 10]);
     fixture.demote("away");
     let (root, two) = fixture.at("two");
-    tier.link(&fixture.node("linked").unwrap(), &root, two).unwrap();
+    tier.link(&fixture.vnode("linked").unwrap(), &root, two).unwrap();
     fs::hard_link(fixture.ssd("linked"), fixture.dir.path().join("outside")).unwrap();
     tier.change_rules(&RuleChange::Pin("pinned".into())).unwrap();
     tier.change_rules(&RuleChange::Exclude("out".into())).unwrap();

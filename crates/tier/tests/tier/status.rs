@@ -86,7 +86,7 @@ fn a_file_on_the_ssd_is_explained() {
     assert_eq!((told.file.pinned, told.leaves_after), (true, None));
     assert!(says(&told.reasons, "pin glob") && says(&told.remedies, "unpin"), "{told:?}");
     let (dir, name) = fixture.at("other");
-    fixture.tier().link(&fixture.node("b").unwrap(), &dir, name).unwrap();
+    fixture.tier().link(&fixture.vnode("b").unwrap(), &dir, name).unwrap();
     let told = fixture.why("b");
     assert_eq!(told.hard_links, 2);
     assert!(says(&told.reasons, "hard links"), "{told:?}");

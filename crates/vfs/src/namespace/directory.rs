@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, RawDir, SeekFrom, fsync, seek};
 
-use super::Node;
+use super::Vnode;
 use halocline_os::error::Result;
 
 /// One directory entry.
@@ -31,7 +31,7 @@ const BUFFER: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
-    node: Node,
+    vnode: Vnode,
     stream: Mutex<Stream>,
 }
 
@@ -48,13 +48,13 @@ struct Stream {
 
 impl Directory {
     /// `hidden` is a name to leave out.
-    pub(super) fn new(fd: OwnedFd, node: Node, hidden: Option<&'static str>) -> Self {
-        Self { fd, node, stream: Mutex::new(Stream { hidden, ..Stream::default() }) }
+    pub(super) fn new(fd: OwnedFd, vnode: Vnode, hidden: Option<&'static str>) -> Self {
+        Self { fd, vnode, stream: Mutex::new(Stream { hidden, ..Stream::default() }) }
     }
 
-    /// The node it was opened by.
-    pub fn node(&self) -> &Node {
-        &self.node
+    /// The vnode it was opened by.
+    pub fn vnode(&self) -> &Vnode {
+        &self.vnode
     }
 
     /// Passes entries from cookie `offset` (0 at first) to `take` until it returns `false`; an entry that was refused

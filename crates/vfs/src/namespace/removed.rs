@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, openat};
 
-use super::Node;
-use super::node::NodeTable;
+use super::Vnode;
 use super::statx::{Freshness, stat_descriptor, stat_descriptor_as};
+use super::vnode::VnodeTable;
 use crate::Stat;
 use halocline_os::error::Result;
 
@@ -19,11 +19,11 @@ pub struct Removed {
     pub key: (u64, u64),
     /// Whether that was the inode's last name.
     pub last: bool,
-    /// The node, if it is live; it stays usable.
-    pub node: Option<Node>,
+    /// The vnode, if it is live; it stays usable.
+    pub vnode: Option<Vnode>,
     /// Attributes just before the removal.
     pub stat: Stat,
-    /// The live node's descriptor, kept until the node itself holds it.
+    /// The live vnode's descriptor, kept until the vnode itself holds it.
     fd: Option<Arc<OwnedFd>>,
     /// What the name referred to when it was examined.
     seen: Arc<OwnedFd>,
@@ -36,23 +36,23 @@ impl Removed {
     }
 
     /// Examines what a name in the directory `dir` refers to, before it is removed, and keeps a descriptor for its live
-    /// node, if there is one.
+    /// vnode, if there is one.
     pub(super) fn examine(
-        nodes: &NodeTable,
+        vnodes: &VnodeTable,
         dir: &OwnedFd,
-        (parent, name): (&Node, &OsStr),
+        (parent, name): (&Vnode, &OsStr),
     ) -> Result<Self> {
         // Opened before it is examined, so that the descriptor is of what was examined.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let seen = Arc::new(openat(dir, name, flags, Mode::empty())?);
         let stat = stat_descriptor(&*seen)?;
-        let node = nodes.find(stat.key());
-        let fd = node.as_ref().map(|node| {
-            node.add_link(parent, name, is_directory(&stat));
-            node.0.cached().unwrap_or_else(|| seen.clone())
+        let vnode = vnodes.find(stat.key());
+        let fd = vnode.as_ref().map(|vnode| {
+            vnode.add_link(parent, name, is_directory(&stat));
+            vnode.0.cached().unwrap_or_else(|| seen.clone())
         });
         let last = is_directory(&stat) || stat.raw.st_nlink <= 1;
-        Ok(Self { key: stat.key(), last, node, stat, fd, seen })
+        Ok(Self { key: stat.key(), last, vnode, stat, fd, seen })
     }
 
     /// Looks, after a name was removed, whether it was the last one: others may have given the inode another name since
@@ -67,12 +67,12 @@ impl Removed {
         }
     }
 
-    /// Removes the name from the node; if it was the last one, the descriptor stays with the node.
-    pub(super) fn forget_name(&mut self, nodes: &NodeTable, parent: &Node, name: &OsStr) {
-        if let (Some(node), Some(fd)) = (&self.node, self.fd.take()) {
-            node.remove_link(parent, name);
-            if node.link().is_none() {
-                nodes.descriptors.keep(node, fd);
+    /// Removes the name from the vnode; if it was the last one, the descriptor stays with the vnode.
+    pub(super) fn forget_name(&mut self, vnodes: &VnodeTable, parent: &Vnode, name: &OsStr) {
+        if let (Some(vnode), Some(fd)) = (&self.vnode, self.fd.take()) {
+            vnode.remove_link(parent, name);
+            if vnode.link().is_none() {
+                vnodes.descriptors.keep(vnode, fd);
             }
         }
     }

@@ -43,11 +43,11 @@ fn one_inode_is_one_node() {
 #[test]
 fn more_nodes_than_descriptors_stay_usable() {
     let (dir, mut namespace) = tree();
-    let nodes = Arc::new(NodeTable::new(Descriptors::with_bounds(16, 4)));
+    let vnodes = Arc::new(VnodeTable::new(Descriptors::with_bounds(16, 4)));
     let root = rustix::fs::openat(CWD, dir.path(), OFlags::PATH, Mode::empty()).unwrap();
     let stat = stat_descriptor(&root).unwrap();
-    namespace.root = nodes.root(&stat, root);
-    namespace.nodes = nodes;
+    namespace.root = vnodes.root(&stat, root);
+    namespace.vnodes = vnodes;
     fs::create_dir_all(dir.path().join("d/e")).unwrap();
     let (d, _) = namespace.lookup(&namespace.root(), name("d")).unwrap();
     let (e, _) = namespace.lookup(&d, name("e")).unwrap();
@@ -57,12 +57,12 @@ fn more_nodes_than_descriptors_stay_usable() {
         found.push(namespace.lookup(&e, name(&i.to_string())).unwrap().0);
     }
     for pass in 0..2 {
-        for (i, node) in found.iter().enumerate() {
-            let len = namespace.stat(node).unwrap().raw.st_size;
+        for (i, vnode) in found.iter().enumerate() {
+            let len = namespace.stat(vnode).unwrap().raw.st_size;
             assert_eq!(len, i64::try_from(i.to_string().len()).unwrap(), "pass {pass}");
         }
     }
-    let open = found.iter().filter(|node| node.0.state.lock().fd.is_some()).count();
+    let open = found.iter().filter(|vnode| vnode.0.state.lock().fd.is_some()).count();
     assert!(open <= 20, "{open} descriptors are open for 500 nodes");
 }
 
@@ -70,27 +70,27 @@ fn more_nodes_than_descriptors_stay_usable() {
 fn a_node_never_stands_for_another_inode() {
     let (dir, namespace) = tree();
     fs::write(dir.path().join("a"), "old").unwrap();
-    let (node, _) = namespace.lookup(&namespace.root(), name("a")).unwrap();
+    let (vnode, _) = namespace.lookup(&namespace.root(), name("a")).unwrap();
     // Behind our back, and with the old inode kept alive so that its number is not used again.
     fs::rename(dir.path().join("a"), dir.path().join("away")).unwrap();
     fs::write(dir.path().join("a"), "new").unwrap();
-    let errno = namespace.stat(&node).unwrap_err().errno();
+    let errno = namespace.stat(&vnode).unwrap_err().errno();
     assert_eq!(errno, libc::ESTALE);
     let (again, _) = namespace.lookup(&namespace.root(), name("away")).unwrap();
-    assert_eq!(again, node);
-    assert!(namespace.stat(&node).is_ok());
+    assert_eq!(again, vnode);
+    assert!(namespace.stat(&vnode).is_ok());
 }
 
 #[test]
 fn a_removed_node_stays_usable_until_dropped() {
     let (dir, namespace) = tree();
     fs::write(dir.path().join("a"), "bytes").unwrap();
-    let (node, _) = namespace.lookup(&namespace.root(), name("a")).unwrap();
+    let (vnode, _) = namespace.lookup(&namespace.root(), name("a")).unwrap();
     assert!(namespace.unlink(&namespace.root(), name("a")).unwrap().last);
-    assert_eq!(namespace.stat(&node).unwrap().raw.st_nlink, 0);
-    let mut file = namespace.open_file(&node, libc::O_WRONLY | libc::O_APPEND).unwrap();
+    assert_eq!(namespace.stat(&vnode).unwrap().raw.st_nlink, 0);
+    let mut file = namespace.open_file(&vnode, libc::O_WRONLY | libc::O_APPEND).unwrap();
     file.write_all(b"more").unwrap();
-    assert_eq!(namespace.stat(&node).unwrap().raw.st_size, 9);
+    assert_eq!(namespace.stat(&vnode).unwrap().raw.st_size, 9);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn xattrs_and_links_of_any_length() {
     assert_eq!(errno, libc::ENODATA);
 }
 
-/// Regression: another node gave the file a name between the count of its names and the removal of one, and its cached
+/// Regression: another vnode gave the file a name between the count of its names and the removal of one, and its cached
 /// bytes were forgotten.
 #[test]
 fn a_name_that_others_give_meanwhile_keeps_the_file() {

@@ -291,8 +291,8 @@ impl Run {
                 (file.len, file.on_ssd) = (Some(0), true);
                 self.tier.create((&root, &name(number)), 0o600, libc::O_RDWR, BY)?.2
             } else {
-                let node = self.tier.lookup(&root, &name(number))?.0;
-                self.tier.open(&node, libc::O_RDWR, by)?
+                let vnode = self.tier.lookup(&root, &name(number))?.0;
+                self.tier.open(&vnode, libc::O_RDWR, by)?
             };
             process.handles.insert(number, handle);
             let ready_ns = self.look(now_ns);

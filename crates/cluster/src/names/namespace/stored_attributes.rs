@@ -13,7 +13,7 @@ use super::super::attributes::{Attributes, Location};
 use super::super::coding::decode_attributes;
 use super::driver::{Driver, TRIES};
 use super::listings::There;
-use super::{Failure, Node, Result, check, opaque, refused};
+use super::{Failure, Result, StoredInode, check, opaque, refused};
 
 /// New values of some attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,13 +60,13 @@ impl<'a> StoredAttributes<'a> {
 
     /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
     #[must_use]
-    pub fn leased_directory(self, inode: InodeNumber) -> Option<(Node, Duration)> {
+    pub fn leased_directory(self, inode: InodeNumber) -> Option<(StoredInode, Duration)> {
         let now = self.driver.now();
         let left = self.driver.listings.lease_left(inode, now);
         // In this order: a lease that is granted in between is of attributes that are at least as new.
         let (attributes, changed) = self.driver.listings.attributes(inode, now)?;
         let attributes = decode_attributes(&attributes).ok()?.changed_at(changed);
-        Some((Node { inode, attributes, links: 1 }, left))
+        Some((StoredInode { inode, attributes, links: 1 }, left))
     }
 
     /// A file with one name, with its attributes, if this node knows them without asking.
@@ -88,7 +88,7 @@ impl<'a> StoredAttributes<'a> {
         self,
         at: &EntryName,
         change: impl Fn(&mut Attributes) -> Result<()>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         self.update_if(at, |_| true, change)
     }
 
@@ -100,7 +100,7 @@ impl<'a> StoredAttributes<'a> {
         self,
         (at, inode): (&EntryName, InodeNumber),
         change: impl Fn(&mut Attributes) -> Result<()>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         self.update_if(at, |found| found == inode, change)
     }
 
@@ -114,13 +114,13 @@ impl<'a> StoredAttributes<'a> {
         (at, inode): (&EntryName, InodeNumber),
         known: &Attributes,
         change: impl Fn(&mut Attributes) -> Result<()>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         check(at)?;
         let from = opaque(known)?;
         let (to, attributes) = changed(&from, &change)?;
         let [from, to] = [from, to].map(|attributes| Some(Entry::Single(inode, attributes)));
         if self.driver.replace(at.directory, Change::Name(at.name.clone(), from, to))? {
-            return Ok(Node { inode, attributes, links: 1 });
+            return Ok(StoredInode { inode, attributes, links: 1 });
         }
         self.update_of((at, inode), change)
     }
@@ -146,7 +146,7 @@ impl<'a> StoredAttributes<'a> {
         at: &EntryName,
         is_meant: impl Fn(InodeNumber) -> bool,
         change: impl Fn(&mut Attributes) -> Result<()>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         check(at)?;
         // It is compared with the current value; if that differs, it is read.
         let mut known = self.driver.known(at).and_then(There::entry);
@@ -164,21 +164,21 @@ impl<'a> StoredAttributes<'a> {
                     let (new, attributes) = changed(attributes, &change)?;
                     let to = Entry::Single(*inode, new);
                     let change = Change::Name(at.name.clone(), Some(entry.clone()), Some(to));
-                    let node = Node { inode: *inode, attributes, links: 1 };
-                    self.driver.replace(at.directory, change)?.then_some(node)
+                    let stored = StoredInode { inode: *inode, attributes, links: 1 };
+                    self.driver.replace(at.directory, change)?.then_some(stored)
                 }
                 Entry::Linked(inode, shard) => match self.driver.links(*shard)? {
                     None => None,
                     Some(links) => {
                         let (new, attributes) = changed(&links.attributes, &change)?;
-                        let node = Node { inode: *inode, attributes, links: links.count };
+                        let stored = StoredInode { inode: *inode, attributes, links: links.count };
                         let to = Links { attributes: new, ..links };
-                        self.driver.replace(*shard, Change::Links(links, to))?.then_some(node)
+                        self.driver.replace(*shard, Change::Links(links, to))?.then_some(stored)
                     }
                 },
             };
-            if let Some(node) = tried {
-                return Ok(node);
+            if let Some(stored) = tried {
+                return Ok(stored);
             }
         }
         Err(Failure::Contended)
@@ -192,7 +192,7 @@ impl<'a> StoredAttributes<'a> {
         self,
         inode: InodeNumber,
         change: impl Fn(&mut Attributes) -> Result<()>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         let mut known = self.driver.listings.attributes(inode, self.driver.now());
         for _ in 0..TRIES {
             let read = match known.take() {
@@ -208,7 +208,7 @@ impl<'a> StoredAttributes<'a> {
             let sets_changed = after.mtime_ns != before.mtime_ns;
             let swap = Change::Attributes { from, to: opaque(&after)?, sets_changed };
             if self.driver.replace(inode, swap)? {
-                return Ok(Node { inode, attributes: after, links: 1 });
+                return Ok(StoredInode { inode, attributes: after, links: 1 });
             }
         }
         Err(Failure::Contended)
@@ -239,7 +239,7 @@ impl<'a> StoredAttributes<'a> {
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    pub fn set_attributes(self, at: &EntryName, changes: &AttributeUpdate) -> Result<Node> {
+    pub fn set_attributes(self, at: &EntryName, changes: &AttributeUpdate) -> Result<StoredInode> {
         self.update(at, |attributes| {
             changes.apply(attributes);
             Ok(())
@@ -256,7 +256,7 @@ impl<'a> StoredAttributes<'a> {
         at: &EntryName,
         name: &[u8],
         (value, is_there): (Option<&[u8]>, Option<bool>),
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         self.update(at, |attributes| {
             let has = attributes.xattrs.contains_key(name);
             match (is_there, has, value) {
@@ -278,7 +278,7 @@ impl<'a> StoredAttributes<'a> {
         at: &EntryName,
         from: Option<Session>,
         to: Option<Session>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         self.update(at, |attributes| {
             if attributes.writer != from {
                 return refused(Errno::BUSY);
@@ -297,7 +297,7 @@ impl<'a> StoredAttributes<'a> {
         at: &EntryName,
         from: Option<&Location>,
         to: Option<&Location>,
-    ) -> Result<Node> {
+    ) -> Result<StoredInode> {
         self.update(at, |attributes| {
             if attributes.location.as_ref() != from {
                 return refused(Errno::BUSY);

@@ -76,7 +76,7 @@ pub(super) fn answer<E: Engine>(
     request: &Message<'_>,
     room: &mut [u8],
 ) -> Answer<usize> {
-    let node = INodeNo(request.header.node);
+    let nodeid = INodeNo(request.header.nodeid);
     match request.header.opcode {
         code::READ => {
             let read: &ReadIn = request.fields()?;
@@ -94,23 +94,23 @@ pub(super) fn answer<E: Engine>(
             Ok(put(room, &WriteOut { size, padding: 0 }))
         }
         code::LOOKUP => {
-            let entry = front.names.lookup((node, request.name(room)?))?;
+            let entry = front.names.lookup((nodeid, request.name(room)?))?;
             Ok(put(room, &EntryOut::from(&entry)))
         }
         code::GETATTR => {
             let get: &GetAttrIn = request.fields()?;
             let handle = (get.flags & GETATTR_HANDLE != 0).then_some(FileHandle(get.handle));
-            Ok(put_attr(room, &front.attributes.get(node, handle)?))
+            Ok(put_attr(room, &front.attributes.get(nodeid, handle)?))
         }
         code::OPEN => {
             let open: &OpenIn = request.fields()?;
-            let opened = front.files.open(node, open.flags, request.caller())?;
+            let opened = front.files.open(nodeid, open.flags, request.caller())?;
             Ok(put(room, &opened_out(&opened)))
         }
         code::CREATE => {
             let create: &CreateIn = request.fields()?;
             let by = request.maker(create.umask);
-            let at = (node, request.name(room)?);
+            let at = (nodeid, request.name(room)?);
             let (entry, opened) = front.files.create(at, create.mode, create.flags, by)?;
             let open = opened_out(&opened);
             Ok(put(room, &CreateOut { entry: EntryOut::from(&entry), open }))
@@ -118,7 +118,7 @@ pub(super) fn answer<E: Engine>(
         code::SETATTR => {
             let set: &SetAttrIn = request.fields()?;
             let (change, handle) = (set.change(), set.handle());
-            Ok(put_attr(room, &front.attributes.set(node, handle, &change, request.caller())?))
+            Ok(put_attr(room, &front.attributes.set(nodeid, handle, &change, request.caller())?))
         }
         code::RELEASE
         | code::FLUSH
@@ -186,28 +186,28 @@ fn answer_name<E: Engine>(
     request: &Message<'_>,
     room: &mut [u8],
 ) -> Answer<usize> {
-    let node = INodeNo(request.header.node);
+    let nodeid = INodeNo(request.header.nodeid);
     let entry = match request.header.opcode {
         code::MKNOD => {
             let make: &MknodIn = request.fields()?;
             let what = Make::Special(make.mode, u64::from(make.device));
-            front.names.make((node, request.name(room)?), what, request.maker(make.umask))?
+            front.names.make((nodeid, request.name(room)?), what, request.maker(make.umask))?
         }
         code::MKDIR => {
             let make: &MkdirIn = request.fields()?;
             let by = request.maker(make.umask);
-            front.names.make((node, request.name(room)?), Make::Directory(make.mode), by)?
+            front.names.make((nodeid, request.name(room)?), Make::Directory(make.mode), by)?
         }
         code::SYMLINK => {
             let (name, target) = request.two_names(room)?;
-            front.names.make((node, name), Make::Symlink(target), request.maker(0))?
+            front.names.make((nodeid, name), Make::Symlink(target), request.maker(0))?
         }
         code::LINK => {
             let link: &LinkIn = request.fields()?;
-            front.names.link(INodeNo(link.node), (node, request.name(room)?))?
+            front.names.link(INodeNo(link.nodeid), (nodeid, request.name(room)?))?
         }
-        code::UNLINK => return nothing(front.names.unlink((node, request.name(room)?))),
-        code::RMDIR => return nothing(front.names.remove_dir((node, request.name(room)?))),
+        code::UNLINK => return nothing(front.names.unlink((nodeid, request.name(room)?))),
+        code::RMDIR => return nothing(front.names.remove_dir((nodeid, request.name(room)?))),
         code::RENAME | code::RENAME2 => {
             let to: &RenameIn = request.fields()?;
             let flags = match request.header.opcode {
@@ -215,13 +215,17 @@ fn answer_name<E: Engine>(
                 _ => 0,
             };
             let (old, new) = request.two_names(room)?;
-            return nothing(front.names.rename((node, old), (INodeNo(to.new_parent), new), flags));
+            return nothing(front.names.rename(
+                (nodeid, old),
+                (INodeNo(to.new_parent), new),
+                flags,
+            ));
         }
         code::READLINK => {
-            let target = front.names.read_link(node)?;
+            let target = front.names.read_link(nodeid)?;
             return Ok(put_bytes(room, target.as_encoded_bytes()));
         }
-        code::STATFS => return Ok(put(room, &StatfsOut::from(&front.attributes.totals(node)?))),
+        code::STATFS => return Ok(put(room, &StatfsOut::from(&front.attributes.totals(nodeid)?))),
         _ => return Err(Refused(Errno::ENOSYS)),
     };
     Ok(put(room, &EntryOut::from(&entry)))
@@ -232,22 +236,22 @@ fn answer_xattr<E: Engine>(
     request: &Message<'_>,
     room: &mut [u8],
 ) -> Answer<usize> {
-    let node = INodeNo(request.header.node);
+    let nodeid = INodeNo(request.header.nodeid);
     let value = match request.header.opcode {
         code::SETXATTR => {
             let set: &SetXattrIn = request.fields()?;
             let name = request.name(room)?;
             let value = room.get(name.len() + 1..request.payload).ok_or(Errno::EINVAL)?;
             let value = value.get(..set.size as usize).ok_or(Errno::EINVAL)?;
-            return nothing(front.xattrs.set(node, (name, value), set.flags, request.caller()));
+            return nothing(front.xattrs.set(nodeid, (name, value), set.flags, request.caller()));
         }
         code::REMOVEXATTR => {
-            return nothing(front.xattrs.remove(node, request.name(room)?, request.caller()));
+            return nothing(front.xattrs.remove(nodeid, request.name(room)?, request.caller()));
         }
         code::GETXATTR => {
-            front.xattrs.get(node, request.name(room)?, request.fields::<GetXattrIn>()?.size)?
+            front.xattrs.get(nodeid, request.name(room)?, request.fields::<GetXattrIn>()?.size)?
         }
-        _ => front.xattrs.list(node, request.fields::<GetXattrIn>()?.size, request.caller())?,
+        _ => front.xattrs.list(nodeid, request.fields::<GetXattrIn>()?.size, request.caller())?,
     };
     Ok(match value {
         Value::Size(size) => put(room, &GetXattrOut { size, padding: 0 }),
@@ -260,10 +264,10 @@ fn answer_directory<E: Engine>(
     request: &Message<'_>,
     room: &mut [u8],
 ) -> Answer<usize> {
-    let node = INodeNo(request.header.node);
+    let nodeid = INodeNo(request.header.nodeid);
     match request.header.opcode {
         code::OPENDIR => {
-            let handle = front.directories.open(node, request.caller())?.0;
+            let handle = front.directories.open(nodeid, request.caller())?.0;
             return Ok(put(room, &OpenOut { handle, flags: 0, backing: 0 }));
         }
         code::RELEASEDIR => {
@@ -278,7 +282,7 @@ fn answer_directory<E: Engine>(
         _ => {}
     }
     let read: &ReadIn = request.fields()?;
-    let dir = (FileHandle(read.handle), node);
+    let dir = (FileHandle(read.handle), nodeid);
     let mut list = List { room: &mut room[..read.size as usize], used: 0 };
     if request.header.opcode == code::READDIR {
         front.directories.list(dir, read.offset, |listed| list.add(&[], &listed))?;

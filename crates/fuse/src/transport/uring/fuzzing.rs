@@ -50,7 +50,7 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         len: 0,
         opcode: 45,
         unique: 7,
-        node: 1,
+        nodeid: 1,
         uid: 1000,
         gid: 1000,
         pid: 12,

@@ -23,7 +23,7 @@ macro_rules! wire {
 
 wire! {
     /// `fuse_in_header`
-    InHeader { len: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32, padding: u32, }
+    InHeader { len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, padding: u32, }
     /// `fuse_out_header`
     OutHeader { len: u32, error: i32, unique: u64, }
     /// `fuse_uring_ent_in_out`
@@ -50,7 +50,7 @@ wire! {
     /// `fuse_rename2_in`
     Rename2In { new_parent: u64, flags: u32, padding: u32, }
     /// `fuse_link_in`
-    LinkIn { node: u64, }
+    LinkIn { nodeid: u64, }
     /// `fuse_open_in`
     OpenIn { flags: i32, open_flags: u32, }
     /// `fuse_create_in`
@@ -84,7 +84,7 @@ wire! {
     AttrOut { valid: u64, valid_ns: u32, padding: u32, attr: Attr, }
     /// `fuse_entry_out`
     EntryOut {
-        node: u64, generation: u64, entry_valid: u64, attr_valid: u64,
+        nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64,
         entry_valid_ns: u32, attr_valid_ns: u32, attr: Attr,
     }
     /// `fuse_open_out`
@@ -204,7 +204,7 @@ impl From<&Entry> for EntryOut {
     fn from(entry: &Entry) -> Self {
         let Entry { timeout, attr_timeout, .. } = entry;
         Self {
-            node: entry.attr.ino.0,
+            nodeid: entry.attr.ino.0,
             generation: entry.generation,
             entry_valid: timeout.as_secs(),
             attr_valid: attr_timeout.as_secs(),

@@ -49,7 +49,7 @@ pub(super) struct Striped {
     pub(super) volume: Volume,
     pub(super) striping: Striping,
     pub(super) locks: Arc<SizeLocks>,
-    pub(super) node: NamedFile,
+    pub(super) namespace_file: NamedFile,
     pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
 }
 
@@ -71,10 +71,10 @@ fn of_another() -> io::Error {
 
 impl OriginFile {
     /// The open file that has the attributes: the file itself if the origin is plain.
-    pub fn node(&self) -> &File {
+    pub fn namespace_file(&self) -> &File {
         match &self.0 {
             Data::Plain { file, .. } => file.file(),
-            Data::Striped(striped) => striped.node.file(),
+            Data::Striped(striped) => striped.namespace_file.file(),
         }
     }
 
@@ -197,7 +197,7 @@ impl OriginFile {
 
 impl Striped {
     fn size(&self) -> io::Result<u64> {
-        self.node.on_server().size()
+        self.namespace_file.on_server().size()
     }
 
     /// The object that the file currently has.
@@ -205,7 +205,9 @@ impl Striped {
         if let Some((_, object)) = self.object.get() {
             return Ok(ObjectReference::Own(object));
         }
-        let Some(id) = ObjectId::of(self.node.file())? else { return Ok(ObjectReference::Absent) };
+        let Some(id) = ObjectId::of(self.namespace_file.file())? else {
+            return Ok(ObjectReference::Absent);
+        };
         let Some(object) = self.object(id)? else {
             let other = self.is_of_another(id)?;
             return if other { Ok(ObjectReference::OfAnother) } else { Err(layouts::missing(id)) };
@@ -248,9 +250,9 @@ impl Striped {
         let _given_once = self.size_lock().lock();
         let id = match self.find()? {
             ObjectReference::Own(object) => return Ok(object),
-            ObjectReference::Absent => ObjectId::ensure(self.node.file())?,
+            ObjectReference::Absent => ObjectId::ensure(self.namespace_file.file())?,
             ObjectReference::OfAnother if self.size()? == 0 => {
-                ObjectId::give(self.node.file(), XattrFlags::REPLACE)?
+                ObjectId::give(self.namespace_file.file(), XattrFlags::REPLACE)?
             }
             ObjectReference::OfAnother => return Err(of_another()),
         };
@@ -276,7 +278,7 @@ impl Striped {
 
     fn size_lock(&self) -> &Mutex<()> {
         // All open files of one object share the inode, even before there is an object.
-        let at = self.node.on_server().inode() % self.locks.len() as u64;
+        let at = self.namespace_file.on_server().inode() % self.locks.len() as u64;
         &self.locks[usize::try_from(at).expect("a small number")]
     }
 
@@ -325,7 +327,7 @@ impl Striped {
         if self.size()? >= end {
             return Ok(());
         }
-        let file = self.node.file();
+        let file = self.namespace_file.file();
         file.write_all_at(&[0], end - 1)?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ =
@@ -344,7 +346,7 @@ impl Striped {
     }
 
     fn set_size(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(self.node.file(), len)?)
+        Ok(rustix::fs::ftruncate(self.namespace_file.file(), len)?)
     }
 
     /// Sets the modification time as a write to the namespace file would.
@@ -354,7 +356,7 @@ impl Striped {
             last_access: time(rustix::fs::UTIME_OMIT),
             last_modification: time(rustix::fs::UTIME_NOW),
         };
-        Ok(rustix::fs::futimens(self.node.file(), &times)?)
+        Ok(rustix::fs::futimens(self.namespace_file.file(), &times)?)
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
@@ -388,7 +390,7 @@ impl Striped {
         if let Some(object) = self.existing()? {
             object.sync(data_only)?;
         }
-        self.volume.servers()[0].device().sync(self.node.on_server(), data_only)
+        self.volume.servers()[0].device().sync(self.namespace_file.on_server(), data_only)
     }
 
     fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {

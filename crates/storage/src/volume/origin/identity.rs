@@ -53,8 +53,8 @@ impl ObjectNumber {
     }
 
     /// Makes a namespace file refer to the object with this number, atomically.
-    pub(super) fn name_by(self, node: impl AsFd, how: XattrFlags) -> io::Result<()> {
-        let (path, value) = (by_descriptor(&node), self.to_string());
+    pub(super) fn name_by(self, namespace_file: impl AsFd, how: XattrFlags) -> io::Result<()> {
+        let (path, value) = (by_descriptor(&namespace_file), self.to_string());
         Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?)
     }
 
@@ -120,40 +120,40 @@ impl ObjectId {
     }
 
     /// The object of a namespace file, if it has one. The descriptor may be `O_PATH`.
-    pub(super) fn of(node: impl AsFd) -> io::Result<Option<Self>> {
-        let number = ObjectNumber::named_by(Path::new(&by_descriptor(&node)))?;
-        number.map(|number| Self::bound(number, &node)).transpose()
+    pub(super) fn of(namespace_file: impl AsFd) -> io::Result<Option<Self>> {
+        let number = ObjectNumber::named_by(Path::new(&by_descriptor(&namespace_file)))?;
+        number.map(|number| Self::bound(number, &namespace_file)).transpose()
     }
 
     /// The object with this number that belongs to a namespace file.
-    pub(super) fn bound(number: ObjectNumber, node: impl AsFd) -> io::Result<Self> {
-        let inode = Some(rustix::fs::fstat(node)?.st_ino);
+    pub(super) fn bound(number: ObjectNumber, namespace_file: impl AsFd) -> io::Result<Self> {
+        let inode = Some(rustix::fs::fstat(namespace_file)?.st_ino);
         Ok(Self { number, inode })
     }
 
     /// The object of a namespace file; assigns one if it has none.
-    pub(super) fn ensure(node: impl AsFd) -> io::Result<Self> {
-        if let Some(id) = Self::of(&node)? {
+    pub(super) fn ensure(namespace_file: impl AsFd) -> io::Result<Self> {
+        if let Some(id) = Self::of(&namespace_file)? {
             return Ok(id);
         }
-        match Self::give(&node, XattrFlags::CREATE) {
+        match Self::give(&namespace_file, XattrFlags::CREATE) {
             // Another thread or process assigned one at the same time.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
-                Self::of(node)?.ok_or_else(|| Errno::NODATA.into())
+                Self::of(namespace_file)?.ok_or_else(|| Errno::NODATA.into())
             }
             other => other,
         }
     }
 
     /// Assigns to a namespace file an object that no file has had before.
-    pub(super) fn give(node: impl AsFd, how: XattrFlags) -> io::Result<Self> {
+    pub(super) fn give(namespace_file: impl AsFd, how: XattrFlags) -> io::Result<Self> {
         let number = ObjectNumber::random(false)?;
-        number.name_by(&node, how)?;
-        Self::bound(number, node)
+        number.name_by(&namespace_file, how)?;
+        Self::bound(number, namespace_file)
     }
 }
 
 /// A path that leads to what an `O_PATH` descriptor refers to, even if its name is gone.
-pub(super) fn by_descriptor(node: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", node.as_fd().as_raw_fd())
+pub(super) fn by_descriptor(namespace_file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", namespace_file.as_fd().as_raw_fd())
 }

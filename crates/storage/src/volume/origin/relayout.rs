@@ -136,16 +136,17 @@ impl Relayout {
         before: Before<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let node = file(&self.origin, &to.path)?;
+        let namespace_file = file(&self.origin, &to.path)?;
         let changed = || {
-            let what = format!("{} was changed meanwhile", node.shown.display());
+            let what = format!("{} was changed meanwhile", namespace_file.shown.display());
             Error::invalid(what, "end what changes it, and apply the plan again")
         };
         let old = self
             .origin
-            .open_data(node.fd.as_fd(), libc::O_RDWR)
-            .map_err(Error::at(&node.shown, "open the data"))?;
-        let state = State::of(&self.origin, &old).map_err(Error::at(&node.shown, "look at"))?;
+            .open_data(namespace_file.fd.as_fd(), libc::O_RDWR)
+            .map_err(Error::at(&namespace_file.shown, "open the data"))?;
+        let state =
+            State::of(&self.origin, &old).map_err(Error::at(&namespace_file.shown, "look at"))?;
         if state.inode != to.inode || state.size != to.size {
             return Err(changed());
         }
@@ -153,14 +154,15 @@ impl Relayout {
             Distribution::Even(_) => None,
             Distribution::Varied(layout) => Some(layout),
         };
-        let made = || ObjectId::bound(ObjectNumber::random(layout.is_some())?, old.node());
-        let id = made().map_err(Error::at(&node.shown, "name an object for"))?;
+        let made =
+            || ObjectId::bound(ObjectNumber::random(layout.is_some())?, old.namespace_file());
+        let id = made().map_err(Error::at(&namespace_file.shown, "name an object for"))?;
         before(Step::Note)?;
         if layout.is_some() {
             self.allow_layouts()?;
         }
         self.note_move(state.object, id)?;
-        let at = |what| Error::at(&node.shown, what);
+        let at = |what| Error::at(&namespace_file.shown, what);
         before(Step::Layout)?;
         if let Some(layout) = layout {
             layouts::write(id, layout, &self.origin.volume).map_err(at("write the layout of"))?;
@@ -185,9 +187,9 @@ impl Relayout {
         }
         before(Step::CutOver)?;
         let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
-        id.number.name_by(old.node(), how).map_err(at("give its new layout to"))?;
+        id.number.name_by(old.namespace_file(), how).map_err(at("give its new layout to"))?;
         before(Step::Settle)?;
-        old.node().sync_all().map_err(at("sync"))?;
+        old.namespace_file().sync_all().map_err(at("sync"))?;
         before(Step::Remove)?;
         if let Some(object) = state.object {
             self.origin.remove_orphan(object)?;
@@ -312,14 +314,14 @@ pub fn is_missing(error: &Error) -> bool {
 /// # Errors
 /// If it is no longer there.
 pub fn used(origin: &Origin, of: &LayoutChange) -> Result<Vec<u64>> {
-    let node = file(origin, &of.path)?;
-    let data = origin.open_data(node.fd.as_fd(), libc::O_RDONLY);
-    let data = data.map_err(Error::at(&node.shown, "open"))?;
-    used_by(origin, &data).map_err(Error::at(&node.shown, "look at the data of"))
+    let namespace_file = file(origin, &of.path)?;
+    let data = origin.open_data(namespace_file.fd.as_fd(), libc::O_RDONLY);
+    let data = data.map_err(Error::at(&namespace_file.shown, "open"))?;
+    used_by(origin, &data).map_err(Error::at(&namespace_file.shown, "look at the data of"))
 }
 
 fn used_by(origin: &Origin, data: &OriginFile) -> io::Result<Vec<u64>> {
-    let path = origin.object_of(data.node())?.map(ObjectId::path);
+    let path = origin.object_of(data.namespace_file())?.map(ObjectId::path);
     let used = |path: &Path| {
         origin.servers().iter().map(|server| server.directory().allocated_of(path)).collect()
     };
@@ -337,20 +339,22 @@ fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
         return Err(refused(format!("a layout over {planned} servers; there are {servers}")));
     }
     layouts::check(&wish.layout).map_err(refused)?;
-    let node = file(origin, &wish.path)?;
+    let namespace_file = file(origin, &wish.path)?;
     let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
-    let data = origin.open_data(node.fd.as_fd(), flags).map_err(Error::at(&node.shown, "open"))?;
-    let failed = || Error::at(&node.shown, "look at the data of");
+    let data = origin
+        .open_data(namespace_file.fd.as_fd(), flags)
+        .map_err(Error::at(&namespace_file.shown, "open"))?;
+    let failed = || Error::at(&namespace_file.shown, "look at the data of");
     let wished = distribution_for(origin, &wish.layout);
-    let planned = bytes_by_server(&data, node.found.len(), &wished).map_err(failed())?;
+    let planned = bytes_by_server(&data, namespace_file.found.len(), &wished).map_err(failed())?;
     Ok(LayoutChange {
         path: wish.path.clone(),
         now: data.distribution().map_err(failed())?,
         wished,
-        size: node.found.len(),
+        size: namespace_file.found.len(),
         used: used_by(origin, &data).map_err(failed())?,
         planned,
-        inode: node.found.ino(),
+        inode: namespace_file.found.ino(),
     })
 }
 
@@ -411,9 +415,9 @@ struct State {
 
 impl State {
     fn of(origin: &Origin, file: &OriginFile) -> io::Result<Self> {
-        let found = File::metadata(file.node())?;
+        let found = File::metadata(file.namespace_file())?;
         let changed = (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
-        let (object, inode) = (origin.object_of(file.node())?, found.ino());
+        let (object, inode) = (origin.object_of(file.namespace_file())?, found.ino());
         Ok(Self { object, inode, size: found.len(), changed })
     }
 }

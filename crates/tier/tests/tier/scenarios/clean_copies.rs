@@ -27,7 +27,7 @@ impl Fixture {
     /// Takes a file's permissions away from everybody but its owner.
     fn closes(&self, path: &str) -> Result<()> {
         let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        self.tier().set_attr(&self.node(path)?, None, &change, CALLER).map(drop)
+        self.tier().set_attr(&self.vnode(path)?, None, &change, CALLER).map(drop)
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) const COPY_SCENARIOS: &[Scenario] = &[
             writes(
                 |tier| {
                     let flags = libc::O_RDWR | libc::O_TRUNC;
-                    tier.tier().open(&tier.node("away")?, flags, CALLER).map(drop)
+                    tier.tier().open(&tier.vnode("away")?, flags, CALLER).map(drop)
                 },
                 "away= dir/deep=deep here=here",
             ),
@@ -88,7 +88,7 @@ pub(crate) const COPY_SCENARIOS: &[Scenario] = &[
             writes(
                 |tier| {
                     let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-                    tier.tier().set_attr(&tier.node("away")?, None, &change, CALLER).map(drop)
+                    tier.tier().set_attr(&tier.vnode("away")?, None, &change, CALLER).map(drop)
                 },
                 BEGIN,
             ),
@@ -110,7 +110,7 @@ pub(crate) const COPY_SCENARIOS: &[Scenario] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             writes(
                 |tier| {
-                    let handle = tier.tier().open(&tier.node("away")?, libc::O_RDWR, CALLER)?;
+                    let handle = tier.tier().open(&tier.vnode("away")?, libc::O_RDWR, CALLER)?;
                     tier.held.lock().push(handle);
                     tier.closes("away")
                 },
@@ -161,7 +161,7 @@ pub(crate) const COPY_SCENARIOS: &[Scenario] = &[
             names(
                 |tier| {
                     let root = tier.tier().root();
-                    tier.tier().link(&tier.node("away")?, &root, "twin".as_ref()).map(drop)
+                    tier.tier().link(&tier.vnode("away")?, &root, "twin".as_ref()).map(drop)
                 },
                 "away=away dir/deep=deep here=here twin=away",
             ),

@@ -23,22 +23,22 @@ pub(super) const DEPTH_MAX: usize = 1 << 16;
 
 /// A file, directory, link or special file of a [`super::Namespace`]; cheap to clone.
 #[derive(Clone)]
-pub struct Node(pub(super) Arc<Inode>);
+pub struct Vnode(pub(super) Arc<Inode>);
 
-/// The state of a node. It holds its parents, never its children.
+/// The state of a vnode. It holds its parents, never its children.
 pub(super) struct Inode {
     pub(super) key: (u64, u64),
     /// Whether it was used since the descriptor cache last examined it.
     pub(super) used: AtomicBool,
-    /// Fingerprint of size and times at the last call of [`Node::note_seen`]; 0 before that.
+    /// Fingerprint of size and times at the last call of [`Vnode::note_seen`]; 0 before that.
     seen: AtomicU64,
     pub(super) state: Mutex<State>,
-    table: Weak<NodeTable>,
+    table: Weak<VnodeTable>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Names under which the node was seen; several for hard links, one for a directory.
+    /// Names under which the vnode was seen; several for hard links, one for a directory.
     pub(super) links: Vec<Link>,
     pub(super) fd: Option<Arc<OwnedFd>>,
     /// Whether the descriptor cache counts `fd`.
@@ -48,7 +48,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether `fd` must stay: an open handle needs it, or there is no name by which to find the node.
+    /// Whether `fd` must stay: an open handle needs it, or there is no name by which to find the vnode.
     pub(super) fn must_stay(&self) -> bool {
         self.pins > 0 || self.links.is_empty()
     }
@@ -57,31 +57,31 @@ impl State {
 /// A name in a directory.
 #[derive(Clone)]
 pub(super) struct Link {
-    pub(super) parent: Node,
+    pub(super) parent: Vnode,
     pub(super) name: OsString,
 }
 
 impl Link {
-    fn is(&self, parent: &Node, name: &OsStr) -> bool {
+    fn is(&self, parent: &Vnode, name: &OsStr) -> bool {
         self.parent == *parent && self.name == name
     }
 }
 
-impl PartialEq for Node {
+impl PartialEq for Vnode {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Node {}
+impl Eq for Vnode {}
 
-impl fmt::Debug for Node {
+impl fmt::Debug for Vnode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Node({:?} at {})", self.0.key, self.path().display())
     }
 }
 
-impl Node {
+impl Vnode {
     /// Device and inode number.
     pub fn key(&self) -> (u64, u64) {
         self.0.key
@@ -97,24 +97,24 @@ impl Node {
         before == now || before == 0
     }
 
-    /// A directory and a name in it under which the node is known; `None` once it has lost all names.
-    pub fn known_as(&self) -> Option<(Node, OsString)> {
+    /// A directory and a name in it under which the vnode is known; `None` once it has lost all names.
+    pub fn known_as(&self) -> Option<(Vnode, OsString)> {
         self.link().map(|link| (link.parent, link.name))
     }
 
-    /// All directories, and names in them, under which the node is known.
-    pub fn names(&self) -> Vec<(Node, OsString)> {
+    /// All directories, and names in them, under which the vnode is known.
+    pub fn names(&self) -> Vec<(Vnode, OsString)> {
         let state = self.0.state.lock();
         state.links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect()
     }
 
-    /// A name under which the node is known.
+    /// A name under which the vnode is known.
     pub(super) fn link(&self) -> Option<Link> {
         self.0.state.lock().links.first().cloned()
     }
 
     /// Adds a name: a directory has one, a file may have several.
-    pub(super) fn add_link(&self, parent: &Node, name: &OsStr, directory: bool) {
+    pub(super) fn add_link(&self, parent: &Vnode, name: &OsStr, directory: bool) {
         let link = Link { parent: parent.clone(), name: name.to_owned() };
         let mut dropped = Vec::new();
         let mut state = self.0.state.lock();
@@ -130,7 +130,7 @@ impl Node {
     }
 
     /// Removes a name; the descriptor stays if that was the last one.
-    pub(super) fn remove_link(&self, parent: &Node, name: &OsStr) {
+    pub(super) fn remove_link(&self, parent: &Vnode, name: &OsStr) {
         let mut state = self.0.state.lock();
         let at = state.links.iter().position(|known| known.is(parent, name));
         let dropped = at.map(|at| state.links.swap_remove(at));
@@ -166,70 +166,72 @@ impl Drop for Inode {
     }
 }
 
-/// Keeps a node's descriptor open; see [`super::Namespace::pin`].
+/// Keeps a vnode's descriptor open; see [`super::Namespace::pin`].
 #[derive(Debug)]
 pub struct Pin {
-    pub(super) node: Node,
+    pub(super) vnode: Vnode,
     pub(super) held: bool,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         if self.held {
-            self.node.0.state.lock().pins -= 1;
-            if let Some(table) = self.node.0.table.upgrade() {
+            self.vnode.0.state.lock().pins -= 1;
+            if let Some(table) = self.vnode.0.table.upgrade() {
                 table.descriptors.unpin();
             }
         }
     }
 }
 
-/// The live nodes by inode, and their descriptors.
-pub(super) struct NodeTable {
-    nodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
+/// The live vnodes by inode, and their descriptors.
+pub(super) struct VnodeTable {
+    vnodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
     root: OnceLock<(u64, u64)>,
     pub(super) descriptors: Descriptors,
 }
 
-impl fmt::Debug for NodeTable {
+impl fmt::Debug for VnodeTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeTable").field("live", &self.nodes.lock().len()).finish_non_exhaustive()
+        f.debug_struct("VnodeTable")
+            .field("live", &self.vnodes.lock().len())
+            .finish_non_exhaustive()
     }
 }
 
-impl NodeTable {
+impl VnodeTable {
     pub(super) fn new(descriptors: Descriptors) -> Self {
-        Self { nodes: Mutex::default(), root: OnceLock::new(), descriptors }
+        Self { vnodes: Mutex::default(), root: OnceLock::new(), descriptors }
     }
 
-    /// Makes the root's node: it has no name, so its descriptor stays forever.
-    pub(super) fn root(self: &Arc<Self>, stat: &Stat, fd: OwnedFd) -> Node {
-        let node = self.node(stat.key());
-        node.0.state.lock().fd = Some(Arc::new(fd));
-        assert_eq!(*self.root.get_or_init(|| node.key()), node.key(), "a tree has one root");
-        node
+    /// Makes the root's vnode: it has no name, so its descriptor stays forever.
+    pub(super) fn root(self: &Arc<Self>, stat: &Stat, fd: OwnedFd) -> Vnode {
+        let vnode = self.vnode(stat.key());
+        vnode.0.state.lock().fd = Some(Arc::new(fd));
+        assert_eq!(*self.root.get_or_init(|| vnode.key()), vnode.key(), "a tree has one root");
+        vnode
     }
 
-    /// The node of an inode that was just seen as `name` in `parent`.
-    pub(super) fn intern(self: &Arc<Self>, stat: &Stat, parent: &Node, name: &OsStr) -> Node {
-        let node = self.node(stat.key());
+    /// The vnode of an inode that was just seen as `name` in `parent`.
+    pub(super) fn intern(self: &Arc<Self>, stat: &Stat, parent: &Vnode, name: &OsStr) -> Vnode {
+        let vnode = self.vnode(stat.key());
         // The root, seen through a bind mount below itself, stays the root without a name.
-        if self.root.get() != Some(&node.key()) {
+        if self.root.get() != Some(&vnode.key()) {
             let directory = stat.kind() == libc::S_IFDIR;
-            node.add_link(parent, name, directory);
+            vnode.add_link(parent, name, directory);
         }
-        node
+        vnode
     }
 
-    pub(super) fn find(&self, key: (u64, u64)) -> Option<Node> {
-        self.nodes.lock().get(&key).and_then(Weak::upgrade).map(Node)
+    pub(super) fn find(&self, key: (u64, u64)) -> Option<Vnode> {
+        self.vnodes.lock().get(&key).and_then(Weak::upgrade).map(Vnode)
     }
 
-    fn node(self: &Arc<Self>, key: (u64, u64)) -> Node {
-        let mut nodes = self.nodes.lock();
-        if let Some(live) = nodes.get(&key).and_then(Weak::upgrade) {
+    fn vnode(self: &Arc<Self>, key: (u64, u64)) -> Vnode {
+        let mut vnodes = self.vnodes.lock();
+        if let Some(live) = vnodes.get(&key).and_then(Weak::upgrade) {
             assert_eq!(live.key, key, "a node never stands for another inode");
-            return Node(live);
+            return Vnode(live);
         }
         let inode = Arc::new(Inode {
             key,
@@ -238,15 +240,15 @@ impl NodeTable {
             state: Mutex::default(),
             table: Arc::downgrade(self),
         });
-        nodes.insert(key, Arc::downgrade(&inode));
-        Node(inode)
+        vnodes.insert(key, Arc::downgrade(&inode));
+        Vnode(inode)
     }
 
-    /// Called from the node's own drop: removes its entry unless a newer node has taken the key.
+    /// Called from the vnode's own drop: removes its entry unless a newer vnode has taken the key.
     fn forget(&self, inode: &Inode) {
-        let mut nodes = self.nodes.lock();
-        if nodes.get(&inode.key).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), inode)) {
-            nodes.remove(&inode.key);
+        let mut vnodes = self.vnodes.lock();
+        if vnodes.get(&inode.key).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), inode)) {
+            vnodes.remove(&inode.key);
         }
     }
 }

@@ -7,35 +7,35 @@ use rustc_hash::FxHashMap;
 
 use super::tiers::Entry;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::Vnode;
 
 /// A directory and a name in it.
-pub(super) type Name = (Node, OsString);
+pub(super) type Name = (Vnode, OsString);
 
-/// What has several names in the tree; its node knows the names as long as somebody holds it.
+/// What has several names in the tree; its vnode knows the names as long as somebody holds it.
 #[derive(Debug, Default)]
-pub(super) struct LinkedNodes {
-    nodes: Mutex<FxHashMap<Entry, Node>>,
+pub(super) struct LinkedVnodes {
+    vnodes: Mutex<FxHashMap<Entry, Vnode>>,
     /// Held while a name is added to or removed from something that has others, or may have: if two threads remove the
     /// last two names, one of them must know that it removes the last.
     counted: Mutex<()>,
 }
 
-impl LinkedNodes {
+impl LinkedVnodes {
     /// Notes that an entry has several names.
-    pub(super) fn keep(&self, entry: &Node) {
-        self.nodes.lock().insert(entry.key(), entry.clone());
+    pub(super) fn keep(&self, entry: &Vnode) {
+        self.vnodes.lock().insert(entry.key(), entry.clone());
     }
 
     /// Called when the names stand for another entry, or for nothing.
     pub(super) fn forget(&self, entry: Entry) {
-        let forgotten = self.nodes.lock().remove(&entry);
+        let forgotten = self.vnodes.lock().remove(&entry);
         drop(forgotten);
     }
 
-    /// The node of something that has several names; the node knows them.
-    pub(super) fn node(&self, entry: Entry) -> Option<Node> {
-        self.nodes.lock().get(&entry).cloned()
+    /// The vnode of something that has several names; the vnode knows them.
+    pub(super) fn vnode(&self, entry: Entry) -> Option<Vnode> {
+        self.vnodes.lock().get(&entry).cloned()
     }
 
     /// Prevents others from changing how many names anything has until the guard is dropped. The caller holds `names`

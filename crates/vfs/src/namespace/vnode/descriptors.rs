@@ -1,7 +1,7 @@
-//! A bounded number of `O_PATH` descriptors for an unbounded number of nodes.
+//! A bounded number of `O_PATH` descriptors for an unbounded number of vnodes.
 //!
-//! Descriptors that must stay (pinned, or of a node without a name) are not counted here and not closed. The others are
-//! replaced by the second-chance rule: in a ring of nodes, a node that was used since the hand last passed it is spared
+//! Descriptors that must stay (pinned, or of a vnode without a name) are not counted here and not closed. The others are
+//! replaced by the second-chance rule: in a ring of vnodes, a vnode that was used since the hand last passed it is spared
 //! once.
 
 use std::collections::VecDeque;
@@ -14,13 +14,13 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::super::statx::stat_descriptor;
-use super::{DEPTH_MAX, Inode, Link, Node, Pin};
+use super::{DEPTH_MAX, Inode, Link, Pin, Vnode};
 use halocline_os::error::Result;
 
 /// How often the walk is repeated in a changing tree before `ESTALE` is reported.
 const ATTEMPTS: usize = 16;
 
-/// How many nodes the hand passes for one new descriptor at most, so that one call stays cheap.
+/// How many vnodes the hand passes for one new descriptor at most, so that one call stays cheap.
 const HAND_STEPS: usize = 64;
 
 /// The descriptor cache of one tree.
@@ -44,13 +44,13 @@ impl Descriptors {
         }
     }
 
-    /// The node's descriptor, opened by its known names if it is not open.
-    pub(in crate::namespace) fn of(&self, node: &Node) -> Result<Arc<OwnedFd>> {
-        if let Some(fd) = node.0.cached() {
+    /// The vnode's descriptor, opened by its known names if it is not open.
+    pub(in crate::namespace) fn of(&self, vnode: &Vnode) -> Result<Arc<OwnedFd>> {
+        if let Some(fd) = vnode.0.cached() {
             return Ok(fd);
         }
         for _ in 0..ATTEMPTS {
-            if let Some(fd) = self.walk(node)? {
+            if let Some(fd) = self.walk(vnode)? {
                 return Ok(fd);
             }
         }
@@ -59,9 +59,9 @@ impl Descriptors {
 
     /// Opens the chain of names down from the nearest ancestor with a descriptor. `None` if a name turned out to be
     /// wrong: it is then forgotten, and another may work.
-    fn walk(&self, node: &Node) -> Result<Option<Arc<OwnedFd>>> {
-        let mut chain: Vec<(Node, Link)> = Vec::new();
-        let mut at = node.clone();
+    fn walk(&self, vnode: &Vnode) -> Result<Option<Arc<OwnedFd>>> {
+        let mut chain: Vec<(Vnode, Link)> = Vec::new();
+        let mut at = vnode.clone();
         let mut fd = loop {
             if let Some(fd) = at.0.cached() {
                 break fd;
@@ -84,9 +84,9 @@ impl Descriptors {
         Ok(Some(fd))
     }
 
-    /// Stores an opened descriptor in its node and closes others beyond the limit.
-    pub(in crate::namespace) fn keep(&self, node: &Node, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
-        let mut state = node.0.state.lock();
+    /// Stores an opened descriptor in its vnode and closes others beyond the limit.
+    pub(in crate::namespace) fn keep(&self, vnode: &Vnode, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let mut state = vnode.0.state.lock();
         if let Some(present) = &state.fd {
             return present.clone();
         }
@@ -94,12 +94,12 @@ impl Descriptors {
         state.counted = true;
         drop(state);
         self.counted.fetch_add(1, Ordering::Relaxed);
-        self.ring.lock().push_back(Arc::downgrade(&node.0));
+        self.ring.lock().push_back(Arc::downgrade(&vnode.0));
         self.shrink();
         fd
     }
 
-    /// Advances the hand until the limit holds, or for [`HAND_STEPS`] nodes: what is left above the limit is then
+    /// Advances the hand until the limit holds, or for [`HAND_STEPS`] vnodes: what is left above the limit is then
     /// closed with the next descriptors.
     fn shrink(&self) {
         let mut ring = self.ring.lock();
@@ -113,19 +113,19 @@ impl Descriptors {
                 ring.push_back(entry);
             }
         }
-        // Entries of freed nodes are removed before they outnumber the live ones.
+        // Entries of freed vnodes are removed before they outnumber the live ones.
         if ring.len() > 2 * self.counted_max {
             ring.retain(|entry| entry.strong_count() > 0);
         }
     }
 
-    /// Closes a node's descriptor unless it must stay or is in use.
+    /// Closes a vnode's descriptor unless it must stay or is in use.
     fn close(&self, inode: &Inode) -> bool {
         let Some(mut state) = inode.state.try_lock() else { return false };
         if state.must_stay() {
             return false;
         }
-        // Otherwise the limit would come to hold for fewer nodes than have a descriptor.
+        // Otherwise the limit would come to hold for fewer vnodes than have a descriptor.
         assert!(state.counted && state.fd.is_some(), "a node of the ring has a counted descriptor");
         state.counted = false;
         state.fd = None;
@@ -138,7 +138,7 @@ impl Descriptors {
         assert!(before > 0, "a descriptor that was not counted is closed");
     }
 
-    pub(in crate::namespace) fn pin(&self, node: &Node) -> Pin {
+    pub(in crate::namespace) fn pin(&self, vnode: &Vnode) -> Pin {
         let held = self
             .pinned
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pinned| {
@@ -146,9 +146,9 @@ impl Descriptors {
             })
             .is_ok();
         if held {
-            node.0.state.lock().pins += 1;
+            vnode.0.state.lock().pins += 1;
         }
-        Pin { node: node.clone(), held }
+        Pin { vnode: vnode.clone(), held }
     }
 
     pub(in crate::namespace) fn unpin(&self) {
