@@ -327,6 +327,7 @@ stories!(listings);
 stories!(listings_where_a_name_is_trusted_while_it_changes);
 stories!(listings_where_a_page_counts_though_a_change_came_between);
 stories!(listings_where_a_lease_of_another_version_counts);
+stories!(listings_where_a_listing_does_not_get_what_is_created);
 stories!(listings_where_a_change_is_followed_from_any_version);
 
 #[test]
@@ -352,6 +353,8 @@ fn files_that_are_created_at_once_are_known_afterwards() {
 
 #[test]
 fn broken_listings_are_found() {
+    assert!(finds(listings_where_a_listing_does_not_get_what_is_created::creates_and_listings));
+    assert!(finds(listings_where_a_name_is_trusted_while_it_changes::creates_and_listings));
     assert!(finds(listings_where_a_name_is_trusted_while_it_changes::two_nodes));
     assert!(finds(listings_where_a_page_counts_though_a_change_came_between::answers_that_cross));
     assert!(finds(listings_where_a_lease_of_another_version_counts::an_old_page_and_a_new_lease));
