@@ -24,7 +24,7 @@ macro_rules! stories {
             // What the cache sees of the store.
             mod names {
                 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-                pub(super) struct Followed {
+                pub(super) struct ChangedDirectory {
                     pub(super) before: u64,
                     pub(super) version: u64,
                     pub(super) changed: u64,
@@ -32,7 +32,7 @@ macro_rules! stories {
                 }
 
                 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-                pub(super) enum Leased {
+                pub(super) enum LeaseAnswer {
                     Yes,
                     Same,
                     No,
@@ -40,7 +40,7 @@ macro_rules! stories {
             }
 
             super::explored!($variant {});
-            use self::names::{Followed, Leased};
+            use self::names::{ChangedDirectory, LeaseAnswer};
             use self::$variant::{CachedName, ChangeCounts, End, Listings, There};
 
             const DIRECTORY: InodeNumber = InodeNumber(7);
@@ -143,7 +143,8 @@ macro_rules! stories {
                     let version = store.version();
                     drop(store);
                     yield_now();
-                    let followed = Followed { before, version, changed: version, is_leased: true };
+                    let followed =
+                        ChangedDirectory { before, version, changed: version, is_leased: true };
                     let end = End::Made(&script, followed, until);
                     self.listings.end_change(&change, &end, self.now());
                 }
@@ -189,7 +190,7 @@ macro_rules! stories {
                 }
 
                 /// Asks for a lease of a version; the answer, and until when it lasts, is still to arrive.
-                fn ask_for_lease(&self, version: u64) -> (Leased, Instant) {
+                fn ask_for_lease(&self, version: u64) -> (LeaseAnswer, Instant) {
                     let until = self.until();
                     yield_now();
                     let mut store = self.store.lock();
@@ -197,11 +198,11 @@ macro_rules! stories {
                     if is_current {
                         self.lease(&mut store);
                     }
-                    (if is_current { Leased::Yes } else { Leased::No }, until)
+                    (if is_current { LeaseAnswer::Yes } else { LeaseAnswer::No }, until)
                 }
 
                 /// As `Driver::lease`.
-                fn lease_of(&self, version: u64) -> Leased {
+                fn lease_of(&self, version: u64) -> LeaseAnswer {
                     let (leased, until) = self.ask_for_lease(version);
                     yield_now();
                     self.listings.lease((DIRECTORY, version), leased, until);
@@ -215,7 +216,7 @@ macro_rules! stories {
                     let there = match self.listings.find(&asked, self.now()) {
                         CachedName::Now(there) => Some(there),
                         CachedName::Then(version, there) => {
-                            (self.lease_of(version) != Leased::No).then_some(there)
+                            (self.lease_of(version) != LeaseAnswer::No).then_some(there)
                         }
                         CachedName::Nothing => None,
                     };
