@@ -290,7 +290,8 @@ impl Driver {
     /// what is there.
     fn known_names(&self, operation: &Operation) -> Vec<There> {
         let names = match operation {
-            Operation::Unlink(at) | Operation::UnlinkOf(at, _) => vec![at],
+            Operation::Expecting(_, operation) => return self.known_names(operation),
+            Operation::Unlink(at) => vec![at],
             Operation::Rename(from, to, _) if from.directory == to.directory => vec![from, to],
             _ => return Vec::new(),
         };
