@@ -13,7 +13,7 @@ use std::thread;
 
 use halocline_api::config::CacheSize;
 use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::{self, Inspected, NameStore, State};
+use halocline_cluster::names::{self, InspectedShard, NameStore, State};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::namespace::{Answer, InodeNumber, Script, Shards};
@@ -54,7 +54,7 @@ impl NameStore for Forgetful {
         self.names.shards()
     }
 
-    fn inspect(&self, shard: InodeNumber) -> names::Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> names::Result<Option<InspectedShard>> {
         self.names.inspect(shard)
     }
 

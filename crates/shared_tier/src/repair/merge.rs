@@ -5,8 +5,8 @@
 //! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
-mod half_made;
-mod others;
+mod half_made_renames;
+mod links_and_devices;
 mod owner;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use super::view::View;
 use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
-use half_made::Claim;
+use half_made_renames::Claim;
 use owner::Owner;
 
 /// Permission bits of everybody but the owner.
@@ -111,7 +111,7 @@ struct Builder<'a> {
 }
 
 /// Merges the names of all disks; the first one is the shared disk. `view` is what the store says, if it is sound.
-pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<FoundNames> {
+pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<FoundNames> {
     let mut builder = Builder {
         disks,
         view,
@@ -129,7 +129,7 @@ pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     builder.shared_directories()?;
     builder.ssd_directories()?;
     builder.files()?;
-    others::add(&mut builder);
+    links_and_devices::add(&mut builder);
     builder.found.directory_of = builder.directory_of;
     Ok(builder.found)
 }
@@ -428,9 +428,9 @@ impl<'a> Builder<'a> {
     /// Names the files as they claim, or otherwise if a name is taken.
     fn name_files(&mut self) {
         let mut claims = std::mem::take(&mut self.claims);
-        let others = others::names(self);
+        let others = links_and_devices::names(self);
         let is_others = |name: &NameIn| self.taken.contains_key(name) || others.contains(name);
-        for gone in half_made::settle(&mut claims, &is_others) {
+        for gone in half_made_renames::settle(&mut claims, &is_others) {
             let paths = gone.paths.iter().map(|path| (*path, gone.number));
             self.found.never_arrived.extend(paths);
         }
