@@ -19,7 +19,10 @@ use halocline_os::clock::Clock;
 use redis::ScriptInvocation;
 
 use super::coding::{encode_entry, encode_id, encode_intent, encode_links};
-use super::{Followed, Inspected, Leased, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
+use super::{
+    ChangedDirectory, InspectedShard, LeaseAnswer, NameStore, NamesError, PAGE_ENTRIES_MAX, Result,
+    State,
+};
 use crate::store::redis::partitions::Partitions;
 use answers::{
     Elements, answer, changed, current, first_reserved, inspected, leased, number, unsound,
@@ -262,7 +265,11 @@ impl NameStore for RedisNames {
         self.change(shard, script).map(|(answer, _)| answer)
     }
 
-    fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(
+        &self,
+        shard: InodeNumber,
+        script: &Script,
+    ) -> Result<(Answer, Option<ChangedDirectory>)> {
         let invocation = self.invocation(shard, script)?;
         for _ in 0..LEASE_WAITS {
             let elements = self.ask(Self::partition(shard), &invocation)?;
@@ -283,14 +290,14 @@ impl NameStore for RedisNames {
         Ok((answer(elements)?, version))
     }
 
-    fn lease(&self, directory: InodeNumber, version: u64) -> Result<Leased> {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Result<LeaseAnswer> {
         let mut script = self.about_leased(&self.scripts.lease, directory);
         script.arg(version);
         match self.ask(Self::partition(directory), &script) {
-            Ok(elements) if elements == [b"done"] => Ok(Leased::Yes),
-            Ok(elements) if elements == [b"same"] => Ok(Leased::Same),
+            Ok(elements) if elements == [b"done"] => Ok(LeaseAnswer::Yes),
+            Ok(elements) if elements == [b"same"] => Ok(LeaseAnswer::Same),
             // A full server grants no lease; if the epoch is stale, the next request finds that out.
-            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(Leased::No),
+            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(LeaseAnswer::No),
             Err(error) => Err(error),
         }
     }
@@ -340,7 +347,7 @@ impl NameStore for RedisNames {
         Ok(shards)
     }
 
-    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>> {
         let script = self.about(&self.scripts.inspect, shard);
         inspected(&self.ask(Self::partition(shard), &script)?)
     }
