@@ -17,7 +17,7 @@ use halocline_storage::volume::origin::relayout::{self, LayoutChange, Relayout, 
 use halocline_storage::volume::unstripe::unstripe;
 use halocline_storage::volume::{Distribution, Origin, OriginFile};
 use proptest::prelude::*;
-use rustix::fs::XattrFlags;
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 const OBJECT: &str = "user.halocline.object";
@@ -337,6 +337,24 @@ fn a_file_that_names_the_object_of_another_reaches_neither_its_data_nor_its_layo
     fs::remove_file(origin.namespace_dir().join("thief")).unwrap();
     origin.remove_data(thief.namespace_file()).unwrap();
     assert_eq!(read(&origin, "file"), content());
+}
+
+/// Regression: the whole file was one hole then, and was moved as such: what the other servers had of it was removed.
+#[test]
+fn a_file_with_something_else_in_the_place_of_an_object_is_not_moved() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(volume(dir));
+    let objects = fs::read_dir(dir.join("server-1/objects")).unwrap();
+    let of_file = objects.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
+    let object = of_file.map(|entry| entry.unwrap().path()).next().unwrap();
+    fs::remove_file(&object).unwrap();
+    mknodat(CWD, &object, FileType::Socket, Mode::RWXU, 0).unwrap();
+    let moving = to_move(dir).unwrap();
+    let error = relayout::look(moving.origin(), &[two_parts()], true).unwrap_err().to_string();
+    assert!(error.contains("not a regular file"), "{error}");
+    drop(moving);
+    unstripe(dir, Path::new("file"), &dir.join("out"), &mut |_| {}).unwrap_err();
 }
 
 #[test]

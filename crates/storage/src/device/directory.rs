@@ -117,10 +117,14 @@ impl LocalDirectory {
 
 impl Directory for LocalDirectory {
     fn open(&self, path: &Path) -> io::Result<Option<ServerFile>> {
-        self.open_with(path, OFlags::empty()).map_or_else(
-            |errno| if errno == Errno::NOENT { Ok(None) } else { Err(errno.into()) },
-            |file| self.checked(file).map(Some),
-        )
+        match self.open_with(path, OFlags::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            // A socket. From a search for data this error would say that there is none.
+            Err(Errno::NXIO) => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+            }
+            opened => self.checked(opened?).map(Some),
+        }
     }
 
     /// Private to the owner.
