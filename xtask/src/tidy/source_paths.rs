@@ -58,7 +58,8 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
 /// placeholder, in capitals or brackets, and documents, whose names are in capitals.
 fn from_root<'a>(tops: &BTreeSet<&str>, word: &'a str) -> Option<&'a str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
-    let path = word.trim_matches(|c: char| !is_part(c)).trim_end_matches(['/', '.']);
+    let path = word.trim_start_matches(|c: char| !is_part(c));
+    let path = path.trim_end_matches(|c: char| !is_part(c) || c == '.' || c == '/');
     let (top, rest) = path.split_once('/')?;
     let has_capitals = rest.as_bytes().windows(2).any(|two| two.iter().all(u8::is_ascii_uppercase));
     let is_plain = rest.chars().all(is_part) && !has_capitals;
@@ -121,6 +122,7 @@ mod tests {
         for text in [
             "Run bench/other.py.",
             "`crates/room --x`",
+            "(in `crates/room`).",
             "`cache/room.rs`",
             "`omponents.rs`",
             "`cache::room`",
