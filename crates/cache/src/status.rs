@@ -106,7 +106,7 @@ impl StatusReporter {
             cache_bytes: side.cache_bytes,
         };
         // In the order of `Layout::ALL`.
-        let [one_dh, one_dv, two_d] = counts.layout_bytes;
+        let [horizontal, vertical, blocks] = counts.layout_bytes;
         let nodes = self.permits.coherence().and_then(|nodes| nodes.counts());
         let mut report = Report {
             policy: self.identifier.policy_name().to_owned(),
@@ -115,7 +115,7 @@ impl StatusReporter {
             read: totals(counts.read),
             write: totals(counts.write),
             admitted: Totals { requests: counts.admitted_requests, bytes: counts.admitted_bytes },
-            layouts: LayoutBytes { one_dh, one_dv, two_d },
+            layouts: LayoutBytes { one_dh: horizontal, one_dv: vertical, two_d: blocks },
             ssd_bytes_written: counts.ssd_bytes_written,
             filled_bytes: self.fills.filled_bytes(),
             flush: FlushTotals {
