@@ -25,10 +25,6 @@ pub const PAGE_ENTRIES_MAX: usize = 1000;
 /// The longest name of an entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// A server's error for a script that would need more memory than allowed. A script that has changed something by then
-/// runs to its end.
-const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
-
 /// Why a store of names gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamesError {
@@ -64,8 +60,9 @@ pub enum NamesError {
 
 impl From<StoreError> for NamesError {
     fn from(error: StoreError) -> Self {
+        let is_full = error.is_full();
         match error {
-            StoreError::NoAnswer(what) if what.contains(OUT_OF_MEMORY) => Self::Full(what),
+            StoreError::NoAnswer(what) if is_full => Self::Full(what),
             StoreError::NoAnswer(what) => Self::NoAnswer(what),
             StoreError::Unsound(what) => Self::Unsound(what),
             StoreError::Unusable(what) => Self::Unusable(what),
@@ -183,6 +180,29 @@ pub trait NameStore: Debug + Send + Sync {
 
     /// Number of requests over the network.
     fn round_trips(&self) -> u64;
+
+    /// The memory of the fullest server whose memory is limited, if there is one.
+    fn memory(&self) -> Result<Option<Memory>> {
+        Ok(None)
+    }
+}
+
+/// The memory of a server, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// What counts as used.
+    pub used: u64,
+    /// How much it may use (`maxmemory`); at least 1.
+    pub limit: u64,
+}
+
+impl Memory {
+    /// The used share, in percent, rounded down.
+    #[must_use]
+    pub fn percent(self) -> u64 {
+        let percent = u128::from(self.used) * 100 / u128::from(self.limit.max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
 }
 
 /// A shard, as a check sees it.

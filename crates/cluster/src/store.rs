@@ -30,6 +30,17 @@ pub enum StoreError {
     Unusable(String),
 }
 
+/// A server's error for a script that would need more memory than allowed. A script that has changed something by then
+/// runs to its end.
+const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
+
+impl StoreError {
+    /// Whether nothing was done because a server's memory is used up.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::NoAnswer(what) if what.contains(OUT_OF_MEMORY))
+    }
+}
+
 /// The longest duration of a lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(30);
 

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use halocline_cluster::names::{Followed, Inspected, Leased, NameStore, Result, State};
+use halocline_cluster::names::{Followed, Inspected, Leased, Memory, NameStore, Result, State};
 use halocline_model::namespace::{Answer, InodeNumber, Script, Slot};
 
 use crate::places::Watcher;
@@ -128,5 +128,9 @@ impl NameStore for HeldStore {
 
     fn round_trips(&self) -> u64 {
         self.names.round_trips()
+    }
+
+    fn memory(&self) -> Result<Option<Memory>> {
+        self.names.memory()
     }
 }

@@ -62,6 +62,7 @@ mod sessions;
 mod ssd;
 mod stat_conversion;
 mod store_directories;
+mod store_memory;
 mod tree;
 mod tree_walk;
 mod waiting_closes;

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::attributes::{Attributes, Kind};
 use super::coding::{decode_attributes, encode_attributes};
-use super::{NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
+use super::{Memory, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
 use driver::{Driver, TRIES};
 use listings::There;
 
@@ -132,6 +132,14 @@ impl Namespace {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.driver.counts()
+    }
+
+    /// The memory of the store's fullest server, if that is limited.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn memory(&self) -> super::Result<Option<Memory>> {
+        self.driver.memory()
     }
 
     /// Why the names cannot be used, if the last request found that the store has lost them.
