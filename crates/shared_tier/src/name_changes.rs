@@ -155,7 +155,7 @@ impl NameChanges {
             }
             _ => self.disk().made(&to, linked.inode, &linked.attributes),
         };
-        follow("link", &to, followed)?;
+        renames::follow_link(&self.base, (&to, &linked), followed)?;
         Ok(self.lookup.shown(&vnode.0, &linked))
     }
 
