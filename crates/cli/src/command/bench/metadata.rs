@@ -249,12 +249,17 @@ fn phases(
     measured: &mut dyn FnMut(Row),
 ) -> Result<(), Failure> {
     let clients = Clients::new(server, count, files(args))?;
-    let native = native.map(|native| clients.native(native)).transpose()?;
     for phase in Phase::ALL {
         if let Some(signal) = signals.stop_signal() {
             return Err(interrupted(signal));
         }
-        measured(clients.run(phase, native, server)?);
+        let native = native.filter(|_| phase.creates());
+        let rate = || native.map(|native| clients.native(native)).transpose();
+        let (before, row) = (rate()?, clients.run(phase, server)?);
+        measured(match before.zip(rate()?) {
+            Some(around) => row.beside(around),
+            None => row,
+        });
     }
     Ok(())
 }

@@ -55,6 +55,11 @@ impl Phase {
         Self::UnlinkShared,
     ];
 
+    /// Whether the server's own benchmark can do the same.
+    pub(super) const fn creates(self) -> bool {
+        matches!(self, Self::Create | Self::CreateShared)
+    }
+
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Create => ("create", "own"),
@@ -160,12 +165,7 @@ impl Clients {
     }
 
     /// Runs one phase with all clients at once.
-    pub(super) fn run(
-        &self,
-        phase: Phase,
-        native: Option<f64>,
-        server: &Server,
-    ) -> Result<Row, Failure> {
+    pub(super) fn run(&self, phase: Phase, server: &Server) -> Result<Row, Failure> {
         let before = self.round_trips();
         let begun = (processor_time(), server.worked());
         let barrier = Barrier::new(self.all.len() + 1);
@@ -189,7 +189,6 @@ impl Clients {
         let polled: Duration = done.iter().map(|work| work.polled).sum();
         let (operation, directories) = phase.names();
         let per_second = operations_per_second(operations, seconds);
-        let native = native.filter(|_| operation == "create");
         let round_trips = self.round_trips() - before;
         let worked = processor_time().saturating_sub(begun.0);
         let by_server = server.worked().zip(begun.1).map(|(now, begun)| now.saturating_sub(begun));
@@ -203,8 +202,8 @@ impl Clients {
             seconds,
             per_second,
             round_trips_per_operation: operations_per_second(round_trips, as_number(operations)),
-            native_per_second: native,
-            ratio: native.map(|native| per_second / native),
+            native_per_second: None,
+            ratio: None,
             client_us_per_operation: us(worked),
             server_us_per_operation: by_server.map(us),
             polled_us_per_operation: us(polled),

@@ -28,6 +28,15 @@ pub(super) struct Row {
     pub(super) took_ns: Vec<u64>,
 }
 
+impl Row {
+    /// Beside what the server's own benchmark reached just before and just after, in commands a second.
+    pub(super) fn beside(self, (before, after): (f64, f64)) -> Self {
+        let native = f64::midpoint(before, after);
+        let ratio = Some(self.per_second / native);
+        Self { native_per_second: Some(native), ratio, ..self }
+    }
+}
+
 /// Each case once: the run of the median rate, with the median ratio.
 pub(super) fn medians(mut rows: Vec<Row>) -> Vec<Row> {
     let mut medians = Vec::new();
@@ -50,4 +59,40 @@ pub(super) fn own_creates(rows: &[Row], clients: u32) -> Option<f64> {
     let is_it =
         |row: &&Row| (row.clients, row.operation, row.directories) == (clients, "create", "own");
     medians(rows.iter().filter(is_it).cloned().collect()).first().map(|row| row.per_second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(per_second: f64) -> Row {
+        Row {
+            masters: None,
+            clients: 2,
+            operation: "create",
+            directories: "own",
+            operations: 1000,
+            seconds: 1.0,
+            per_second,
+            round_trips_per_operation: 1.0,
+            native_per_second: None,
+            ratio: None,
+            client_us_per_operation: 0.0,
+            server_us_per_operation: None,
+            polled_us_per_operation: 0.0,
+            took_ns: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_to_what_was_measured_around_it() {
+        let slow = row(500.0).beside((900.0, 1100.0));
+        assert_eq!((slow.native_per_second, slow.ratio), (Some(1000.0), Some(0.5)));
+        // The machine became three times as fast: so did both.
+        let rows =
+            vec![slow, row(1800.0).beside((3000.0, 3000.0)), row(900.0).beside((1000.0, 800.0))];
+        let medians = medians(rows);
+        assert_eq!(medians.len(), 1);
+        assert_eq!((medians[0].per_second, medians[0].ratio), (900.0, Some(0.6)));
+    }
 }

@@ -53,7 +53,12 @@ impl AnswerPoll {
             }
             thread::yield_now();
             let now = Clock::MACHINE.instant();
-            if now - last > AWAY || now - begun > LIMIT {
+            if now - last > AWAY {
+                // Another thread had the processor. If the answer came meanwhile, nothing was lost by waiting awake:
+                // threads that share a processor and poll pass it to each other, and none of them must be woken.
+                break comes();
+            }
+            if now - begun > LIMIT {
                 break None;
             }
             last = now;
@@ -88,5 +93,21 @@ mod tests {
         // Once something comes, each answer is polled for again.
         while !polls_for(&mut poll, true) {}
         assert!((0..100).all(|_| polls_for(&mut poll, true)));
+    }
+
+    /// Regression: two threads that shared a processor took each other's work for answers that do not come, and slept.
+    #[test]
+    fn what_came_while_another_thread_had_the_processor_is_no_failed_poll() {
+        let mut poll = AnswerPoll::default();
+        let mut asked = 0;
+        let came = poll.poll(|| {
+            asked += 1;
+            if asked == 1 {
+                thread::sleep(AWAY * 100);
+                return None;
+            }
+            Some(())
+        });
+        assert_eq!((came, asked, poll.vain), (Some(()), 2, 0));
     }
 }
