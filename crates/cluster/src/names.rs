@@ -18,6 +18,7 @@ use std::fmt::Debug;
 
 use halocline_model::namespace::{Answer, InodeNumber, Intent, Script, Slot};
 
+pub use crate::store::Memory;
 use crate::store::StoreError;
 
 /// The most entries of one answer to [`Script::List`].
@@ -184,24 +185,6 @@ pub trait NameStore: Debug + Send + Sync {
     /// The memory of the fullest server whose memory is limited, if there is one.
     fn memory(&self) -> Result<Option<Memory>> {
         Ok(None)
-    }
-}
-
-/// The memory of a server, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// What counts as used.
-    pub used: u64,
-    /// How much it may use (`maxmemory`); at least 1.
-    pub limit: u64,
-}
-
-impl Memory {
-    /// The used share, in percent, rounded down.
-    #[must_use]
-    pub fn percent(self) -> u64 {
-        let percent = u128::from(self.used) * 100 / u128::from(self.limit.max(1));
-        u64::try_from(percent).unwrap_or(u64::MAX)
     }
 }
 

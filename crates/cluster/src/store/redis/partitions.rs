@@ -11,7 +11,7 @@ use super::routes::{KeyGroup, Routes};
 use super::server::{Server, info_of};
 use super::slots::{PARTITIONS, slot_of, tags_of};
 use super::{Result, StoreError, check_name, is_cluster, number, urls_of};
-use crate::names::Memory;
+use crate::store::Memory;
 
 /// After this time no further master is asked.
 const MASTERS_LIMIT: Duration = Duration::from_secs(5);

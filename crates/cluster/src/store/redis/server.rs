@@ -10,7 +10,7 @@ use redis::{ErrorKind, RedisError, RedisResult};
 use super::connection::Connection;
 use super::silence::Silence;
 use super::{NAME_MAX, Result, StoreError};
-use crate::names::Memory;
+use crate::store::Memory;
 
 /// Limit for connecting, and for each answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
