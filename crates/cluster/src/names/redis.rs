@@ -286,9 +286,10 @@ impl NameStore for RedisNames {
     fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
         let partition = Self::partition(shard);
         let invocation = self.invocation(&self.scripts, shard, script)?;
-        let when_full = match room::needs_room(script) {
-            true => None,
-            false => Some(self.invocation(&self.when_full, shard, script)?),
+        let when_full = if room::needs_room(script) {
+            None
+        } else {
+            Some(self.invocation(&self.when_full, shard, script)?)
         };
         for _ in 0..LEASE_WAITS {
             let asked = self.servers.run(partition, &invocation);
