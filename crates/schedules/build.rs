@@ -294,6 +294,11 @@ const SOURCES: [Source; 15] = [
                 "        let Some(listing) = listing else { return };\n",
             ),
             (
+                "a_listing_does_not_get_what_is_created",
+                "                known.apply(shard, change, changed);\n",
+                "",
+            ),
+            (
                 "a_change_is_followed_from_any_version",
                 "    let is_next = known.get(shard).is_some_and(|listing| listing.version == before);\n",
                 "    let is_next = known.get(shard).is_some();\n",

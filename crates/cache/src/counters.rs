@@ -33,7 +33,7 @@ pub struct Counts {
     /// Bytes admitted.
     pub admitted_bytes: u64,
     /// Bytes admitted or fetched by layout, in the order of [`Layout::ALL`].
-    pub layout_bytes: [u64; 3],
+    pub layout_bytes: [u64; Layout::ALL.len()],
     /// Bytes written to the cache for any reason.
     pub ssd_bytes_written: u64,
     /// Dirty bytes written back to the origin.
@@ -61,7 +61,7 @@ pub struct Counters {
     write: Cells,
     admitted_requests: AtomicU64,
     admitted_bytes: AtomicU64,
-    layout_bytes: [AtomicU64; 3],
+    layout_bytes: [AtomicU64; Layout::ALL.len()],
     ssd_bytes_written: AtomicU64,
     flushed_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
@@ -166,7 +166,7 @@ impl Counters {
             write: distribution(&self.write),
             admitted_requests: get(&self.admitted_requests),
             admitted_bytes: get(&self.admitted_bytes),
-            layout_bytes: [0, 1, 2].map(|layout| get(&self.layout_bytes[layout])),
+            layout_bytes: self.layout_bytes.each_ref().map(get),
             ssd_bytes_written: get(&self.ssd_bytes_written),
             flushed_bytes: get(&self.flushed_bytes),
             fetched_bytes: get(&self.fetched_bytes),

@@ -167,12 +167,18 @@ impl Engine for ExtentEngine {
         Ok(self.components.attributes.shown(self.components.names.link(vnode, parent, name)?))
     }
 
-    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
-        self.components.names.unlink(parent, name)
+    fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
+        self.components.names.unlink(parent, name, by)
     }
 
-    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
-        self.components.names.rename(from, to, flags)
+    fn rename(
+        &self,
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
+        flags: u32,
+        by: Caller,
+    ) -> Result<()> {
+        self.components.names.rename(from, to, (flags, by))
     }
 
     fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {

@@ -301,7 +301,7 @@ mod tests {
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         let file = Arc::clone(&handle.file);
         drop(handle);
-        engine.unlink(&engine.root(), OsStr::new("file")).unwrap();
+        engine.unlink(&engine.root(), OsStr::new("file"), ME).unwrap();
         engine.components.lifecycle.forget_file(&file, file.id().unwrap()).unwrap();
     }
 }

@@ -24,7 +24,7 @@ use crate::permits::Permits;
 use halocline_meta::OriginKey;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{Namespace, Removed, Vnode};
-use halocline_vfs::{Make, Maker, Stat};
+use halocline_vfs::{Caller, Make, Maker, Stat};
 
 /// How often to look a name up again because other nodes gave it to another file meanwhile.
 const NAME_TRIES: u32 = 8;
@@ -68,11 +68,11 @@ impl NameChanges {
     }
 
     /// Removes a name.
-    pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
+    pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
         self.without_others(parent, name, || {
             self.before_name_goes(parent, name)?;
             let _naming = self.own.name_change();
-            let removed = self.namespace.unlink(parent, name)?;
+            let removed = self.namespace.unlink(parent, name, Some(by))?;
             self.name_gone(parent, &removed)
         })
     }
@@ -82,16 +82,21 @@ impl NameChanges {
         &self,
         from: (&Vnode, &OsStr),
         to: (&Vnode, &OsStr),
-        flags: u32,
+        how: (u32, Caller),
     ) -> Result<()> {
-        self.without_others(to.0, to.1, || self.rename_here(from, to, flags))
+        self.without_others(to.0, to.1, || self.rename_here(from, to, how))
     }
 
-    fn rename_here(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
+    fn rename_here(
+        &self,
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
+        (flags, by): (u32, Caller),
+    ) -> Result<()> {
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let _naming = self.own.name_change();
-        let replaced = self.namespace.rename(from, to, flags)?;
+        let replaced = self.namespace.rename(from, to, flags, Some(by))?;
         if let Some(replaced) = &replaced {
             self.name_gone(to.0, replaced)?;
         }

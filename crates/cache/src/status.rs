@@ -105,7 +105,8 @@ impl StatusReporter {
             cache_requests: side.cache_requests,
             cache_bytes: side.cache_bytes,
         };
-        let layouts = counts.layout_bytes;
+        // In the order of `Layout::ALL`.
+        let [one_dh, one_dv, two_d] = counts.layout_bytes;
         let nodes = self.permits.coherence().and_then(|nodes| nodes.counts());
         let mut report = Report {
             policy: self.identifier.policy_name().to_owned(),
@@ -114,7 +115,7 @@ impl StatusReporter {
             read: totals(counts.read),
             write: totals(counts.write),
             admitted: Totals { requests: counts.admitted_requests, bytes: counts.admitted_bytes },
-            layouts: LayoutBytes { one_dh: layouts[0], one_dv: layouts[1], two_d: layouts[2] },
+            layouts: LayoutBytes { one_dh, one_dv, two_d },
             ssd_bytes_written: counts.ssd_bytes_written,
             filled_bytes: self.fills.filled_bytes(),
             flush: FlushTotals {

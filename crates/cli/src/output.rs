@@ -5,14 +5,17 @@
 
 mod walk;
 
-use std::fs::{self, File, Permissions};
+use std::ffi::OsString;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, linkat, openat,
+    readlinkat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -26,11 +29,11 @@ pub(crate) const FOR_ALL: u32 = 0o666;
 
 /// Writes `text` to `file`, which is created or truncated first.
 pub(crate) fn write(file: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
-    emptied(file)?.write_all(text.as_ref())
+    emptied(&walk(file)?)?.write_all(text.as_ref())
 }
 
-fn emptied(path: &Path) -> io::Result<File> {
-    let file = open(path, OFlags::WRONLY, FOR_ALL)?;
+fn emptied(end: &End) -> io::Result<File> {
+    let file = open_end(end, OFlags::WRONLY, FOR_ALL)?;
     if file.metadata()?.is_file() {
         file.set_len(0)?;
     }
@@ -43,22 +46,24 @@ fn emptied(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The same as for [`write()`].
 pub(crate) fn check(path: &Path) -> io::Result<()> {
-    match fs::metadata(path) {
+    let end = walk(path)?;
+    match end.stat()? {
         // Somebody may be waiting at the other end of a pipe, and opening it would tell them that the pipe has ended.
-        Ok(found) if !found.is_file() => walk(path).map(drop),
-        Ok(_) => open(path, OFlags::WRONLY, FOR_ALL).map(drop),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let made = open(path, OFlags::WRONLY | OFlags::EXCL, FOR_ALL)?;
-            // The user's own link may have named it.
-            let real = path.canonicalize()?;
-            let (made, found) = (made.metadata()?, fs::symlink_metadata(&real)?);
-            if (made.dev(), made.ino()) == (found.dev(), found.ino()) {
-                fs::remove_file(real)?;
+        Some(found) if !is_a(&found, FileType::RegularFile) => Ok(()),
+        Some(_) => open_end(&end, OFlags::WRONLY, FOR_ALL).map(drop),
+        None => {
+            let made = fstat(open_end(&end, OFlags::WRONLY | OFlags::EXCL, FOR_ALL)?)?;
+            let found = statat(&end.dir, &end.name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if is_same(&made, &found) {
+                unlinkat(&end.dir, &end.name, AtFlags::empty())?;
             }
             Ok(())
         }
-        Err(error) => Err(error),
     }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 /// Opens a file for writing with `access`, or creates it with `mode`. Its contents are kept: it may turn out to be
@@ -67,19 +72,23 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 /// # Errors
 /// `PermissionDenied` for entries created by another user, and those of the system.
 pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
-    let End { dir, dir_stat, name, followed, is_open_file } = walk(path)?;
+    open_end(&walk(path)?, access, mode)
+}
+
+fn open_end(end: &End, access: OFlags, mode: u32) -> io::Result<File> {
+    let End { dir, dir_stat, name, followed, is_open_file } = end;
     let mut flags = access | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     // Whatever is placed there in the meantime.
-    flags.set(OFlags::NOFOLLOW, !is_open_file);
-    let file = openat(&dir, &name, flags, Mode::from_raw_mode(mode))?;
+    flags.set(OFlags::NOFOLLOW, !*is_open_file);
+    let file = openat(dir, name, flags, Mode::from_raw_mode(mode))?;
     let found = fstat(&file)?;
-    let refused = if is_open_file {
+    let refused = if *is_open_file {
         false
     } else if is_a(&found, FileType::RegularFile) {
-        is_of_another(&dir_stat, found.st_uid)
-            || is_for_all(&dir_stat) && !followed && found.st_nlink > 1
+        is_of_another(dir_stat, found.st_uid)
+            || is_for_all(dir_stat) && !followed && found.st_nlink > 1
     } else {
-        is_for_all(&dir_stat) && is_others(&dir_stat, found.st_uid)
+        is_for_all(dir_stat) && is_others(dir_stat, found.st_uid)
     };
     if refused {
         return Err(made_by_another());
@@ -105,10 +114,15 @@ fn made_by_another() -> io::Error {
 
 /// A file that appears under its name only once it is complete, unless the name belongs to something other than a file:
 /// a terminal, a pipe, `/dev/null`.
+///
+/// What must hold: its directory is the one that was found at first. Others may put a link in the place of a directory
+/// on the way while the file is made, which may take hours.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     staged: Staged,
+    /// By the descriptor of the directory.
     path: PathBuf,
+    _dir: OwnedFd,
 }
 
 #[derive(Debug)]
@@ -123,34 +137,32 @@ enum Staged {
 impl Replacement {
     /// Begins one for `path`. A replaced file passes on its mode; another user's does not give others the right to write.
     pub(crate) fn begin(path: &Path) -> io::Result<Self> {
-        let dir_stat = walk(path)?.dir_stat;
+        let end = walk(path)?;
         let own = rustix::process::geteuid().as_raw();
-        // The target of the user's own link is replaced, not the link.
-        let path = match fs::symlink_metadata(path) {
-            Ok(found) if found.is_symlink() => match path.canonicalize() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-                real => real?,
-            },
-            _ => path.to_owned(),
-        };
-        let mode = match fs::symlink_metadata(&path) {
-            Ok(found) if found.is_file() => {
-                let is_own = found.uid() == own;
-                if is_of_another(&dir_stat, found.uid()) {
+        let found = end.stat()?;
+        if let Some(real) = found.and_then(|found| name_of_open_file(&end, &found)) {
+            return Self::begin(&real);
+        }
+        let dir = PathBuf::from(format!("/proc/self/fd/{}", end.dir.as_raw_fd()));
+        let path = dir.join(&end.name);
+        let mode = match found {
+            None => None,
+            Some(found) if is_a(&found, FileType::RegularFile) && !end.is_open_file => {
+                if is_of_another(&end.dir_stat, found.st_uid) {
                     return Err(made_by_another());
                 }
-                Some(found.permissions().mode() & if is_own { 0o777 } else { 0o755 })
+                Some(found.st_mode & if found.st_uid == own { 0o777 } else { 0o755 })
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Ok(found) if !found.file_type().is_socket() => {
-                return Ok(Self { staged: Staged::Written(emptied(&path)?), path });
+            Some(found) if is_a(&found, FileType::Socket) => {
+                return Err(io::ErrorKind::InvalidInput.into());
             }
-            found => return Err(found.err().unwrap_or_else(|| io::ErrorKind::InvalidInput.into())),
+            Some(_) => {
+                let staged = Staged::Written(emptied(&end)?);
+                return Ok(Self { staged, path, _dir: end.dir });
+            }
         };
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = dir.unwrap_or(Path::new("."));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let staged = match openat(CWD, dir, flags, Mode::from_raw_mode(FOR_ALL)) {
+        let staged = match openat(&end.dir, ".", flags, Mode::from_raw_mode(FOR_ALL)) {
             Ok(file) => Staged::Nameless(file.into()),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 let permissions = Permissions::from_mode(FOR_ALL);
@@ -158,7 +170,7 @@ impl Replacement {
             }
             Err(errno) => return Err(errno.into()),
         };
-        let begun = Self { staged, path };
+        let begun = Self { staged, path, _dir: end.dir };
         if let Some(mode) = mode {
             begun.file().set_permissions(Permissions::from_mode(mode))?;
         }
@@ -185,6 +197,17 @@ impl Replacement {
     }
 }
 
+/// The name of the regular file that is open where `end` is an open file of a process: it is replaced as any other.
+fn name_of_open_file(end: &End, found: &Stat) -> Option<PathBuf> {
+    if !end.is_open_file || !is_a(found, FileType::RegularFile) {
+        return None;
+    }
+    let name = readlinkat(&end.dir, &end.name, Vec::new()).ok()?;
+    let name = PathBuf::from(OsString::from_vec(name.into_bytes()));
+    let named = statat(CWD, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    is_same(found, &named).then_some(name)
+}
+
 /// Gives an unnamed file the name `path`, replacing what has it.
 fn name(file: &File, path: &Path) -> io::Result<()> {
     let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -202,7 +225,8 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{chown, lchown, symlink};
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, chown, lchown, symlink};
 
     use rustix::fs::mkfifoat;
     use tempfile::TempDir;
@@ -316,6 +340,46 @@ mod tests {
             assert!(!at("new").exists());
             drop(reader);
         }
+    }
+
+    /// A trace is imported for an hour: who could rename a directory on the way led it elsewhere meanwhile.
+    #[test]
+    fn a_file_appears_in_the_directory_that_was_found_at_first() {
+        for is_there in [false, true] {
+            let scratch = scratch(0o777);
+            let at = |name: &str| scratch.path().join(name);
+            fs::create_dir(at("shared/mine")).unwrap();
+            fs::create_dir(at("elsewhere")).unwrap();
+            fs::write(at("elsewhere/out"), "precious").unwrap();
+            if is_there {
+                fs::write(at("shared/mine/out"), "old").unwrap();
+            }
+            let replacement = Replacement::begin(&at("shared/mine/out")).unwrap();
+            replacement.file().write_all(b"new").unwrap();
+            fs::rename(at("shared/mine"), at("shared/moved")).unwrap();
+            symlink(at("elsewhere"), at("shared/mine")).unwrap();
+            replacement.finish().unwrap();
+            assert_eq!(fs::read(at("elsewhere/out")).unwrap(), b"precious");
+            assert_eq!(fs::read(at("shared/moved/out")).unwrap(), b"new");
+            assert_eq!(fs::read_dir(at("elsewhere")).unwrap().count(), 1);
+            assert_eq!(fs::read_dir(at("shared/moved")).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn an_open_file_is_replaced_by_its_name() {
+        let scratch = scratch(0o755);
+        let at = |name: &str| scratch.path().join(name);
+        let open_file = File::create(at("open")).unwrap();
+        let by_number = PathBuf::from(format!("/proc/self/fd/{}", open_file.as_raw_fd()));
+        replace(&by_number, "new").unwrap();
+        assert_eq!(fs::read(at("open")).unwrap(), b"new");
+        assert_eq!(open_file.metadata().unwrap().len(), 0);
+        // It has no name any more.
+        fs::remove_file(at("open")).unwrap();
+        replace(&by_number, "there").unwrap();
+        assert_eq!(open_file.metadata().unwrap().len(), 5);
+        assert!(!at("open").exists());
     }
 
     #[test]

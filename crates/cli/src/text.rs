@@ -285,7 +285,8 @@ fn of_bytes_read(read: &RequestTotals) -> String {
 
 /// Bytes by layout, of the layouts that have any: `1-DH 3.00 MiB, 2-D 4.00 KiB`.
 pub(crate) fn layouts(of: &LayoutBytes) -> Option<String> {
-    let each = [(Layout::OneDh, of.one_dh), (Layout::OneDv, of.one_dv), (Layout::TwoD, of.two_d)];
+    let LayoutBytes { one_dh, one_dv, two_d } = *of;
+    let each = [(Layout::OneDh, one_dh), (Layout::OneDv, one_dv), (Layout::TwoD, two_d)];
     let used = each.iter().filter(|(_, count)| *count > 0);
     let used = used.map(|(layout, count)| format!("{} {}", layout.title(), bytes(*count)));
     let used: Vec<_> = used.collect();

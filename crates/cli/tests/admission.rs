@@ -1,5 +1,6 @@
 //! `halocline bench admission`: policies on random workloads, simulated.
 
+use std::fs;
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
@@ -68,6 +69,36 @@ fn some_run_on_the_engine_itself() {
     let seconds = |of: &str| never[of]["total_seconds"].as_f64().unwrap();
     assert!((seconds("engine") / seconds("simulated") - 1.0).abs() < 0.02, "{never}");
     assert!(case["of_never"].as_f64().unwrap() > 0.5, "{case}");
+}
+
+/// A run of all 30 workloads takes most of an hour; one that was ended began anew.
+#[test]
+fn what_the_engine_did_is_kept_for_a_run_that_goes_on() {
+    let scratch = tempfile::tempdir().unwrap();
+    let kept = scratch.path().join("kept");
+    let args =
+        ["bench", "admission", "--workloads", "1", "--seed", "57", "--engine", "1", "--json"];
+    let run = || {
+        let output = halocline(&[&args[..], &["--results", kept.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        output
+    };
+    let first = run();
+    assert!(!said(&first).contains("as kept"), "{}", said(&first));
+    // It was ended before the last policy.
+    let whole = fs::read_to_string(&kept).unwrap();
+    let lines: Vec<&str> = whole.lines().collect();
+    assert_eq!(lines.len(), 5, "{whole}");
+    fs::write(&kept, lines[..4].join("\n") + "\n").unwrap();
+    let again = run();
+    assert!(!said(&again).contains("as kept"), "{}", said(&again));
+    assert_eq!(fs::read_to_string(&kept).unwrap().lines().count(), 5);
+    let last = run();
+    assert!(said(&last).contains("us between; as kept\n"), "{}", said(&last));
+    assert_eq!(again.stdout, last.stdout);
+    // Nothing runs on the engine.
+    let without = halocline(&["bench", "admission", "--workloads", "1", "--results", "kept"]);
+    assert_eq!(without.status.code(), Some(2), "{}", said(&without));
 }
 
 #[test]

@@ -386,7 +386,9 @@ fn servers_in_another_order_are_told_by_their_directories() {
     let apply = ["apply", "plan.toml", "volume", "--dry-run"];
     let output = scratch.halocline(&apply);
     let told = "not checked: whether the servers of volume are d0, d1, s0, in this order";
+    let remedy = "this order; plan with the `directory` of each server";
     assert!(output.status.success() && said(&output).contains(told), "{}", said(&output));
+    assert!(said(&output).contains(remedy), "{}", said(&output));
     let plan_in = |order: [usize; 3]| {
         let mut servers = servers();
         for (name, server) in ["d0", "d1", "s0"].into_iter().zip(order) {
@@ -411,6 +413,9 @@ fn servers_in_another_order_are_told_by_their_directories() {
     fs::write(scratch.path("plan.toml"), plan.replace("volume/server-", "gone/server-")).unwrap();
     let output = scratch.halocline(&apply);
     assert!(output.status.success() && said(&output).contains(told), "{}", said(&output));
+    // Regression: a plan that has directories was to be made with directories.
+    let elsewhere = "gone/server-0, of the plan, is no server of it";
+    assert!(said(&output).contains(elsewhere), "{}", said(&output));
 }
 
 /// Traces have programs and temporary files, too: the whole plan was refused for one of them.

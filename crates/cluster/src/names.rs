@@ -108,7 +108,7 @@ pub const LEASE_MS: u64 = 80;
 
 /// What a change says about the directory in which it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Followed {
+pub struct ChangedDirectory {
     /// The version that it changed; 0 for a new directory.
     pub before: u64,
     /// The version that it made.
@@ -121,7 +121,7 @@ pub struct Followed {
 
 /// What a store says about a version of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leased {
+pub enum LeaseAnswer {
     /// It is the current content, and nobody else changes it for [`LEASE_MS`], counted from before the request.
     Yes,
     /// It was the content when the store answered.
@@ -143,14 +143,18 @@ pub trait NameStore: Debug + Send + Sync {
 
     /// As [`run`](Self::run); a script that makes a directory ([`Script::Make`]) or changes slots of one
     /// ([`Script::Alone`]) may also return what changed in the directory, and get a lease of it at once.
-    fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(
+        &self,
+        shard: InodeNumber,
+        script: &Script,
+    ) -> Result<(Answer, Option<ChangedDirectory>)> {
         Ok((self.run(shard, script)?, None))
     }
 
     /// Asks for a lease of a directory: nobody else changes it for [`LEASE_MS`] from before this call on, if its
     /// content is still the listed version ([`Answer::Entries`]). Changes of others wait for that long.
-    fn lease(&self, _directory: InodeNumber, _version: u64) -> Result<Leased> {
-        Ok(Leased::No)
+    fn lease(&self, _directory: InodeNumber, _version: u64) -> Result<LeaseAnswer> {
+        Ok(LeaseAnswer::No)
     }
 
     /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Also returns its version, or
@@ -174,7 +178,7 @@ pub trait NameStore: Debug + Send + Sync {
     fn shards(&self) -> Result<Vec<InodeNumber>>;
 
     /// The parts of a shard that only a check reads. `None` if there is no such shard.
-    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>>;
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>>;
 
     /// Removes a shard, whatever its content. Only for a check, which runs alone.
     fn remove(&self, shard: InodeNumber) -> Result<()>;
@@ -190,7 +194,7 @@ pub trait NameStore: Debug + Send + Sync {
 
 /// A shard, as a check sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inspected {
+pub struct InspectedShard {
     /// Whether it is a directory; otherwise it belongs to a file with several names.
     pub is_directory: bool,
     /// Intents that have locks in it.

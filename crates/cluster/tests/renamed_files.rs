@@ -112,7 +112,7 @@ fn flush(node: &Node) {
 
 fn rename(node: &Node, from: &str, to: &str) {
     let root = node.engine.root();
-    node.engine.rename((&root, OsStr::new(from)), (&root, OsStr::new(to)), 0).unwrap();
+    node.engine.rename((&root, OsStr::new(from)), (&root, OsStr::new(to)), 0, ME).unwrap();
 }
 
 /// Has the node forget the descriptors of names that it does not use.

@@ -127,7 +127,7 @@ impl<E: Engine> Front<E> {
         let connection = Arc::new(Connection::default());
         let stale_pages = Arc::new(StalePages::default());
         let limits = Arc::new(UserLimits::new(&connection));
-        let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout));
+        let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout, &stale_pages));
         let dropped =
             DroppedPages { inodes: Arc::downgrade(&inodes), stale_pages: Arc::clone(&stale_pages) };
         engine.drops_pages_by(Box::new(dropped));

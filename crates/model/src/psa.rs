@@ -120,7 +120,8 @@ impl Params {
         if task.size.is_multiple_of(self.m) {
             pairs.push((task.size / self.m, 0));
         }
-        pairs.into_iter().map(|(h, s)| self.candidate(task, h, s)).collect()
+        let homogeneous_ps = self.homogeneous_ps(task.size);
+        pairs.into_iter().map(|(h, s)| self.candidate(task, (h, s), homogeneous_ps)).collect()
     }
 
     /// Stripe pairs with h from `first` up in steps and s > 0 whole.
@@ -133,10 +134,10 @@ impl Params {
             .map(move |h| (h, (size - h * m) / n))
     }
 
-    fn candidate(&self, task: &Task, h: u64, s: u64) -> Candidate {
+    fn candidate(&self, task: &Task, (h, s): (u64, u64), homogeneous_ps: Exact) -> Candidate {
         let j = task.sserver_bytes.checked_div(s).unwrap_or(0).min(task.k);
         let total_ps = Exact::whole(i128::from(j)) * self.heterogeneous_ps(task.size, h, s)
-            + Exact::whole(i128::from(task.k - j)) * self.homogeneous_ps(task.size);
+            + Exact::whole(i128::from(task.k - j)) * homogeneous_ps;
         Candidate { h, s, j, total_ps }
     }
 

@@ -26,6 +26,17 @@ impl Layouts {
     }
 }
 
+/// What a planner does without replays, one part after the other; of many files on thousands of servers it takes minutes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Finds the layouts of the paper, file by file.
+    PaperLayouts,
+    /// Predicts the time of a layout, file by file.
+    Prediction,
+    /// Sorts the candidates of the search, region by region.
+    Candidates,
+}
+
 /// Predicts how long requests take.
 ///
 /// The caller guarantees that layouts are over servers that the judge knows. The implementation MUST give the same
@@ -42,10 +53,9 @@ pub trait Judge {
         None
     }
 
-    /// Of `all` regions `done` were predicted by the cost model, which comes before the search's first replay. It may
-    /// take minutes: a judge that shows progress tells.
-    fn predicted(&mut self, done: usize, all: usize) {
-        let _ = (done, all);
+    /// Of the `all` parts of a step `done` are done: a judge that shows progress tells.
+    fn advanced(&mut self, step: Step, done: usize, all: usize) {
+        let _ = (step, done, all);
     }
 }
 

@@ -10,7 +10,7 @@ use halocline_model::request::Direction;
 use halocline_trace::Op;
 
 use crate::Error;
-use crate::judge::Layouts;
+use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, assemble};
 use crate::servers::Servers;
 use crate::workload::{File, Workload};
@@ -22,6 +22,9 @@ pub const STEP: u64 = 4096;
 const STRIPES_MAX: u64 = 1 << 19;
 /// Bits that the exact arithmetic has for products.
 const BITS_MAX: u32 = 118;
+/// Limit of the pairs that are kept of a file's ties: of requests of gigabytes on full SSDs, all of hundreds of thousands
+/// tie.
+pub const TIES_MAX: usize = 256;
 
 /// A layout of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +45,9 @@ pub type Pair = (u64, u64);
 pub struct Ties {
     /// The file's number in the trace.
     pub file: u32,
-    /// Stripes that PSA cannot distinguish; the last is its choice.
+    /// How many pairs of stripes PSA cannot distinguish.
+    pub pairs: usize,
+    /// These, or the last [`TIES_MAX`] of them; the last is its choice.
     pub candidates: Vec<Candidate>,
 }
 
@@ -161,6 +166,7 @@ pub(crate) fn lay_out(
     scheme: Scheme,
     servers: &Servers,
     workload: &Workload,
+    judge: &mut dyn Judge,
 ) -> Result<Result<(Layouts, Vec<Ties>), String>, Error> {
     let mut placer = Placer::new(servers.room());
     let mut files: Vec<&File> = workload.files.iter().collect();
@@ -170,7 +176,9 @@ pub(crate) fn lay_out(
         default: Layout::simple(vec![DEFAULT_STRIPE; servers.count()]),
     };
     let mut all_ties = Vec::new();
-    for file in files {
+    let all = files.len();
+    for (done, file) in files.into_iter().enumerate() {
+        judge.advanced(Step::PaperLayouts, done, all);
         let chosen = match scheme {
             Scheme::Def => Ok((vec![DEFAULT_STRIPE; servers.count()], Vec::new())),
             _ => params(servers, workload, file).and_then(|params| {
@@ -178,7 +186,7 @@ pub(crate) fn lay_out(
                 choose(scheme, servers, &params, &task)
             }),
         };
-        let (first, candidates) = match chosen {
+        let (first, mut candidates) = match chosen {
             Ok(chosen) => chosen,
             Err(why) => return Ok(Err(why)),
         };
@@ -187,8 +195,10 @@ pub(crate) fn lay_out(
             Error::NoSpace { file: file.number.to_string(), bytes: file.bytes, missing }
         })?;
         layouts.files.insert(file.number, assemble(parts));
-        if candidates.len() > 1 {
-            all_ties.push(Ties { file: file.number, candidates });
+        let pairs = candidates.len();
+        if pairs > 1 {
+            let candidates = candidates.split_off(pairs.saturating_sub(TIES_MAX));
+            all_ties.push(Ties { file: file.number, pairs, candidates });
         }
     }
     Ok(Ok((layouts, all_ties)))

@@ -3,7 +3,7 @@
 use halocline_trace::Request;
 
 use crate::Error;
-use crate::judge::{Judge, Layouts};
+use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{Layout, Part};
 use crate::paper::{self, Scheme, Ties};
 use crate::predict::Cost;
@@ -118,7 +118,7 @@ pub fn plan(
     let mut ties = Vec::new();
     let mut papers = Vec::new();
     for scheme in [Scheme::Def, Scheme::Pa, Scheme::Psa] {
-        papers.push(match paper::lay_out(scheme, servers, workload)? {
+        papers.push(match paper::lay_out(scheme, servers, workload, judge)? {
             Ok((layouts, found)) => {
                 ties.extend(found);
                 Ok(measured(servers, workload, judge, &sample, layouts))
@@ -196,7 +196,8 @@ fn measured(
     let mut cost = Cost::none(servers.count());
     let mut ssd_bytes = 0u64;
     let mut processes = 1;
-    for file in &workload.files {
+    for (done, file) in workload.files.iter().enumerate() {
+        judge.advanced(Step::Prediction, done, workload.files.len());
         let layout = layouts.of(file.number);
         cost.add(servers, layout, file.requests());
         processes = processes.max(file.processes);

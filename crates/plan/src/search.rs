@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use halocline_trace::Request;
 
-use crate::judge::{Judge, Layouts};
+use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Layout, Part, Placer, assemble};
 use crate::paper::on_disks;
 use crate::predict::Cost;
@@ -284,7 +284,7 @@ impl<'a> Search<'a> {
         let none = vec![Vec::new(); self.items.len()];
         let mut choice = Choice { first: none.clone(), rest: none };
         for (done, index) in self.order.clone().into_iter().enumerate() {
-            judge.predicted(done, self.items.len());
+            judge.advanced(Step::Candidates, done, self.items.len());
             let item = &self.items[index];
             let all = candidates::widths(self.servers, item.region.size);
             let only_slow =

@@ -24,7 +24,7 @@ macro_rules! stories {
             // What the cache sees of the store.
             mod names {
                 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-                pub(super) struct Followed {
+                pub(super) struct ChangedDirectory {
                     pub(super) before: u64,
                     pub(super) version: u64,
                     pub(super) changed: u64,
@@ -32,7 +32,7 @@ macro_rules! stories {
                 }
 
                 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-                pub(super) enum Leased {
+                pub(super) enum LeaseAnswer {
                     Yes,
                     Same,
                     No,
@@ -40,7 +40,7 @@ macro_rules! stories {
             }
 
             super::explored!($variant {});
-            use self::names::{Followed, Leased};
+            use self::names::{ChangedDirectory, LeaseAnswer};
             use self::$variant::{CachedName, ChangeCounts, End, Listings, There};
 
             const DIRECTORY: InodeNumber = InodeNumber(7);
@@ -143,7 +143,8 @@ macro_rules! stories {
                     let version = store.version();
                     drop(store);
                     yield_now();
-                    let followed = Followed { before, version, changed: version, is_leased: true };
+                    let followed =
+                        ChangedDirectory { before, version, changed: version, is_leased: true };
                     let end = End::Made(&script, followed, until);
                     self.listings.end_change(&change, &end, self.now());
                 }
@@ -189,7 +190,7 @@ macro_rules! stories {
                 }
 
                 /// Asks for a lease of a version; the answer, and until when it lasts, is still to arrive.
-                fn ask_for_lease(&self, version: u64) -> (Leased, Instant) {
+                fn ask_for_lease(&self, version: u64) -> (LeaseAnswer, Instant) {
                     let until = self.until();
                     yield_now();
                     let mut store = self.store.lock();
@@ -197,11 +198,11 @@ macro_rules! stories {
                     if is_current {
                         self.lease(&mut store);
                     }
-                    (if is_current { Leased::Yes } else { Leased::No }, until)
+                    (if is_current { LeaseAnswer::Yes } else { LeaseAnswer::No }, until)
                 }
 
                 /// As `Driver::lease`.
-                fn lease_of(&self, version: u64) -> Leased {
+                fn lease_of(&self, version: u64) -> LeaseAnswer {
                     let (leased, until) = self.ask_for_lease(version);
                     yield_now();
                     self.listings.lease((DIRECTORY, version), leased, until);
@@ -215,7 +216,7 @@ macro_rules! stories {
                     let there = match self.listings.find(&asked, self.now()) {
                         CachedName::Now(there) => Some(there),
                         CachedName::Then(version, there) => {
-                            (self.lease_of(version) != Leased::No).then_some(there)
+                            (self.lease_of(version) != LeaseAnswer::No).then_some(there)
                         }
                         CachedName::Nothing => None,
                     };
@@ -327,6 +328,7 @@ stories!(listings);
 stories!(listings_where_a_name_is_trusted_while_it_changes);
 stories!(listings_where_a_page_counts_though_a_change_came_between);
 stories!(listings_where_a_lease_of_another_version_counts);
+stories!(listings_where_a_listing_does_not_get_what_is_created);
 stories!(listings_where_a_change_is_followed_from_any_version);
 
 #[test]
@@ -352,6 +354,8 @@ fn files_that_are_created_at_once_are_known_afterwards() {
 
 #[test]
 fn broken_listings_are_found() {
+    assert!(finds(listings_where_a_listing_does_not_get_what_is_created::creates_and_listings));
+    assert!(finds(listings_where_a_name_is_trusted_while_it_changes::creates_and_listings));
     assert!(finds(listings_where_a_name_is_trusted_while_it_changes::two_nodes));
     assert!(finds(listings_where_a_page_counts_though_a_change_came_between::answers_that_cross));
     assert!(finds(listings_where_a_lease_of_another_version_counts::an_old_page_and_a_new_lease));

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::directory_paths::DirectoryPaths;
 use crate::errors::of_names;
 use crate::inodes::Table;
+use crate::late_names::LateNames;
 use crate::passthrough::Passthrough;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
@@ -28,6 +29,8 @@ pub(crate) struct Base {
     pub(crate) sessions: Sessions,
     pub(crate) passthrough: Passthrough,
     pub(crate) closes: WaitingCloses,
+    /// What the shared disk could not follow.
+    pub(crate) late: LateNames,
     pub(crate) clock: Clock,
 }
 

@@ -53,6 +53,20 @@ impl DiskNames<'_> {
         self.remove(&EntryName { directory: name.directory, name: beside }, number)
     }
 
+    /// The disk could not follow when something lost a name: the name gets what the store has there by now.
+    pub(crate) fn follow_later(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
+        let found = match self.names.lookup(name) {
+            Ok(found) => Some(found).filter(|found| found.attributes.kind.is_other()),
+            Err(Failure::Refused(_)) => None,
+            Err(failure) => return Err(of_names(failure)),
+        };
+        let Some(found) = found else { return self.lost(name, number) };
+        if found.inode != number {
+            self.lost_beside(name, number)?;
+        }
+        self.made(name, found.inode, &found.attributes)
+    }
+
     /// Something that is neither a file nor a directory was renamed: renames it on the disk, in one step where
     /// only another such thing is in the way, so that it has one of the two names at each moment.
     pub(crate) fn renamed_other(

@@ -103,12 +103,18 @@ impl Engine for SharedTier {
         self.tree.names.link(vnode, parent, name)
     }
 
-    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
-        self.tree.names.unlink(parent, name)
+    fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
+        self.tree.names.unlink(parent, name, by)
     }
 
-    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
-        self.tree.names.rename(from, to, flags)
+    fn rename(
+        &self,
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
+        flags: u32,
+        by: Caller,
+    ) -> Result<()> {
+        self.tree.names.rename(from, to, flags, by)
     }
 
     fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {

@@ -11,7 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use halocline_cluster::names::{Followed, Inspected, Leased, Memory, NameStore, Result, State};
+use halocline_cluster::names::{
+    ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, Result, State,
+};
 use halocline_model::namespace::{Answer, InodeNumber, Script, Slot};
 
 use crate::places::Watcher;
@@ -87,14 +89,18 @@ impl NameStore for HeldStore {
         }
     }
 
-    fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(
+        &self,
+        shard: InodeNumber,
+        script: &Script,
+    ) -> Result<(Answer, Option<ChangedDirectory>)> {
         match changes(script) {
             None => self.names.change(shard, script),
             Some(what) => self.asked(what, || self.names.change(shard, script)),
         }
     }
 
-    fn lease(&self, directory: InodeNumber, version: u64) -> Result<Leased> {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Result<LeaseAnswer> {
         self.names.lease(directory, version)
     }
 
@@ -118,7 +124,7 @@ impl NameStore for HeldStore {
         self.names.shards()
     }
 
-    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>> {
         self.names.inspect(shard)
     }
 

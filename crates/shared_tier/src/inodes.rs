@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 use halocline_cluster::names::attributes::Attributes;
@@ -27,6 +27,8 @@ pub(crate) struct Inode {
     /// Its number, which the store never gives again.
     pub(crate) number: InodeNumber,
     pub(crate) is_directory: bool,
+    /// Whether it is a directory that had the sticky bit when its attributes were last shown.
+    pub(crate) is_sticky: AtomicBool,
     /// The names under which it was seen, the most recent first.
     names: Mutex<VecDeque<EntryName>>,
     /// How many renames of it are under way on this node: it may have none of its names for a moment.
@@ -85,6 +87,7 @@ impl Table {
             let inode = Arc::new(Inode {
                 number,
                 is_directory,
+                is_sticky: AtomicBool::new(false),
                 names: Mutex::default(),
                 renames: AtomicUsize::new(0),
                 noting: Mutex::default(),

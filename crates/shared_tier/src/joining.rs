@@ -32,6 +32,7 @@ use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
 use crate::inodes::Table;
+use crate::late_names::LateNames;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
@@ -130,8 +131,8 @@ impl Joining<'_> {
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
         let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
-        let (closes, clock) = (WaitingCloses::default(), clock.clone());
-        let base = Base { names, places, table, paths, sessions, passthrough, closes, clock };
+        let (closes, late, clock) = (WaitingCloses::default(), LateNames::default(), clock.clone());
+        let base = Base { names, places, table, paths, sessions, passthrough, closes, late, clock };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {

@@ -50,6 +50,7 @@ mod held_steps;
 mod inodes;
 mod job_places;
 mod joining;
+mod late_names;
 mod lookup;
 mod move_commands;
 mod moves;
@@ -61,6 +62,7 @@ pub mod repair;
 mod sessions;
 mod ssd;
 mod stat_conversion;
+mod sticky;
 mod store_directories;
 mod store_memory;
 mod tree;
@@ -120,6 +122,7 @@ impl SharedTier {
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         closes::note_all(&self.tree.base);
+        self.tree.base.late.follow(&self.tree.base);
         self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }

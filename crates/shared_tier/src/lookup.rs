@@ -197,6 +197,9 @@ impl Lookup {
     pub(crate) fn shown(&self, inode: &Inode, found: &namespace::StoredInode) -> Stat {
         let mut shown = stat(found);
         let of = &found.attributes;
+        if of.kind == Kind::Directory {
+            inode.is_sticky.store(of.mode & libc::S_ISVTX != 0, Ordering::Relaxed);
+        }
         if of.kind == Kind::File && of.is_written() {
             let file = inode.without_name.lock().file.clone();
             let data = match (file, &of.location) {

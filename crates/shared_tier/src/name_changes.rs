@@ -1,14 +1,16 @@
 //! Changes of names. The store decides, and the disks follow: so their trees can be read without us, and the names
 //! can be rebuilt from them. Failures on the disks are logged; a name's target is found by its number all the same.
 
+mod told_names;
+
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Location, Open};
+use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure, Renamed};
 use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
 use halocline_os::error::Result;
-use halocline_vfs::{Make, Maker, Stat};
+use halocline_vfs::{Caller, Make, Maker, Stat};
 use rustix::io::Errno;
 
 use crate::acl::inherit;
@@ -17,15 +19,13 @@ use crate::disk_names::DiskNames;
 use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
-use crate::inodes::{Inode, Vnode};
+use crate::inodes::Vnode;
+use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
-
-/// How often to retry recording a file's names with its bytes while others change them.
-const TRIES: usize = 16;
-/// How many further names, which nobody changed just now, are then compared with the store.
-const LOOKED_AT_MAX: usize = 8;
+use crate::sticky;
+use told_names::tell_names;
 
 /// Changes names.
 #[derive(Debug)]
@@ -150,77 +150,28 @@ impl NameChanges {
         let linked = linked.map_err(of_names)?;
         vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
-            Kind::File => {
-                self.tell_names(linked.inode, place_of(&linked.attributes), (&[&from, &to], &[]))
-            }
-            _ => self.disk().made(&to, linked.inode, &linked.attributes),
+            Kind::File => tell_names(
+                &self.base,
+                linked.inode,
+                place_of(&linked.attributes),
+                (&[&from, &to], &[]),
+            ),
+            _ => self.or_later(self.disk().made(&to, linked.inode, &linked.attributes), || {
+                vec![Late::Other(to.clone(), linked.inode)]
+            }),
         };
         renames::follow_link(&self.base, (&to, &linked), followed)?;
         Ok(self.lookup.shown(&vnode.0, &linked))
     }
 
-    /// Records with a file's bytes whether these names lead to it in the store. Repeats this until both agree,
-    /// because other nodes change names and move files meanwhile.
-    fn tell_names(
-        &self,
-        number: InodeNumber,
-        place: Result<&Location>,
-        (is, was): (&[&EntryName], &[&EntryName]),
-    ) -> Result<()> {
-        let (places, mut place) = (&self.base.places, place?.clone());
-        let changed = [is, was].concat();
-        // At once: the store may fail before it can confirm them.
-        let keys = [is, was].map(|names| -> Vec<_> {
-            names.iter().map(|name| (name.directory.0, name.name.clone())).collect()
-        });
-        match places.listed_names().change(&place, number.0, (&keys[0], &keys[1])) {
-            Err(error) if error.errno() == libc::ENOENT => {}
-            changed => changed?,
-        }
-        for _ in 0..TRIES {
-            let listed = match places.listed_names().of(&place, number.0) {
-                Err(error) if error.errno() == libc::ENOENT => Vec::new(),
-                listed => listed?,
-            };
-            let (mut now, mut add, mut remove) = (None, Vec::new(), Vec::new());
-            let listed_names = listed.iter().map(|(directory, name)| EntryName {
-                directory: InodeNumber(*directory),
-                name: name.clone(),
-            });
-            let others = listed_names.filter(|name| !changed.contains(&name)).take(LOOKED_AT_MAX);
-            for name in changed.iter().map(|name| (*name).clone()).chain(others) {
-                let key = (name.directory.0, name.name.clone());
-                let is_listed = listed.contains(&key);
-                match self.base.names.lookup(&name) {
-                    Ok(found) if found.inode == number => {
-                        now = found.attributes.location;
-                        add.extend((!is_listed).then_some(key));
-                    }
-                    Ok(_) | Err(Failure::Refused(_)) => remove.extend(is_listed.then_some(key)),
-                    Err(failure) => return Err(of_names(failure)),
-                }
-            }
-            let is_there = now.as_ref().is_none_or(|now| *now == place);
-            if is_there && add.is_empty() && remove.is_empty() {
-                return Ok(());
-            }
-            place = now.unwrap_or(place);
-            match places.listed_names().change(&place, number.0, (&add, &remove)) {
-                // It was moved or removed meanwhile.
-                Err(error) if error.errno() == libc::ENOENT => {}
-                changed => changed?,
-            }
-        }
-        Err(Errno::BUSY.into())
-    }
-
     /// Removes a name of anything but a directory.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`.
-    pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
+    /// `ENOENT`, `EISDIR`; `EPERM` in a directory with the sticky bit.
+    pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
         let name = entry_name_of_program(parent.0.number, name)?;
-        let (entry, left) = self.base.names.unlink_told(&name).map_err(of_names)?;
+        let unlink = |only| self.base.names.unlink_told(&name, only);
+        let (entry, left) = sticky::take_away(&self.base, (parent, &name), by, unlink)?;
         match left {
             Some(left) => self.lost_a_name(&name, &entry, &left),
             None => follow("unlink", &name, self.note_change(entry.inode())),
@@ -239,9 +190,9 @@ impl NameChanges {
         }
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
-            Kind::File => self.tell_names(left.inode, place, (&[], &[name])),
+            Kind::File => tell_names(&self.base, left.inode, place, (&[], &[name])),
             // Each of its names is one on the shared disk.
-            _ => self.disk().lost(name, left.inode),
+            _ => self.lost_other(name, left.inode),
         };
         follow("unlink", name, told)?;
         // This node may know none of its other names.
@@ -277,22 +228,40 @@ impl NameChanges {
                     vnode.0.without_name.lock().last = Some(gone.attributes.clone());
                 }
                 let place = gone.attributes.location.as_ref();
-                let removed = place.map(|place| self.files.remove_data(place, gone.inode.0));
+                let removed = place.map(|place| {
+                    let removed = self.files.remove_data(place, gone.inode.0);
+                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
+                });
                 follow("unlink", name, removed.unwrap_or(Ok(())))
             }
-            _ => follow("unlink", name, self.disk().lost(name, gone.inode)),
+            _ => follow("unlink", name, self.lost_other(name, gone.inode)),
         }
+    }
+
+    /// A link or device has lost a name.
+    fn lost_other(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
+        let lost = self.disk().lost(name, number);
+        self.or_later(lost, || vec![Late::Other(name.clone(), number)])
+    }
+
+    /// What the shared disk cannot do now, it does later.
+    fn or_later(&self, done: Result<()>, late: impl FnOnce() -> Vec<Late>) -> Result<()> {
+        self.base.late.add(done, late)
     }
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub(crate) fn remove_dir(&self, parent: &Inode, name: &OsStr) -> Result<()> {
-        let name = entry_name_of_program(parent.number, name)?;
-        let number = self.base.names.remove_directory(&name).map_err(of_names)?;
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`; `EPERM` in a directory with the sticky bit.
+    pub(crate) fn remove_dir(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
+        let name = entry_name_of_program(parent.0.number, name)?;
+        let remove = |only| self.base.names.remove_directory_of(&name, only);
+        let number = sticky::take_away(&self.base, (parent, &name), by, remove)?;
         let steps = self.steps(&name, number);
-        let done = steps.and_then(|steps| self.base.places.remove_directory(&steps));
+        let done = steps.and_then(|steps| {
+            let removed = self.base.places.remove_directory(&steps);
+            self.or_later(removed, || vec![Late::Directory(steps)])
+        });
         follow("rmdir", &name, done)
     }
 
@@ -312,7 +281,9 @@ impl NameChanges {
         from: (&Vnode, &OsStr),
         to: (&Vnode, &OsStr),
         flags: u32,
+        by: Caller,
     ) -> Result<()> {
+        let compared = sticky::compared(&self.base, [from.0, to.0], by)?;
         let from = entry_name_of_program(from.0.0.number, from.1)?;
         let to = entry_name_of_program(to.0.0.number, to.1)?;
         let flags = match flags {
@@ -321,8 +292,24 @@ impl NameChanges {
             libc::RENAME_EXCHANGE => Flags::Exchange,
             _ => return Err(Errno::INVAL.into()),
         };
-        let (old, notes) = renames::begin(&self.base, &from, &to)?;
-        let begun = renames::begin(&self.base, &to, &from);
+        for _ in 0..sticky::TRIES {
+            if self.rename_found((&from, &to), flags, compared)? {
+                return Ok(());
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// Renames what is found. Returns `false`, with nothing done, if owners are compared and other nodes have changed
+    /// meanwhile what the names lead to.
+    fn rename_found(
+        &self,
+        (from, to): (&EntryName, &EntryName),
+        flags: Flags,
+        compared: [Option<Caller>; 2],
+    ) -> Result<bool> {
+        let (old, notes) = renames::begin(&self.base, from, to)?;
+        let begun = renames::begin(&self.base, to, from);
         let (other, notes_of_other) = begun.inspect_err(|_| {
             renames::forget(&self.base.places, notes.as_slice());
         })?;
@@ -330,20 +317,27 @@ impl NameChanges {
             |number: Option<InodeNumber>| number.and_then(|number| self.base.table.find(number));
         let renaming = [&old, &other].map(|of| Renaming::of(known(of.as_ref().map(|of| of.inode))));
         let begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
-        let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
-            renames::not_made(&self.base.places, &failure, &begun);
-            of_names(failure)
+        let expected = sticky::expected(compared, [&old, &other]).inspect_err(|_| {
+            renames::forget(&self.base.places, &begun);
         })?;
+        let renamed = self.base.names.rename_told(from, to, flags, expected);
+        let renamed = renamed.inspect_err(|failure| {
+            renames::not_made(&self.base.places, failure, &begun);
+        });
+        let renamed = match renamed {
+            Err(Failure::Refused(Errno::STALE)) if expected.is_some() => return Ok(false),
+            renamed => renamed.map_err(of_names)?,
+        };
         if !renamed.is_done {
             renames::forget(&self.base.places, &begun);
-            return Ok(());
+            return Ok(true);
         }
-        renames::has_name(&self.base, renamed.from.as_ref(), (&from, &to));
+        renames::has_name(&self.base, renamed.from.as_ref(), (from, to));
         let exchanged = renamed.to.as_ref().filter(|_| flags == Flags::Exchange);
-        renames::has_name(&self.base, exchanged, (&to, &from));
+        renames::has_name(&self.base, exchanged, (to, from));
         // The rest looks the inodes up, and would wait for this guard.
         drop(renaming);
-        self.follow_on_disks(&renamed, (&old, &other), (&from, &to), (flags, begun))
+        self.follow_on_disks(&renamed, (&old, &other), (from, to), (flags, begun)).map(|()| true)
     }
 
     /// Makes the store's rename of what was there before on the disks.
@@ -404,7 +398,9 @@ impl NameChanges {
     ) -> Result<Option<namespace::StoredInode>> {
         match renames::replaces(old.as_ref(), moved.as_ref(), left) {
             Replaces::OtherByOther => {
-                follow("rename", to, self.disk().lost_beside(to, left.inode))?;
+                let lost = self.disk().lost_beside(to, left.inode);
+                let lost = self.or_later(lost, || vec![Late::Other(to.clone(), left.inode)]);
+                follow("rename", to, lost)?;
             }
             Replaces::FileByOther => {
                 if let Some(left) = renames::give_way(&self.base, left, (from, to)) {
@@ -454,13 +450,16 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            self.disk().renamed_other((from, to), number, &found.attributes)?;
+            let renamed = self.disk().renamed_other((from, to), number, &found.attributes);
+            self.or_later(renamed, || {
+                [from, to].map(|name| Late::Other(name.clone(), number)).into()
+            })?;
             return self.note_change(number);
         }
         let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            return self.tell_names(number, Ok(&old), (&[to], &[from]));
+            return tell_names(&self.base, number, Ok(&old), (&[to], &[from]));
         }
         let places = &self.base.places;
         let near = self.base.near(to.directory)?;
@@ -479,13 +478,17 @@ impl NameChanges {
                 places.remove(&old, number.0)?;
                 // Another node may have added a name meanwhile, maybe the old one.
                 let is_only = now.links == 1;
-                if is_only { Ok(()) } else { self.tell_names(number, Ok(&new), (&[to], &[from])) }
+                if is_only {
+                    Ok(())
+                } else {
+                    tell_names(&self.base, number, Ok(&new), (&[to], &[from]))
+                }
             }
             Err(error) => {
                 // If the store's answer was lost, it may have the new place: then neither is removed.
                 if error.errno() != libc::EIO {
                     // At the new place: the old one is gone if others renamed or moved the file.
-                    self.tell_names(number, Ok(&new), (&[to], &[from]))?;
+                    tell_names(&self.base, number, Ok(&new), (&[to], &[from]))?;
                     places.remove(&new, number.0)?;
                 }
                 Err(error)

@@ -11,11 +11,11 @@
 
 mod build;
 mod disks;
-mod found;
-mod others;
+mod links_and_devices;
+mod merge;
 pub(crate) mod scan;
 mod settle;
-mod unfollowed;
+mod unfinished_changes;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,9 +31,9 @@ use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use disks::{Disk, Disks};
-use found::{At, FoundDirectory, FoundFile, FoundNames, Numbers, found, positions};
+use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge, positions};
 use scan::tell;
-use unfollowed::{Unfollowed, unfollowed};
+use unfinished_changes::{UnfinishedChanges, unfinished_changes};
 use view::View;
 
 /// What was found, and what was or would be done.
@@ -145,7 +145,7 @@ pub fn run(
             State::Held if is_sound => return Err(of_store(NamesError::Held)),
             _ => View::default(),
         };
-        let found = found(&disks.all, &view, &mut Shown(1 << 62))?;
+        let found = merge(&disks.all, &view, &mut Shown(1 << 62))?;
         return Ok(Repair::new(&disks, view, !is_sound)?.plan(&found));
     }
     if is_sound {
@@ -157,7 +157,7 @@ pub fn run(
     store.begin_epoch(true).map_err(of_store)?;
     let mut numbers = StoreNumbers::new(store)?;
     let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
-    let found = found(&disks.all, &view, &mut numbers)?;
+    let found = merge(&disks.all, &view, &mut numbers)?;
     let mut repair = Repair::new(&disks, view, !is_sound)?;
     let mut report = repair.plan(&found);
     repair.number(&found, &mut report.told)?;
@@ -205,7 +205,7 @@ struct Repair<'a> {
     others: Vec<usize>,
     aside: Vec<(At, u64)>,
     copies: Vec<At>,
-    unfollowed: Unfollowed,
+    unfinished_changes: UnfinishedChanges,
 }
 
 impl<'a> Repair<'a> {
@@ -223,7 +223,7 @@ impl<'a> Repair<'a> {
             others,
             aside,
             copies,
-            unfollowed: Unfollowed::default(),
+            unfinished_changes: UnfinishedChanges::default(),
         })
     }
 
@@ -291,15 +291,15 @@ impl<'a> Repair<'a> {
 
     fn plan_unfollowed(&mut self, found: &FoundNames, report: &mut Report) {
         let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
-        let all = unfollowed(self.disks, (&self.view, self.is_rebuilt), found, gone);
+        let all = unfinished_changes(self.disks, (&self.view, self.is_rebuilt), found, gone);
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
         all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
         all.others.iter().for_each(|at| tell(&mut report.set_aside, self.path(*at)));
-        others::tell_missing(&self.view, found, &mut report.remade);
+        links_and_devices::tell_missing(&self.view, found, &mut report.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
         on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
-        self.unfollowed = all;
+        self.unfinished_changes = all;
     }
 
     /// Directories and things without numbers. A numbered directory that a sound store does not know was removed, or
@@ -420,7 +420,7 @@ impl<'a> Repair<'a> {
             let names = file.names.as_slice();
             let is_last = matches!(names, [(_, name)] if name.as_bytes() == item.path.last());
             if !(is_last && item.names.is_empty()) {
-                unfollowed::list(disk, (&fd, item), &file.names, told)?;
+                unfinished_changes::list(disk, (&fd, item), &file.names, told)?;
             }
         }
         Ok(())
@@ -479,7 +479,7 @@ impl<'a> Repair<'a> {
             let disk = self.disk(*at);
             disk.set_aside(&disk.scanned.items[at.1].path, *number)?;
         }
-        self.unfollowed.put_right(self.disks, told)
+        self.unfinished_changes.put_right(self.disks, told)
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::Kind;
 use halocline_os::error::Result;
-use halocline_vfs::Tree;
 use halocline_vfs::namespace::reopen;
+use halocline_vfs::{Caller, Tree};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -65,8 +65,8 @@ impl Tree for SharedTree {
         }
     }
 
-    fn remove_dir(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
-        self.names.remove_dir(&parent.0, name)
+    fn remove_dir(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
+        self.names.remove_dir(parent, name, by)
     }
 
     fn open_dir(&self, vnode: &Vnode) -> Result<Directory> {

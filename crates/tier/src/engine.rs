@@ -131,12 +131,13 @@ impl Engine for FileTier {
             .with_room(|| self.components.name_changes.link(&vnode.0, &dir, name))
     }
 
-    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
+    /// Nobody but the kernel, which compares owners, changes names of the tier.
+    fn unlink(&self, parent: &Vnode, name: &OsStr, _by: Caller) -> Result<()> {
         let dir = parent.0.entry();
         self.components.executor.with_room(|| self.components.name_changes.unlink(&dir, name))
     }
 
-    fn remove_dir(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
+    fn remove_dir(&self, parent: &Vnode, name: &OsStr, _by: Caller) -> Result<()> {
         let dir = parent.0.entry();
         if self.components.base.tiers.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
@@ -144,14 +145,21 @@ impl Engine for FileTier {
         let path = self.components.base.tiers.tree().path_of(&dir).join(name);
         self.components.executor.with_room(|| {
             let _names = self.components.base.names.read();
-            let remove = || self.components.base.tiers.tree().remove_dir(&dir, name).map(drop);
+            let remove =
+                || self.components.base.tiers.tree().remove_dir(&dir, name, None).map(drop);
             self.components.base.tiers.ssd().steps.step("removing a directory", remove)
         })?;
         self.components.base.tiers.directory_gone(&path);
         Ok(())
     }
 
-    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
+    fn rename(
+        &self,
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
+        flags: u32,
+        _by: Caller,
+    ) -> Result<()> {
         let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
         self.components.executor.with_room(|| {
             self.components.name_changes.rename((&from_dir, from.1), (&to_dir, to.1), flags)

@@ -191,7 +191,7 @@ impl NameChanges {
             }
             _ => None,
         };
-        let rename = || self.tiers.tree().rename(from, to, flags);
+        let rename = || self.tiers.tree().rename(from, to, flags, None);
         let mut one_of_many = None;
         match self.tiers.ssd().steps.step("renaming", rename) {
             Ok(Some(removed)) => {

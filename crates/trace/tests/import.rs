@@ -150,6 +150,37 @@ fn a_dxt_text_that_is_cut_off_says_what_is_missing() {
     assert_eq!((all.len(), imported.missing.len()), (9, 2));
 }
 
+/// Whether what was left of a text was taken for a whole one.
+fn is_believed(found: Result<Found, Error>) -> bool {
+    found.is_ok_and(|(_, imported, reader)| {
+        assert_eq!(imported.missing.is_empty(), !reader.completeness().is_partial());
+        imported.missing.is_empty()
+    })
+}
+
+/// Regression: a text that ended behind the name of a file, before it was said how many requests follow, was whole.
+#[test]
+fn a_text_that_is_cut_off_at_any_byte_is_believed_only_between_two_files() {
+    for name in ["sample-dxt-simple.dxt.txt", "ior_hdf5_example.dxt.txt"] {
+        let text = log(name);
+        for end in 0..text.len() {
+            let (left, cut) = text.split_at(end);
+            if is_believed(from_dxt(left, Module::Lowest)) {
+                let cut = String::from_utf8_lossy(cut);
+                let of_this_file = cut.split("# DXT, file_id: ").next().unwrap();
+                let is_all_there = !of_this_file.contains(" X_");
+                assert!(is_all_there && left.ends_with(b"\n"), "{name}: {end}");
+            }
+        }
+    }
+    let text = b"time_s,process,file,op,offset,length\n0,1,f,read,0,4096\n10,2,g,write,5,40\n";
+    for end in 0..text.len() {
+        if is_believed(from_csv(&text[..end])) {
+            assert!(text[..end].ends_with(b"\n"), "{end}");
+        }
+    }
+}
+
 #[test]
 fn what_darshan_says_is_incomplete_stays_so() {
     let text = String::from_utf8(log("sample-dxt-simple.dxt.txt")).unwrap();

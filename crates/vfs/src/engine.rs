@@ -40,7 +40,8 @@ pub trait DropPages: Send + Sync {
 /// Names are those of a directory tree below ([`Engine::below`]): by default, operations go to that tree.
 ///
 /// The caller guarantees that permissions were checked by the kernel (mount option `default_permissions`) and that a
-/// handle is used only between its open and its drop. An implementation MUST be safe to call from many threads at once
+/// handle is used only between its open and its drop. Where others change names without the kernel's knowledge, an
+/// engine compares the owner of what is removed from a directory with the sticky bit again ([`crate::ownership`]). An implementation MUST be safe to call from many threads at once
 /// and MUST keep the invariants of `docs/INVARIANTS.md` that concern it.
 pub trait Engine: Sized + Send + Sync + 'static {
     /// A file, directory, link or special file that a front end refers to; cheap to clone.
@@ -109,11 +110,11 @@ pub trait Engine: Sized + Send + Sync + 'static {
     /// Creates a hard link.
     fn link(&self, vnode: &Self::Vnode, parent: &Self::Vnode, name: &OsStr) -> Result<Stat>;
     /// Removes a name of anything but a directory.
-    fn unlink(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()>;
+    fn unlink(&self, parent: &Self::Vnode, name: &OsStr, by: Caller) -> Result<()>;
     /// Removes an empty directory.
-    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()> {
+    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr, by: Caller) -> Result<()> {
         let (tree, parent) = self.below(parent);
-        tree.remove_dir(&parent, name)
+        tree.remove_dir(&parent, name, by)
     }
     /// Renames; `flags` are those of `renameat2(2)`.
     fn rename(
@@ -121,6 +122,7 @@ pub trait Engine: Sized + Send + Sync + 'static {
         from: (&Self::Vnode, &OsStr),
         to: (&Self::Vnode, &OsStr),
         flags: u32,
+        by: Caller,
     ) -> Result<()>;
 
     /// Opens a regular file; `flags` are those of `open(2)`, without `O_CREAT`; `O_TRUNC` must be honoured.

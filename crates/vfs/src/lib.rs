@@ -8,6 +8,7 @@ mod allocate;
 mod caller;
 pub mod engine;
 pub mod namespace;
+pub mod ownership;
 mod seek;
 mod stat;
 pub mod tree;

@@ -19,6 +19,7 @@ mod directory;
 mod privileges;
 mod removed;
 pub mod statx;
+mod sticky;
 mod vnode;
 pub mod xattr;
 
@@ -35,7 +36,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::{Make, Maker, SetAttr, Stat};
+use crate::{Caller, Make, Maker, SetAttr, Stat};
 use halocline_os::error::{Error, Result};
 use halocline_os::open_files::OpenFiles;
 use halocline_os::rename_new::rename_new;
@@ -324,14 +325,15 @@ impl Namespace {
         self.stat(vnode)
     }
 
-    /// Removes a name of anything but a directory.
-    pub fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<Removed> {
-        self.remove(parent, name, AtFlags::empty())
+    /// Removes a name of anything but a directory. In a directory with the sticky bit, only if `by` may remove what the
+    /// name leads to at that moment; `None` is this process.
+    pub fn unlink(&self, parent: &Vnode, name: &OsStr, by: Option<Caller>) -> Result<Removed> {
+        self.remove((parent, name), AtFlags::empty(), by)
     }
 
-    /// Removes an empty directory.
-    pub fn remove_dir(&self, parent: &Vnode, name: &OsStr) -> Result<Removed> {
-        self.remove(parent, name, AtFlags::REMOVEDIR)
+    /// Removes an empty directory; `by` as in [`Namespace::unlink`].
+    pub fn remove_dir(&self, parent: &Vnode, name: &OsStr, by: Option<Caller>) -> Result<Removed> {
+        self.remove((parent, name), AtFlags::REMOVEDIR, by)
     }
 
     /// Removes a name for which [`Namespace::before_removal`] was just called, by moving its inode to another name, in
@@ -348,36 +350,38 @@ impl Namespace {
         Ok(seen)
     }
 
-    fn remove(&self, parent: &Vnode, name: &OsStr, how: AtFlags) -> Result<Removed> {
-        let removed = self.before_removal(parent, name)?;
-        self.remove_seen(removed, parent, name, how)
+    fn remove(&self, at: (&Vnode, &OsStr), how: AtFlags, by: Option<Caller>) -> Result<Removed> {
+        let removed = self.before_removal(at.0, at.1)?;
+        self.remove_seen(removed, at, how, by)
     }
 
     /// Removes a name for which [`Namespace::before_removal`] was just called.
     pub fn unlink_seen(&self, seen: Removed, parent: &Vnode, name: &OsStr) -> Result<Removed> {
-        self.remove_seen(seen, parent, name, AtFlags::empty())
+        self.remove_seen(seen, (parent, name), AtFlags::empty(), None)
     }
 
     fn remove_seen(
         &self,
         mut removed: Removed,
-        parent: &Vnode,
-        name: &OsStr,
+        (parent, name): (&Vnode, &OsStr),
         how: AtFlags,
+        by: Option<Caller>,
     ) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
-        unlinkat(&dir, name, how)?;
+        sticky::take_away(by, &[(&dir, name)], || unlinkat(&dir, name, how))?;
         removed.forget_name(&self.vnodes, parent, name);
         removed.count_names(self.freshness);
         Ok(removed)
     }
 
-    /// Renames; `flags` are those of `renameat2(2)`. Returns what the new name referred to before, if it was replaced.
+    /// Renames; `flags` are those of `renameat2(2)`, and `by` is as in [`Namespace::unlink`]. Returns what the new name
+    /// referred to before, if it was replaced.
     pub fn rename(
         &self,
         from: (&Vnode, &OsStr),
         to: (&Vnode, &OsStr),
         flags: u32,
+        by: Option<Caller>,
     ) -> Result<Option<Removed>> {
         self.refuse_hidden(from.0, from.1, Errno::NOENT)?;
         self.refuse_hidden(to.0, to.1, Errno::PERM)?;
@@ -386,7 +390,9 @@ impl Namespace {
         let moved = statx::stat_at_as(from_dir.as_fd(), from.1, self.freshness)?;
         let mut target = self.before_removal(to.0, to.1).ok();
         let flags = RenameFlags::from_bits_retain(flags);
-        renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
+        let names = [(&*from_dir, from.1), (&*to_dir, to.1)];
+        let rename = || renameat_with(&from_dir, from.1, &to_dir, to.1, flags);
+        sticky::take_away(by, &names, rename)?;
         if target.as_ref().is_some_and(|target| target.key == moved.key()) {
             // Both are names of one file: rename(2) does nothing.
             return Ok(None);

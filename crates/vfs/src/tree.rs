@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use halocline_os::error::Result;
 
-use crate::DirEntry;
 use crate::namespace::{self, Namespace};
+use crate::{Caller, DirEntry};
 
 /// A directory tree with the names of an engine.
 ///
@@ -28,7 +28,7 @@ pub trait Tree: Send + Sync + Debug + 'static {
     /// Target of a symbolic link.
     fn read_link(&self, vnode: &Self::Vnode) -> Result<OsString>;
     /// Removes an empty directory.
-    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()>;
+    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr, by: Caller) -> Result<()>;
     /// Opens a directory for reading its entries.
     fn open_dir(&self, vnode: &Self::Vnode) -> Result<Self::Directory>;
     /// Totals of the file system that the vnode is on.
@@ -72,8 +72,8 @@ impl Tree for Namespace {
         Self::read_link(self, vnode)
     }
 
-    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr) -> Result<()> {
-        Self::remove_dir(self, parent, name).map(drop)
+    fn remove_dir(&self, parent: &Self::Vnode, name: &OsStr, by: Caller) -> Result<()> {
+        Self::remove_dir(self, parent, name, Some(by)).map(drop)
     }
 
     fn open_dir(&self, vnode: &Self::Vnode) -> Result<Self::Directory> {

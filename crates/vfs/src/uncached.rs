@@ -104,12 +104,18 @@ impl Engine for Uncached {
         self.namespace.link(vnode, parent, name)
     }
 
-    fn unlink(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
-        self.namespace.unlink(parent, name).map(drop)
+    fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
+        self.namespace.unlink(parent, name, Some(by)).map(drop)
     }
 
-    fn rename(&self, from: (&Vnode, &OsStr), to: (&Vnode, &OsStr), flags: u32) -> Result<()> {
-        self.namespace.rename(from, to, flags).map(drop)
+    fn rename(
+        &self,
+        from: (&Vnode, &OsStr),
+        to: (&Vnode, &OsStr),
+        flags: u32,
+        by: Caller,
+    ) -> Result<()> {
+        self.namespace.rename(from, to, flags, Some(by)).map(drop)
     }
 
     fn open(&self, vnode: &Vnode, flags: i32, _caller: Caller) -> Result<OpenFile> {

@@ -2,14 +2,18 @@
 //! the end of a path of the repository, and `` `cache::redirect` `` a module of a crate, or an item of one. Also outside of
 //! code letters, a path from the root (`bench/overhead.py`) leads to a file or a directory.
 //!
-//! Decision records and the changelog tell of the past and are left alone.
+//! Decision records name what is there today, too; of what is gone they say where it was then: `` then in `ring.rs` ``. The
+//! changelog tells of the past and is left alone.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{Finding, Source};
 
-const PAST: [&str; 2] = ["docs/decisions/", "CHANGELOG.md"];
+const CHANGELOG: &str = "CHANGELOG.md";
+const DECISIONS: &str = "docs/decisions/";
+/// What stands before the name of a file that is gone, in a decision record.
+const GONE: [&str; 2] = ["then ", "then in "];
 /// Stands for a name in a recipe.
 const PLACEHOLDER: &str = "NAME";
 
@@ -18,23 +22,30 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let paths: BTreeSet<&str> = sources.iter().map(|source| source.path.as_str()).collect();
     let is_document = |source: &&Source| {
         let path = source.path.as_str();
-        Path::new(path).extension().is_some_and(|end| end == "md")
-            && !PAST.iter().any(|past| path.starts_with(past))
+        Path::new(path).extension().is_some_and(|end| end == "md") && path != CHANGELOG
     };
     let tops: BTreeSet<&str> =
         paths.iter().filter_map(|path| Some(path.split_once('/')?.0)).collect();
     let mut findings = Vec::new();
     for source in sources.iter().filter(is_document) {
+        let tells_of_the_past = source.path.starts_with(DECISIONS);
+        let is_gone =
+            |before: &str| tells_of_the_past && GONE.iter().any(|gone| before.ends_with(gone));
         for (index, line) in source.text.lines().enumerate() {
-            for path in line.split_whitespace().filter_map(|word| from_root(&tops, word)) {
+            for word in line.split_whitespace() {
+                let before = &line[..word.as_ptr().addr() - line.as_ptr().addr()];
+                let Some(path) = from_root(&tops, word).filter(|_| !is_gone(before)) else {
+                    continue;
+                };
                 let inside = format!("{path}/");
                 if !paths.iter().any(|there| *there == path || there.starts_with(&inside)) {
                     let what = format!("there is no {path} in the repository");
                     findings.push(Finding::new(source, index + 1, what));
                 }
             }
-            for code in line.split('`').skip(1).step_by(2) {
-                if let Some(what) = missing(&paths, code) {
+            let parts: Vec<&str> = line.split('`').collect();
+            for part in parts.chunks_exact(2).filter(|part| !is_gone(part[0])) {
+                if let Some(what) = missing(&paths, part[1]) {
                     findings.push(Finding::new(source, index + 1, what));
                 }
             }
@@ -116,7 +127,16 @@ mod tests {
             "`cache::tier::a::b`",
         ] {
             assert_eq!(findings("docs/INVARIANTS.md", text), 1, "{text}");
-            assert_eq!(findings("docs/decisions/0001-a.md", text), 0, "{text}");
+            assert_eq!(findings("docs/decisions/0001-a.md", text), 1, "{text}");
+            assert_eq!(findings("CHANGELOG.md", text), 0, "{text}");
         }
+    }
+
+    #[test]
+    fn a_decision_says_where_something_was_then() {
+        let text = "It is in a ring (then in `ring.rs`, and then `cache/room.rs`), in what was then `crates/room`.";
+        assert_eq!(findings("docs/decisions/0001-a.md", text), 0);
+        assert_eq!(findings("docs/DESIGN.md", text), 3);
+        assert_eq!(findings("docs/decisions/0001-a.md", "then `cache::room`, `cache/room.rs`"), 1);
     }
 }

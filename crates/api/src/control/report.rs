@@ -211,8 +211,11 @@ impl Report {
             cache_bytes: now.cache_bytes.saturating_sub(then.cache_bytes),
         };
         let (layouts, earlier) = (self.layouts, before.layouts);
+        // Without `..`: the compiler asks of each new field whether it counts.
         let mut since = Self {
+            policy: self.policy.clone(),
             elapsed_s: self.elapsed_s - before.elapsed_s,
+            exit_status: self.exit_status,
             read: requests(self.read, before.read),
             write: requests(self.write, before.write),
             admitted: Totals {
@@ -225,13 +228,18 @@ impl Report {
                 two_d: layouts.two_d.saturating_sub(earlier.two_d),
             },
             ssd_bytes_written: self.ssd_bytes_written.saturating_sub(before.ssd_bytes_written),
-            conflicts: self.conflicts.saturating_sub(before.conflicts),
-            cluster: self.cluster.map(|now| now.since(&before.cluster.unwrap_or_default())),
+            filled_bytes: self.filled_bytes.saturating_sub(before.filled_bytes),
             flush: FlushTotals {
                 bytes: self.flush.bytes.saturating_sub(before.flush.bytes),
                 seconds: (self.flush.seconds - before.flush.seconds).max(0.0),
             },
-            ..self.clone()
+            dirty_bytes_left: self.dirty_bytes_left,
+            left_files: self.left_files,
+            left: self.left.clone(),
+            conflicts: self.conflicts.saturating_sub(before.conflicts),
+            hit_ratio: self.hit_ratio,
+            emulated: self.emulated.clone(),
+            cluster: self.cluster.map(|now| now.since(&before.cluster.unwrap_or_default())),
         };
         since.hit_ratio = since.byte_hit_ratio();
         since

@@ -404,12 +404,12 @@ fn program(fixture: &Fixture, writer: u64, round: u64) {
                 _ = set(SetAttr { mtime, ..SetAttr::default() });
             }
             3 => {
-                engine.rename((&root, name.as_ref()), (&root, other.as_ref()), 0).unwrap();
-                engine.rename((&root, other.as_ref()), (&root, name.as_ref()), 0).unwrap();
+                engine.rename((&root, name.as_ref()), (&root, other.as_ref()), 0, ME).unwrap();
+                engine.rename((&root, other.as_ref()), (&root, name.as_ref()), 0, ME).unwrap();
             }
             4 => {
                 engine.link(&fixture.vnode(name), &root, other.as_ref()).unwrap();
-                engine.unlink(&root, other.as_ref()).unwrap();
+                engine.unlink(&root, other.as_ref(), ME).unwrap();
             }
             5 => {
                 let handle = fixture.handle(name);
@@ -441,11 +441,11 @@ fn what_only_the_mount_changed_stays_cached() {
         let (root, vnode) = (engine.root(), fixture.vnode("file"));
         engine.link(&vnode, &root, "second".as_ref()).unwrap();
         engine.link(&vnode, &root, "third".as_ref()).unwrap();
-        engine.unlink(&root, "second".as_ref()).unwrap();
+        engine.unlink(&root, "second".as_ref(), ME).unwrap();
         fixture.read("file", 0, 1);
         assert_eq!(mapped(&fixture), 32 * KIB);
         engine.create((&root, "fourth".as_ref()), 0o644, libc::O_RDWR, crate::fixture::BY).unwrap();
-        engine.rename((&root, "fourth".as_ref()), (&root, "third".as_ref()), 0).unwrap();
+        engine.rename((&root, "fourth".as_ref()), (&root, "third".as_ref()), 0, ME).unwrap();
         fixture.read("file", 0, 1);
         assert_eq!(mapped(&fixture), 32 * KIB);
     }

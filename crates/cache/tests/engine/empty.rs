@@ -79,7 +79,7 @@ fn an_emptied_file_that_is_removed_leaves_no_object() {
     let handle = fixture.handle("cut");
     fixture.truncate("cut", 0);
     fixture.flush();
-    fixture.engine().unlink(&fixture.engine().root(), OsStr::new("cut")).unwrap();
+    fixture.engine().unlink(&fixture.engine().root(), OsStr::new("cut"), ME).unwrap();
     drop(handle);
     fixture.close();
     assert_eq!(objects(fixture.cache.path()), 0);
@@ -103,7 +103,7 @@ fn i1_files_that_are_forgotten_while_they_are_used_keep_their_bytes() {
                     match ((random >> 40) % 8, *known) {
                         (0, Some(_)) => {
                             let engine = fixture.engine();
-                            engine.unlink(&engine.root(), OsStr::new(&name)).unwrap();
+                            engine.unlink(&engine.root(), OsStr::new(&name), ME).unwrap();
                             *known = None;
                         }
                         (1..4, _) => {

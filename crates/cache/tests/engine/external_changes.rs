@@ -1,15 +1,16 @@
 //! An origin that was changed behind the mount (I9): clean bytes are dropped; dirty ones are a
 //! conflict that is reported, and neither version is lost.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use halocline_api::control::Controlled;
+use halocline_vfs::{Caller, Engine};
 
-use crate::fixture::{Fixture, still};
+use crate::fixture::{Fixture, ME, still};
 use crate::truth::pattern;
 
 const KIB: u64 = 1 << 10;
@@ -194,6 +195,36 @@ fn i9_dirty_bytes_follow_a_file_that_was_renamed_behind_the_mount() {
     fixture.close();
     let on_origin = fs::read(fixture.origin.path().join("d/moved")).unwrap();
     assert_eq!(on_origin, pattern(1, 0, 32 * KIB));
+}
+
+/// Regression: the kernel had compared the owner, and the mount process of root removed whatever had the name by then.
+#[test]
+fn a_user_takes_no_name_from_what_another_user_put_there_in_a_sticky_directory() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let fixture = fixture();
+    let at = |name: &str| fixture.origin.path().join("sticky").join(name);
+    fs::create_dir(at("")).unwrap();
+    fs::set_permissions(at(""), Permissions::from_mode(0o1777)).unwrap();
+    for (name, uid) in [("roots", 0), ("mine", 65534)] {
+        fs::write(at(name), name).unwrap();
+        chown(at(name), Some(uid), None).unwrap();
+    }
+    fs::create_dir(at("directory")).unwrap();
+    let (engine, nobody) = (fixture.engine(), Caller { uid: 65534, gid: 65534, pid: 0 });
+    let (sticky, _) = engine.lookup(&engine.root(), "sticky".as_ref()).unwrap();
+    let refused = [
+        engine.unlink(&sticky, "roots".as_ref(), nobody),
+        engine.remove_dir(&sticky, "directory".as_ref(), nobody),
+        engine.rename((&sticky, "mine".as_ref()), (&sticky, "roots".as_ref()), 0, nobody),
+    ];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().errno(), libc::EPERM);
+    }
+    assert_eq!(fs::read_to_string(at("roots")).unwrap(), "roots");
+    engine.unlink(&sticky, "mine".as_ref(), nobody).unwrap();
+    engine.unlink(&sticky, "roots".as_ref(), ME).unwrap();
 }
 
 /// Our own changes are nobody else's: flushes, times, modes and names leave no conflict.

@@ -188,7 +188,7 @@ fn i9_a_change_behind_the_mount_before_the_fill_is_not_undone() {
 fn a_removal_before_the_fill_leaves_nothing_behind() {
     let waiting = Waiting::new();
     let fixture = &waiting.fixture;
-    fixture.engine().unlink(&fixture.engine().root(), std::ffi::OsStr::new("file")).unwrap();
+    fixture.engine().unlink(&fixture.engine().root(), std::ffi::OsStr::new("file"), ME).unwrap();
     on_origin(fixture, "file", 4, 8 * BLOCK);
     let Waiting { handle, .. } = &waiting;
     let mut old = vec![0; at(8 * BLOCK)];

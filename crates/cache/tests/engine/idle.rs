@@ -8,7 +8,7 @@ use std::path::Path;
 use halocline_api::control::{Controlled, RuleChange};
 use halocline_vfs::Engine;
 
-use crate::fixture::{Fixture, still};
+use crate::fixture::{Fixture, ME, still};
 
 /// Whether anything but this test knows the inode.
 fn is_known(fixture: &Fixture, key: (u64, u64)) -> bool {
@@ -26,7 +26,7 @@ fn a_file_that_is_removed_before_it_was_flushed_is_let_go() {
     let fixture = Fixture::new(still(1 << 20, "always"));
     fixture.write("file", 0, &[1; 4096]);
     let key = key(&fixture);
-    fixture.engine().unlink(&fixture.engine().root(), OsStr::new("file")).unwrap();
+    fixture.engine().unlink(&fixture.engine().root(), OsStr::new("file"), ME).unwrap();
     assert!(!is_known(&fixture, key));
 }
 

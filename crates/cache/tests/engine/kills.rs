@@ -170,9 +170,9 @@ fn make(engine: &ExtentEngine, step: Step) {
             engine.allocate(&open(name), offset, len, Allocate::PunchHole).unwrap();
         }
         Rename(from, to, flags) => {
-            engine.rename((&root, OsStr::new(from)), (&root, OsStr::new(to)), flags).unwrap();
+            engine.rename((&root, OsStr::new(from)), (&root, OsStr::new(to)), flags, ME).unwrap();
         }
-        Unlink(name) => engine.unlink(&root, OsStr::new(name)).unwrap(),
+        Unlink(name) => engine.unlink(&root, OsStr::new(name), ME).unwrap(),
         Fsync(name) => engine.fsync(&open(name), false).unwrap(),
         Flush => drop(Controlled::flush(engine, None, false, &mut silent).unwrap()),
         Evict(name) => drop(engine.evict(Path::new(name), false, &mut silent).unwrap()),

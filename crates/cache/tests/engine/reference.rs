@@ -120,7 +120,7 @@ impl Run {
             Op::Unlink { name } => {
                 if self.truth.remove(NAMES[name]).is_some() {
                     let engine = fixture.engine();
-                    engine.unlink(&engine.root(), OsStr::new(NAMES[name])).unwrap();
+                    engine.unlink(&engine.root(), OsStr::new(NAMES[name]), ME).unwrap();
                 }
             }
             Op::Rename { from, to } => {
@@ -130,7 +130,7 @@ impl Run {
                     let engine = fixture.engine();
                     let root = engine.root();
                     let name = |index: usize| (&root, OsStr::new(NAMES[index]));
-                    engine.rename(name(from), name(to), 0).unwrap();
+                    engine.rename(name(from), name(to), 0, ME).unwrap();
                     self.truth.insert(NAMES[to], file);
                 }
             }

@@ -118,10 +118,10 @@ fn make(engine: &ExtentEngine, handle: &Handle, request: Request, seed: u8) -> O
         Flush => drop(Controlled::flush(engine, None, false, &mut silent).unwrap()),
         Evict => drop(engine.evict(Path::new("file"), false, &mut silent)),
         Fetch => drop(engine.fetch_wanted().unwrap()),
-        Unlink => engine.unlink(&root, OsStr::new("file")).unwrap(),
+        Unlink => engine.unlink(&root, OsStr::new("file"), ME).unwrap(),
         Rename => {
             let names = ((&root, OsStr::new("file")), (&root, OsStr::new("renamed")));
-            engine.rename(names.0, names.1, 0).unwrap();
+            engine.rename(names.0, names.1, 0, ME).unwrap();
         }
     }
     None

@@ -136,14 +136,14 @@ impl Truth {
 
     pub(crate) fn unlink(&mut self, name: &str) {
         let engine = self.fixture.engine();
-        engine.unlink(&engine.root(), OsStr::new(name)).unwrap();
+        engine.unlink(&engine.root(), OsStr::new(name), ME).unwrap();
         self.files.remove(name);
     }
 
     pub(crate) fn rename(&mut self, from: &str, to: &str, flags: u32) {
         let engine = self.fixture.engine();
         let root = engine.root();
-        engine.rename((&root, OsStr::new(from)), (&root, OsStr::new(to)), flags).unwrap();
+        engine.rename((&root, OsStr::new(from)), (&root, OsStr::new(to)), flags, ME).unwrap();
         let moved = self.files.remove(from).unwrap();
         let before = self.files.insert(to.to_owned(), moved);
         if flags & libc::RENAME_EXCHANGE != 0 {

@@ -34,6 +34,7 @@ mod mount_processes;
 pub(super) mod plot;
 mod record;
 mod report_args;
+mod results_file;
 mod scratch;
 mod scratch_dir;
 mod store_server;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use halocline_os::counted::counted;
-use halocline_plan::judge::{Judge, Layouts};
+use halocline_plan::judge::{Judge, Layouts, Step};
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::Request;
@@ -151,9 +151,15 @@ impl Judge for Replay<'_> {
         Some(self.or_never(seconds))
     }
 
-    fn predicted(&mut self, done: usize, all: usize) {
-        if self.progress.is_due() {
-            tell!("planning: {done} of {} predicted", counted(all, "region"));
+    fn advanced(&mut self, step: Step, done: usize, all: usize) {
+        if !self.progress.is_due() {
+            return;
         }
+        let (what, verb) = match step {
+            Step::PaperLayouts => ("file", "laid out as in the paper"),
+            Step::Prediction => ("file", "predicted"),
+            Step::Candidates => ("region", "predicted"),
+        };
+        tell!("planning: {done} of {} {verb}", counted(all, what));
     }
 }

@@ -113,11 +113,12 @@ impl PlacementArgs {
     fn check_order(&self, plan: &Plan, origin: &Origin) -> Result<(), Failure> {
         let there = origin.servers().iter().map(|server| identity(server.dir()));
         let there = there.collect::<Result<Vec<_>, _>>()?;
-        let mut is_known = true;
+        let (mut is_known, mut elsewhere) = (true, None);
         for (index, server) in plan.server.iter().enumerate() {
             let found = server.directory.as_deref().and_then(|dir| identity(dir).ok());
             let place = found.and_then(|found| there.iter().position(|other| *other == found));
             is_known &= place == Some(index);
+            elsewhere = elsewhere.or(server.directory.as_deref().filter(|_| place.is_none()));
             let Some(place) = place.filter(|place| *place != index) else { continue };
             let of = |index: usize| text::path(origin.servers()[index].dir());
             return Err(Failure::refused(format!(
@@ -133,9 +134,13 @@ impl PlacementArgs {
         let are_alike = plan.server.iter().all(|server| class(server) == class(&plan.server[0]));
         if !is_known && !are_alike {
             let names = plan.server.iter().map(|server| text::line(&server.name));
+            let remedy = match elsewhere {
+                // The plan may be made on another machine, or where the servers are mounted elsewhere.
+                Some(dir) => format!("{}, of the plan, is no server of it", text::path(dir)),
+                None => "plan with the `directory` of each server, and that is compared".to_owned(),
+            };
             tell!(
-                "{}: not checked: whether the servers of {} are {}, in this order; plan with the `directory` of each \
-                 server, and that is compared",
+                "{}: not checked: whether the servers of {} are {}, in this order; {remedy}",
                 text::path(&self.plan),
                 text::path(&self.dir),
                 names.collect::<Vec<_>>().join(", ")

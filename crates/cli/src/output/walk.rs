@@ -36,6 +36,17 @@ pub(super) struct End {
     pub(super) is_open_file: bool,
 }
 
+impl End {
+    /// What is there, if anything: of an open file of a process, that file.
+    pub(super) fn stat(&self) -> io::Result<Option<Stat>> {
+        let flags = if self.is_open_file { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        match statat(&self.dir, &self.name, flags) {
+            Err(Errno::NOENT) => Ok(None),
+            found => Ok(Some(found?)),
+        }
+    }
+}
+
 /// Whether anybody may make names in a directory.
 pub(super) fn is_for_all(dir: &Stat) -> bool {
     dir.st_mode & FOR_ALL != 0

@@ -11,6 +11,7 @@
 mod held;
 mod operations;
 mod rounds;
+mod sticky;
 
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use halocline_model::namespace::{Answer, Body, InodeNumber, Script, Shard, Shards};
 use parking_lot::Mutex;
 
-use super::{Inspected, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
+use super::{InspectedShard, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 
 /// The store, as one node uses it.
 #[derive(Debug)]
@@ -114,8 +114,8 @@ impl NameStore for MemoryNames {
         self.in_epoch(|shared| shared.shards.keys().copied().collect())
     }
 
-    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
-        let inspected = |shard: &Shard| Inspected {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>> {
+        let inspected = |shard: &Shard| InspectedShard {
             is_directory: matches!(shard.body, Body::Directory { .. }),
             locks: shard.locks.values().map(|(intent, _)| intent.clone()).collect(),
             committed: shard.committed.values().map(|(intent, _)| intent.clone()).collect(),

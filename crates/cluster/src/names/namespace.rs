@@ -6,6 +6,7 @@
 
 mod driver;
 mod failure;
+mod listed;
 mod listings;
 mod stored_attributes;
 
@@ -26,6 +27,7 @@ use listings::There;
 
 pub use driver::{Counts, WaitLimit};
 pub use failure::{Failure, Result};
+pub use listed::Listed;
 pub use stored_attributes::{AttributeUpdate, KnownFile, StoredAttributes};
 
 /// How many directories above a place are examined to explain why it cannot be renamed.
@@ -53,21 +55,6 @@ pub struct Renamed {
     pub is_done: bool,
     /// The file that lost a name, with the number of names that it has left.
     pub replaced: Option<StoredInode>,
-}
-
-/// A name in a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Where the next listing continues after this name.
-    pub cursor: u64,
-    /// The name.
-    pub name: Name,
-    /// What it leads to.
-    pub inode: InodeNumber,
-    /// Its attributes, if stored with the name: not for directories, nor for files that have had several names.
-    pub attributes: Option<Attributes>,
-    /// Whether it is a directory.
-    pub is_directory: bool,
 }
 
 /// Names as one node sees and changes them. Threads may share it.
@@ -337,15 +324,25 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EISDIR`.
     pub fn unlink(&self, at: &EntryName) -> Result<Option<StoredInode>> {
-        self.unlink_told(at).map(|(_, left)| left.filter(|stored| stored.links == 0))
+        self.unlink_told(at, None).map(|(_, left)| left.filter(|stored| stored.links == 0))
     }
 
-    /// As [`unlink`](Self::unlink), but also returns a file that has other names left, and how many.
+    /// As [`unlink`](Self::unlink), but also returns a file that has other names left, and how many. With `expected`, the
+    /// name is removed only if it leads to that.
     ///
     /// # Errors
-    /// As [`unlink`](Self::unlink).
-    pub fn unlink_told(&self, at: &EntryName) -> Result<(Entry, Option<StoredInode>)> {
-        self.unlinked(Operation::Unlink(at.clone()), at)
+    /// As [`unlink`](Self::unlink); `ESTALE` if the name leads to something else than expected.
+    pub fn unlink_told(
+        &self,
+        at: &EntryName,
+        expected: Option<InodeNumber>,
+    ) -> Result<(Entry, Option<StoredInode>)> {
+        check(at)?;
+        let unlink = Operation::Unlink(at.clone()).expecting(expected.map(|of| vec![Some(of)]));
+        let found = self.driver.operate(unlink)?;
+        let found = found.last().expect("an unlink reads one name");
+        let entry = found.entry.as_ref().expect("what was removed was there");
+        Ok((entry.clone(), replaced(found)?))
     }
 
     /// Removes a name if it leads to the file with this number: others may have given it to something else. Returns whether.
@@ -353,18 +350,10 @@ impl Namespace {
     /// # Errors
     /// Those of the store.
     pub fn unlink_of(&self, at: &EntryName, number: InodeNumber) -> Result<bool> {
-        match self.unlinked(Operation::UnlinkOf(at.clone(), number), at) {
+        match self.unlink_told(at, Some(number)) {
             Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => Ok(false),
             done => done.map(|_| true),
         }
-    }
-
-    fn unlinked(&self, unlink: Operation, at: &EntryName) -> Result<(Entry, Option<StoredInode>)> {
-        check(at)?;
-        let found = self.driver.operate(unlink)?;
-        let found = found.last().expect("an unlink reads one name");
-        let entry = found.entry.as_ref().expect("what was removed was there");
-        Ok((entry.clone(), replaced(found)?))
     }
 
     /// Removes an empty directory; returns its number.
@@ -372,8 +361,21 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
     pub fn remove_directory(&self, at: &EntryName) -> Result<InodeNumber> {
+        self.remove_directory_of(at, None)
+    }
+
+    /// The same, but with `expected` only if the name leads to that.
+    ///
+    /// # Errors
+    /// As [`remove_directory`](Self::remove_directory); `ESTALE` if the name leads to something else than expected.
+    pub fn remove_directory_of(
+        &self,
+        at: &EntryName,
+        expected: Option<InodeNumber>,
+    ) -> Result<InodeNumber> {
         check(at)?;
-        let found = self.driver.operate(Operation::RemoveDirectory(at.clone()))?;
+        let remove = Operation::RemoveDirectory(at.clone());
+        let found = self.driver.operate(remove.expecting(expected.map(|of| vec![Some(of)])))?;
         let entry = found.first().and_then(|found| found.entry.as_ref());
         Ok(entry.expect("what was removed was there").inode())
     }
@@ -388,18 +390,25 @@ impl Namespace {
         to: &EntryName,
         flags: Flags,
     ) -> Result<Option<StoredInode>> {
-        Ok(self.rename_told(from, to, flags)?.replaced.filter(|stored| stored.links == 0))
+        Ok(self.rename_told(from, to, flags, None)?.replaced.filter(|stored| stored.links == 0))
     }
 
-    /// As [`rename`](Self::rename); returns all that the names led to before.
+    /// As [`rename`](Self::rename); returns all that the names led to before. With `expected`, it is done only if the old
+    /// name leads to the first of these, and the new one to the second or to nothing.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename).
-    pub fn rename_told(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Renamed> {
+    /// As [`rename`](Self::rename); `ESTALE` if a name leads to something else than expected.
+    pub fn rename_told(
+        &self,
+        from: &EntryName,
+        to: &EntryName,
+        flags: Flags,
+        expected: Option<[Option<InodeNumber>; 2]>,
+    ) -> Result<Renamed> {
         check(from)?;
         check(to)?;
         let rename = Operation::Rename(from.clone(), to.clone(), flags);
-        let found = match self.driver.operate(rename) {
+        let found = match self.driver.operate(rename.expecting(expected.map(Vec::from))) {
             Err(failure @ Failure::Refused(Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY)) => {
                 return Err(self.why_not_renamed(from, to).unwrap_or(failure));
             }

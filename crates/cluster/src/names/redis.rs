@@ -21,7 +21,8 @@ use redis::ScriptInvocation;
 
 use super::coding::{encode_entry, encode_id, encode_intent, encode_links};
 use super::{
-    Followed, Inspected, Leased, Memory, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State,
+    ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, NamesError, PAGE_ENTRIES_MAX,
+    Result, State,
 };
 use crate::store::redis::partitions::Partitions;
 use crate::store::redis::when_full::{WHEN_FULL, or_when_full};
@@ -283,7 +284,11 @@ impl NameStore for RedisNames {
         self.change(shard, script).map(|(answer, _)| answer)
     }
 
-    fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(
+        &self,
+        shard: InodeNumber,
+        script: &Script,
+    ) -> Result<(Answer, Option<ChangedDirectory>)> {
         let partition = Self::partition(shard);
         let invocation = self.invocation(&self.scripts, shard, script)?;
         let when_full = if room::needs_room(script) {
@@ -315,14 +320,14 @@ impl NameStore for RedisNames {
         Ok((answer(elements)?, version))
     }
 
-    fn lease(&self, directory: InodeNumber, version: u64) -> Result<Leased> {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Result<LeaseAnswer> {
         let mut script = self.about_leased(&self.scripts.lease, directory);
         script.arg(version);
         match self.ask(Self::partition(directory), &script) {
-            Ok(elements) if elements == [b"done"] => Ok(Leased::Yes),
-            Ok(elements) if elements == [b"same"] => Ok(Leased::Same),
+            Ok(elements) if elements == [b"done"] => Ok(LeaseAnswer::Yes),
+            Ok(elements) if elements == [b"same"] => Ok(LeaseAnswer::Same),
             // A full server grants no lease; if the epoch is stale, the next request finds that out.
-            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(Leased::No),
+            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(LeaseAnswer::No),
             Err(error) => Err(error),
         }
     }
@@ -377,7 +382,7 @@ impl NameStore for RedisNames {
         Ok(shards)
     }
 
-    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>> {
         let script = self.about(&self.scripts.inspect, shard);
         inspected(&self.ask(Self::partition(shard), &script)?)
     }

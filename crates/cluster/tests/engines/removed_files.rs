@@ -118,9 +118,9 @@ fn i11_others_get_a_file_back_only_after_its_name_is_gone() {
     let engine = engine(origin.path(), cache.path(), &coherence);
     let root = engine.root();
     let (from, to) = (OsStr::new("other"), OsStr::new(NAME));
-    engine.rename((&root, from), (&root, to), 0).unwrap();
+    engine.rename((&root, from), (&root, to), 0, ME).unwrap();
     assert_eq!(std::mem::take(&mut *at_end.lock().unwrap()), [Some(b"new".to_vec())]);
-    engine.unlink(&root, to).unwrap();
+    engine.unlink(&root, to, ME).unwrap();
     assert_eq!(*at_end.lock().unwrap(), [None]);
 }
 
@@ -161,7 +161,7 @@ fn i11_removed_files_that_are_open_on_several_nodes_mix_with_no_others() {
     let [kept, also] = nodes.each_ref().map(|node| open(&node.engine, NAME));
     one.engine.write(&kept, 0, &[1; 10_000], ME).unwrap();
     assert_eq!(dirty(), [10_000, 0]);
-    other.engine.unlink(&other.engine.root(), OsStr::new(NAME)).unwrap();
+    other.engine.unlink(&other.engine.root(), OsStr::new(NAME), ME).unwrap();
     assert_eq!(dirty(), [0, 0], "it was brought to the origin before the name went");
     fs::write(origin.path().join(NAME), "").unwrap();
     let [news, new] = nodes.each_ref().map(|node| open(&node.engine, NAME));
@@ -193,7 +193,7 @@ fn i11_a_removed_file_that_is_open_goes_to_the_origin() {
     let engine = &nodes[0].engine;
     let kept = open(engine, NAME);
     engine.write(&kept, 0, &[1; 10_000], ME).unwrap();
-    engine.unlink(&engine.root(), OsStr::new(NAME)).unwrap();
+    engine.unlink(&engine.root(), OsStr::new(NAME), ME).unwrap();
     assert_eq!(engine.status().dirty_bytes, 0);
     engine.write(&kept, 5_000, &[2; 10_000], ME).unwrap();
     assert_eq!(engine.status().dirty_bytes, 0);
@@ -274,9 +274,9 @@ fn i11_a_file_that_gets_the_name_during_the_wait_is_taken_from_others_too() {
         let removed = if swaps % 2 == 0 { &name } else { &other };
         let removed = fs::metadata(removed).unwrap().ino();
         let done = if swaps == 2 {
-            engine.rename((&root, OsStr::new("new")), (&root, target), 0)
+            engine.rename((&root, OsStr::new("new")), (&root, target), 0, ME)
         } else {
-            engine.unlink(&root, target)
+            engine.unlink(&root, target, ME)
         };
         let last = swapping.asked.lock().unwrap().last().copied();
         match done {
@@ -302,9 +302,9 @@ fn i11_what_a_node_wrote_before_it_removed_a_file_is_there_for_who_has_it_open()
         let (root, name) = (one.engine.root(), OsStr::new(NAME));
         if replaces {
             fs::write(cluster.origin.path().join("new"), "new").unwrap();
-            one.engine.rename((&root, OsStr::new("new")), (&root, name), 0).unwrap();
+            one.engine.rename((&root, OsStr::new("new")), (&root, name), 0, ME).unwrap();
         } else {
-            one.engine.unlink(&root, name).unwrap();
+            one.engine.unlink(&root, name, ME).unwrap();
         }
         assert_eq!(one.engine.status().dirty_bytes, 0);
         assert!(read(&other.engine, &beside) == [7; 10_000], "replaced: {replaces}");

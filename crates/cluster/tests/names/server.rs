@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use halocline_cluster::names::attributes::{Attributes, Location, RelativePath};
 use halocline_cluster::names::check::clean;
+use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, NamesError, State};
@@ -106,20 +107,60 @@ fn a_check_while_nodes_are_about_something_harms_nobody() {
     assert_eq!(paths(&names).len(), 61);
 }
 
+/// Names of two nodes on a store in memory, and on a server if there is one.
+fn two_nodes_each(test: impl Fn(&Namespace, &Namespace)) {
+    let memory = Arc::new(MemoryNames::default());
+    Namespace::format(&*memory, &directory()).unwrap();
+    let other = Arc::new(memory.for_another_node());
+    test(&node(memory, 1, WaitLimit::default()), &node(other, 2, WaitLimit::default()));
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let one = node(formatted(&server), 1, WaitLimit::default());
+    test(&one, &node(store(&server), 2, WaitLimit::default()));
+}
+
 /// Regression: a name that the disk had refused was taken away whatever it led to by then.
 #[test]
 fn i15_a_name_is_taken_from_the_file_that_was_meant_and_from_no_other() {
-    let Some(server) = RedisServer::start(&[]) else { return };
-    let one = node(formatted(&server), 1, WaitLimit::default());
-    let other = node(store(&server), 2, WaitLimit::default());
-    let was = one.create(&at(ROOT, "f"), &file()).unwrap().inode;
-    let is = other.create(&at(ROOT, "g"), &file()).unwrap().inode;
-    other.rename(&at(ROOT, "g"), &at(ROOT, "f"), Flags::Replace).unwrap();
-    assert!(!one.unlink_of(&at(ROOT, "f"), was).unwrap());
-    assert!(!one.unlink_of(&at(ROOT, "g"), was).unwrap(), "there is nothing any more");
-    assert_eq!(paths(&other), ["/f"]);
-    assert!(one.unlink_of(&at(ROOT, "f"), is).unwrap());
-    assert_eq!(paths(&other), [""; 0]);
+    two_nodes_each(|one, other| {
+        let was = one.create(&at(ROOT, "f"), &file()).unwrap().inode;
+        let is = other.create(&at(ROOT, "g"), &file()).unwrap().inode;
+        other.rename(&at(ROOT, "g"), &at(ROOT, "f"), Flags::Replace).unwrap();
+        assert!(!one.unlink_of(&at(ROOT, "f"), was).unwrap());
+        assert!(!one.unlink_of(&at(ROOT, "g"), was).unwrap(), "there is nothing any more");
+        assert_eq!(paths(other), ["/f"]);
+        assert!(one.unlink_of(&at(ROOT, "f"), is).unwrap());
+        assert_eq!(paths(other), [""; 0]);
+    });
+}
+
+/// What a node compared the owner of is what loses a name, also if another node gives the name to something else.
+#[test]
+fn i15_directories_are_removed_and_names_replaced_only_if_they_are_what_was_meant() {
+    two_nodes_each(|one, other| {
+        let stale = |failure: Failure| assert_eq!(failure, Failure::Refused(Errno::STALE));
+        let [d, f, g] = ["d", "f", "g"].map(|name| at(ROOT, name));
+        let was = one.make_directory(&d, &directory()).unwrap().inode;
+        other.remove_directory(&d).unwrap();
+        let is = other.make_directory(&d, &directory()).unwrap().inode;
+        stale(one.remove_directory_of(&d, Some(was)).unwrap_err());
+        assert_eq!(one.remove_directory_of(&d, Some(is)).unwrap(), is);
+        let number = |name| Some(one.create(name, &file()).unwrap().inode);
+        let (of_f, of_g) = (number(&f), number(&g));
+        for flags in [Flags::Replace, Flags::Exchange] {
+            let rename = |expected| one.rename_told(&f, &g, flags, Some(expected));
+            for expected in [[of_g, of_g], [of_f, of_f], [of_f, None], [None, of_g]] {
+                stale(rename(expected).unwrap_err());
+            }
+            assert_eq!(one.lookup(&f).ok().map(|found| found.inode), of_f);
+        }
+        let expected = Some([of_f, of_g]);
+        assert!(one.rename_told(&f, &g, Flags::Exchange, expected).unwrap().is_done);
+        stale(one.rename_told(&f, &g, Flags::Replace, expected).unwrap_err());
+        other.unlink(&f).unwrap();
+        // What is gone by now is in nobody's way.
+        assert!(one.rename_told(&g, &f, Flags::Replace, Some([of_f, of_g])).unwrap().is_done);
+        assert_eq!(paths(other), ["/f"]);
+    });
 }
 
 #[test]

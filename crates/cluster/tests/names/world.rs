@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
-use halocline_cluster::names::{Inspected, NameStore, NamesError, Result, State};
+use halocline_cluster::names::{InspectedShard, NameStore, NamesError, Result, State};
 use halocline_model::namespace::{Answer, EntryName, InodeNumber, ROOT, Script};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
@@ -101,7 +101,7 @@ impl NameStore for Faulty {
         self.store.shards()
     }
 
-    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>> {
         self.store.inspect(shard)
     }
 

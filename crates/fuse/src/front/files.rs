@@ -72,6 +72,7 @@ impl<E: Engine> Files<E> {
         let parent = self.inodes.get(parent)?;
         let taken = self.limits.take(by.caller.uid)?;
         let created = self.engine.create((&parent.vnode, name), mode, flags | libc::O_EXCL, by);
+        self.inodes.changed(&parent);
         let (vnode, stat, handle) = match created {
             Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 return Err(Refused(Errno::ESTALE));

@@ -39,6 +39,8 @@ pub(super) struct Inode<N> {
     pub(super) served_by: ServedBy,
     /// Whether the kernel's pages of it may be older than direct writes.
     pub(super) pages: Pages,
+    /// Whether the kernel may have been told, since the last change of this directory, that it may keep the attributes.
+    pub(super) kept_briefly: AtomicBool,
     /// Locks of programs, if they are held on the origin's file.
     pub(super) locks: Locks,
     lookups: AtomicU64,
@@ -124,6 +126,7 @@ impl<N> InodeTable<N> {
             mapped: AtomicBool::new(false),
             served_by: ServedBy::default(),
             pages: Pages::default(),
+            kept_briefly: AtomicBool::new(false),
             locks: Locks::default(),
             lookups: AtomicU64::new(1),
         });

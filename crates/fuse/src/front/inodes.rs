@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
@@ -9,6 +10,7 @@ use halocline_os::error::Error;
 use halocline_vfs::{Engine, Stat, Tree};
 
 use super::inode_table::{Inode, InodeTable};
+use super::stale_pages::StalePages;
 use super::{Answer, Refused, is_told, kernel_attributes, privileges, timeouts};
 
 /// What the kernel is told of a name.
@@ -57,14 +59,19 @@ pub(super) struct Inodes<E: Engine> {
     engine: Arc<E>,
     table: InodeTable<E::Vnode>,
     attr_timeout: Duration,
+    stale_pages: Arc<StalePages>,
 }
 
 impl<E: Engine> Inodes<E> {
     /// Starts with the root as the only known inode; the kernel keeps attributes for `attr_timeout` where it may.
-    pub(super) fn new(engine: &Arc<E>, attr_timeout: Duration) -> Self {
+    pub(super) fn new(
+        engine: &Arc<E>,
+        attr_timeout: Duration,
+        stale_pages: &Arc<StalePages>,
+    ) -> Self {
         let root = engine.root();
         let table = InodeTable::new(engine.key(&root), root);
-        Self { engine: engine.clone(), table, attr_timeout }
+        Self { engine: engine.clone(), table, attr_timeout, stale_pages: stale_pages.clone() }
     }
 
     /// # Errors
@@ -112,9 +119,21 @@ impl<E: Engine> Inodes<E> {
     /// not change meanwhile: resolving a path needs the attributes of each directory on it once or twice more after they
     /// were looked up. Otherwise 0.
     pub(super) fn briefly(&self, inode: &Inode<E::Vnode>, stat: &Stat) -> Duration {
-        let is_held =
-            stat.kind() == libc::S_IFDIR && self.engine.holds_directory(&inode.vnode, stat);
-        if is_held { Duration::from_nanos(1) } else { Duration::ZERO }
+        let is_held = || self.engine.holds_directory(&inode.vnode, stat);
+        if stat.kind() != libc::S_IFDIR || !is_held() {
+            return Duration::ZERO;
+        }
+        inode.kept_briefly.store(true, SeqCst);
+        // Again: whoever changed the directory before that told the kernel nothing.
+        if is_held() { Duration::from_nanos(1) } else { Duration::ZERO }
+    }
+
+    /// A directory was changed, and whoever changed it is not answered yet. The kernel may only now get, and keep, an
+    /// answer to somebody else with the attributes from before: it must not use that for whoever changed it.
+    pub(super) fn changed(&self, directory: &Inode<E::Vnode>) {
+        if directory.kept_briefly.swap(false, SeqCst) {
+            self.stale_pages.forget_attributes(directory.number);
+        }
     }
 
     /// For `map_err` after a `request` about `inode` failed: the log says which file it concerned.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use fuser::INodeNo;
-use halocline_vfs::{Engine, Make, Maker};
+use halocline_vfs::{Caller, Engine, Make, Maker};
 
 use super::Answer;
 use super::inodes::{Entry, EntryName, Inodes};
@@ -30,34 +30,44 @@ impl<E: Engine> Names<E> {
     pub(crate) fn make(&self, at: EntryName<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
         let parent = self.inodes.get(at.0)?;
         let made = self.engine.make((&parent.vnode, at.1), what, by);
+        self.inodes.changed(&parent);
         Ok(self.inodes.entry(made.map_err(self.inodes.failed_at(&parent, at.1, "make"))?))
     }
 
     pub(crate) fn link(&self, number: INodeNo, (parent, name): EntryName<'_>) -> Answer<Entry> {
         let (inode, parent) = (self.inodes.get(number)?, self.inodes.get(parent)?);
         let stat = self.engine.link(&inode.vnode, &parent.vnode, name);
+        self.inodes.changed(&parent);
         let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"))?;
         Ok(self.inodes.entry((inode.vnode.clone(), stat)))
     }
 
-    pub(crate) fn unlink(&self, (parent, name): EntryName<'_>) -> Answer<()> {
+    pub(crate) fn unlink(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
-        self.engine
-            .unlink(&parent.vnode, name)
-            .map_err(self.inodes.failed_at(&parent, name, "unlink"))
+        let removed = self.engine.unlink(&parent.vnode, name, by);
+        self.inodes.changed(&parent);
+        removed.map_err(self.inodes.failed_at(&parent, name, "unlink"))
     }
 
-    pub(crate) fn remove_dir(&self, (parent, name): EntryName<'_>) -> Answer<()> {
+    pub(crate) fn remove_dir(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
-        self.engine
-            .remove_dir(&parent.vnode, name)
-            .map_err(self.inodes.failed_at(&parent, name, "rmdir"))
+        let removed = self.engine.remove_dir(&parent.vnode, name, by);
+        self.inodes.changed(&parent);
+        removed.map_err(self.inodes.failed_at(&parent, name, "rmdir"))
     }
 
     /// `flags` are those of `renameat2(2)`.
-    pub(crate) fn rename(&self, from: EntryName<'_>, to: EntryName<'_>, flags: u32) -> Answer<()> {
+    pub(crate) fn rename(
+        &self,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        flags: u32,
+        by: Caller,
+    ) -> Answer<()> {
         let (old, new) = (self.inodes.get(from.0)?, self.inodes.get(to.0)?);
-        let renamed = self.engine.rename((&old.vnode, from.1), (&new.vnode, to.1), flags);
+        let renamed = self.engine.rename((&old.vnode, from.1), (&new.vnode, to.1), flags, by);
+        self.inodes.changed(&old);
+        self.inodes.changed(&new);
         renamed.map_err(self.inodes.failed_at(&old, from.1, "rename"))
     }
 

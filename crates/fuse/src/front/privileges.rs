@@ -5,13 +5,13 @@
 //! write; we check once per inode until something may have set them again.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use fuser::Errno;
 use halocline_os::error::Result;
 use halocline_os::process_status::ProcessStatus;
 use halocline_vfs::Allocate;
+use halocline_vfs::ownership::{CHOWN, FOWNER, Owner, acts_for};
 use halocline_vfs::{Caller, Engine, SetAttr, SetTime, Stat};
 
 use super::inode_table::Inode;
@@ -118,7 +118,7 @@ impl<E: Engine> Privileges<E> {
         let raw = self.engine.stat(&inode.vnode, handle)?.raw;
         // A kernel without `HANDLE_KILLPRIV_V2` removes the bits by itself before somebody's write.
         let is_stripped = change.mode.is_some() && change.mode == stripped(raw.st_mode);
-        if is_stripped || may_act_as(raw.st_uid, caller) {
+        if is_stripped || may_act_as(&raw, caller) {
             return Ok(());
         }
         Err(Refused(Errno::EPERM))
@@ -129,8 +129,8 @@ impl<E: Engine> Privileges<E> {
         if is_exempt(caller) {
             return Ok(());
         }
-        let owner = self.engine.stat(&inode.vnode, None)?.raw.st_uid;
-        if may_act_as(owner, caller) { Ok(()) } else { Err(Refused(Errno::EPERM)) }
+        let raw = self.engine.stat(&inode.vnode, None)?.raw;
+        if may_act_as(&raw, caller) { Ok(()) } else { Err(Refused(Errno::EPERM)) }
     }
 
     /// Removes the set-group-id bit when a caller outside the file's group sets its ACL: the ACL's mask replaces the
@@ -152,20 +152,9 @@ fn is_exempt(caller: Caller) -> bool {
     caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
 }
 
-/// Whether the caller owns what has this owner, or has a capability to act as if.
-fn may_act_as(owner: u32, caller: Caller) -> bool {
-    caller.uid == owner || acts_for_owners(caller.pid).unwrap_or(false)
-}
-
-/// Whether a thread has `CAP_FOWNER` or `CAP_CHOWN` here: in a user namespace of its own anybody has all.
-fn acts_for_owners(thread: u32) -> std::io::Result<bool> {
-    const CHOWN_OR_FOWNER: u64 = 1 | 1 << 3;
-    let namespace = |of: &str| {
-        let found = std::fs::metadata(format!("/proc/{of}/ns/user"))?;
-        Ok::<_, std::io::Error>((found.dev(), found.ino()))
-    };
-    let is_here = namespace(&thread.to_string())? == namespace("self")?;
-    Ok(is_here && ProcessStatus::of(thread)?.signals("CapEff") & CHOWN_OR_FOWNER != 0)
+/// Whether the caller owns what has these attributes, or has a capability to act as if.
+fn may_act_as(raw: &libc::stat64, caller: Caller) -> bool {
+    acts_for(caller, Owner { uid: raw.st_uid, gid: raw.st_gid }, CHOWN | FOWNER)
 }
 
 /// Whether the caller's process has the group, including its supplementary groups.

@@ -57,6 +57,7 @@ impl<E: Engine> Xattrs<E> {
         self.may_change(&inode, name, caller)?;
         privileges::forget(&inode);
         let set = self.engine.set_xattr(&inode.vnode, name, value, flags);
+        self.inodes.changed(&inode);
         set.map_err(self.inodes.failed(&inode, "setxattr"))?;
         privileges::forget(&inode);
         if name == posix_acl::ACCESS {
@@ -69,6 +70,7 @@ impl<E: Engine> Xattrs<E> {
         let inode = self.inodes.get(number)?;
         self.may_change(&inode, name, caller)?;
         let removed = self.engine.remove_xattr(&inode.vnode, name);
+        self.inodes.changed(&inode);
         removed.map_err(self.inodes.failed(&inode, "removexattr"))
     }
 

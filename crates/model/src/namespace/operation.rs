@@ -16,8 +16,6 @@ pub enum Operation {
     MakeDirectory(EntryName, InodeNumber, Opaque),
     /// Remove a file's name.
     Unlink(EntryName),
-    /// The same, if the name leads to the file with this number.
-    UnlinkOf(EntryName, InodeNumber),
     /// Remove an empty directory.
     RemoveDirectory(EntryName),
     /// Give the file of the first name the second name, too. The shard numbers from this one on, one for each try,
@@ -25,19 +23,29 @@ pub enum Operation {
     Link(EntryName, EntryName, InodeNumber),
     /// Move what has the first name to the second name.
     Rename(EntryName, EntryName, Flags),
+    /// Do this if each of its names leads to the inode that is given for it, or, where none is given, to nothing. What
+    /// is not there is no reason against it: the operation itself is refused if it needs that.
+    Expecting(Vec<Option<InodeNumber>>, Box<Self>),
 }
 
 impl Operation {
+    /// The same, but with `expected` only if each of its names leads to that ([`Expecting`](Self::Expecting)).
+    #[must_use]
+    pub fn expecting(self, expected: Option<Vec<Option<InodeNumber>>>) -> Self {
+        match expected {
+            Some(expected) => Self::Expecting(expected, Box::new(self)),
+            None => self,
+        }
+    }
+
     fn names(&self) -> Vec<&EntryName> {
         match self {
             Self::Create(at, ..)
             | Self::MakeDirectory(at, ..)
             | Self::Unlink(at)
-            | Self::UnlinkOf(at, _)
-            | Self::RemoveDirectory(at) => {
-                vec![at]
-            }
+            | Self::RemoveDirectory(at) => vec![at],
             Self::Link(from, to, _) | Self::Rename(from, to, _) => vec![from, to],
+            Self::Expecting(_, operation) => operation.names(),
         }
     }
 
@@ -51,15 +59,21 @@ impl Operation {
                 Plan::make_directory(&found[0], *inode, attributes.clone()).map(Some)
             }
             Self::Unlink(_) => Plan::unlink(&found[0]).map(Some),
-            Self::UnlinkOf(_, of) => match &found[0].entry {
-                Some(entry) if entry.inode() != *of => Err(Refusal::Another),
-                _ => Plan::unlink(&found[0]).map(Some),
-            },
             Self::RemoveDirectory(_) => Plan::remove_directory(&found[0]).map(Some),
             Self::Link(.., InodeNumber(first)) => {
                 Plan::link(&found[0], &found[1], InodeNumber(first + attempt)).map(Some)
             }
             Self::Rename(.., flags) => Plan::rename(&found[0], &found[1], *flags),
+            Self::Expecting(expected, operation) => {
+                let is_another = |(found, expected): (&ReadName, &Option<InodeNumber>)| {
+                    let found = found.entry.as_ref().map(Entry::inode);
+                    found.is_some() && found != *expected
+                };
+                if found.iter().zip(expected).any(is_another) {
+                    return Err(Refusal::Another);
+                }
+                operation.plan(found, attempt)
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use halocline_model::namespace::{
     EntryName, Failure, Flags, InodeNumber, Opaque, Operation, ROOT, Refusal,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use world::{A, B, Budget, Canary, D, E, F, FRESH, Step, World};
+use world::{A, B, Budget, Canary, D, E, F, FRESH, G, Step, World};
 
 /// From here on nobody uses any shard: of links into each directory some.
 const FRESH_LINKS: u64 = 100;
@@ -84,6 +84,10 @@ fn at(directory: InodeNumber, name: &str) -> EntryName {
 
 fn rename(from: EntryName, to: EntryName) -> Operation {
     Operation::Rename(from, to, Flags::Replace)
+}
+
+fn expecting(expected: &[Option<InodeNumber>], operation: Operation) -> Operation {
+    operation.expecting(Some(expected.to_vec()))
 }
 
 fn create(at: EntryName) -> Operation {
@@ -175,9 +179,26 @@ fn i15_three_nodes() {
 /// What was given the name meanwhile stays, whether in its directory or from another one.
 #[test]
 fn i15_a_removal_of_one_file_and_another_that_gets_its_name() {
-    let removal = || Operation::UnlinkOf(at(A, "f"), F);
+    let removal = || expecting(&[Some(F)], Operation::Unlink(at(A, "f")));
     holds(&[removal(), rename(at(B, "g"), at(A, "f"))]);
     holds(&[removal(), Operation::Rename(at(A, "f"), at(A, "l"), Flags::Exchange)]);
+}
+
+#[test]
+fn i15_a_removal_of_one_directory_and_another_that_gets_its_name() {
+    let removal = expecting(&[Some(E)], Operation::RemoveDirectory(at(B, "e")));
+    holds(&[removal, rename(at(A, "d"), at(B, "e"))]);
+}
+
+/// Neither what has the old name nor what has the new one is another than was meant.
+#[test]
+fn i15_a_rename_of_one_file_over_another_and_what_gets_their_names() {
+    let over = || expecting(&[Some(F), Some(G)], rename(at(A, "f"), at(B, "g")));
+    holds(&[over(), Operation::Rename(at(A, "f"), at(A, "l"), Flags::Exchange)]);
+    holds(&[over(), Operation::Rename(at(A, "l"), at(B, "g"), Flags::Exchange)]);
+    holds(&[expecting(&[Some(F), None], rename(at(A, "f"), at(B, "x"))), create(at(B, "x"))]);
+    let exchange = Operation::Rename(at(A, "f"), at(B, "g"), Flags::Exchange);
+    holds(&[expecting(&[Some(F), Some(G)], exchange), rename(at(A, "l"), at(B, "g"))]);
 }
 
 /// As `docs/decisions/0042-names-by-intents.md` has them.
@@ -206,13 +227,20 @@ fn an_operation_takes_so_many_round_trips() {
 #[test]
 fn operations_are_refused_by_what_is_there() {
     let flagged = |from, to, flags| Operation::Rename(from, to, flags);
+    let of_f = |operation| expecting(&[Some(F)], operation);
     for (operation, failure) in [
         (create(at(A, "f")), Failure::Refused(Refusal::Exists)),
         (create(at(FRESH, "f")), Failure::Refused(Refusal::Absent)),
         (Operation::Unlink(at(A, "x")), Failure::Refused(Refusal::Absent)),
         (Operation::Unlink(at(A, "d")), Failure::Refused(Refusal::IsADirectory)),
-        (Operation::UnlinkOf(at(A, "x"), F), Failure::Refused(Refusal::Absent)),
-        (Operation::UnlinkOf(at(B, "g"), F), Failure::Refused(Refusal::Another)),
+        (of_f(Operation::Unlink(at(A, "x"))), Failure::Refused(Refusal::Absent)),
+        (of_f(Operation::Unlink(at(B, "g"))), Failure::Refused(Refusal::Another)),
+        (of_f(Operation::RemoveDirectory(at(B, "e"))), Failure::Refused(Refusal::Another)),
+        (of_f(rename(at(B, "g"), at(B, "x"))), Failure::Refused(Refusal::Another)),
+        (
+            expecting(&[Some(F), None], rename(at(A, "f"), at(B, "g"))),
+            Failure::Refused(Refusal::Another),
+        ),
         (Operation::RemoveDirectory(at(A, "f")), Failure::Refused(Refusal::NotADirectory)),
         (Operation::RemoveDirectory(at(ROOT, "a")), Failure::NotEmpty),
         (link(at(A, "d"), at(B, "x")), Failure::Refused(Refusal::IsADirectory)),

@@ -19,6 +19,8 @@ pub(crate) const D: InodeNumber = InodeNumber(4);
 pub(crate) const E: InodeNumber = InodeNumber(5);
 /// The file `f` in [`A`].
 pub(crate) const F: InodeNumber = InodeNumber(10);
+/// The file `g` in [`B`].
+pub(crate) const G: InodeNumber = InodeNumber(11);
 /// What nobody uses yet.
 pub(crate) const FRESH: InodeNumber = InodeNumber(20);
 
@@ -96,8 +98,7 @@ fn directory(parent: InodeNumber, entries: &[(&str, Entry)]) -> Shard {
 
 impl World {
     pub(crate) fn new(operations: &[Operation], budget: Budget) -> Self {
-        let [file, other] =
-            [F, InodeNumber(11)].map(|inode| Entry::Single(inode, Opaque::default()));
+        let [file, other] = [F, G].map(|inode| Entry::Single(inode, Opaque::default()));
         let linked = Entry::Linked(InodeNumber(12), InodeNumber(13));
         let links = Links { count: 2, attributes: Opaque::default() };
         let [of_root, of_a, of_b] = [
@@ -229,29 +230,7 @@ impl World {
     fn committed(&mut self, at: usize, mut names: Names) -> Option<Names> {
         let node = &mut self.nodes[at];
         node.commits += 1;
-        let key = |at: &EntryName| (at.directory, at.name.clone());
-        match &node.operation {
-            Operation::Create(at, inode, _) | Operation::MakeDirectory(at, inode, _) => {
-                names.insert(key(at), *inode).is_none().then_some(())?;
-            }
-            Operation::Unlink(at) | Operation::RemoveDirectory(at) => {
-                names.remove(&key(at))?;
-            }
-            Operation::UnlinkOf(at, of) => {
-                (names.remove(&key(at))? == *of).then_some(())?;
-            }
-            Operation::Link(from, to, _) => {
-                let inode = *names.get(&key(from))?;
-                names.insert(key(to), inode).is_none().then_some(())?;
-            }
-            Operation::Rename(from, to, flags) => {
-                let moved = names.remove(&key(from))?;
-                let target = names.insert(key(to), moved);
-                if *flags == Flags::Exchange {
-                    names.insert(key(from), target?);
-                }
-            }
-        }
+        make(&node.operation, &mut names)?;
         Some(names)
     }
 
@@ -354,6 +333,43 @@ impl World {
     pub(crate) fn is_over(&self) -> bool {
         self.nodes.iter().all(|node| !node.is_up || matches!(node.attempt.next(), Next::End(_)))
     }
+}
+
+/// Makes an operation on a plain tree. `None` if it cannot be done.
+fn make(operation: &Operation, names: &mut Names) -> Option<()> {
+    let key = |at: &EntryName| (at.directory, at.name.clone());
+    match operation {
+        Operation::Create(at, inode, _) | Operation::MakeDirectory(at, inode, _) => {
+            names.insert(key(at), *inode).is_none().then_some(())?;
+        }
+        Operation::Unlink(at) | Operation::RemoveDirectory(at) => {
+            names.remove(&key(at))?;
+        }
+        Operation::Link(from, to, _) => {
+            let inode = *names.get(&key(from))?;
+            names.insert(key(to), inode).is_none().then_some(())?;
+        }
+        Operation::Rename(from, to, flags) => {
+            let moved = names.remove(&key(from))?;
+            let target = names.insert(key(to), moved);
+            if *flags == Flags::Exchange {
+                names.insert(key(from), target?);
+            }
+        }
+        Operation::Expecting(expected, operation) => {
+            let of = match &**operation {
+                Operation::Rename(from, to, _) | Operation::Link(from, to, _) => vec![from, to],
+                Operation::Unlink(at) | Operation::RemoveDirectory(at) => vec![at],
+                _ => Vec::new(),
+            };
+            for (at, expected) in of.into_iter().zip(expected) {
+                let found = names.get(&key(at));
+                (found.is_none() || found == expected.as_ref()).then_some(())?;
+            }
+            make(operation, names)?;
+        }
+    }
+    Some(())
 }
 
 fn names_of(shards: &Shards) -> Names {

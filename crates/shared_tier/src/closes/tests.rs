@@ -132,7 +132,7 @@ fn a_close_that_waits_is_noted_whatever_became_of_the_file_unless_it_is_open_aga
     tier.elsewhere.unlink(&at("removed")).unwrap();
     let root = Engine::root(&tier.tier);
     let (from, to) = (OsStr::new("renamed"), OsStr::new("new"));
-    tier.tier.rename((&root, from), (&root, to), 0).unwrap();
+    tier.tier.rename((&root, from), (&root, to), 0, CALLER).unwrap();
     let again = tier.tier.open(&vnodes[5], libc::O_WRONLY, CALLER).unwrap();
     tier.tier.write(&again, 0, b"longer than before", CALLER).unwrap();
     tier.close_later(&vnodes[5], again);

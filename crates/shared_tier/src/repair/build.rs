@@ -9,7 +9,7 @@ use halocline_model::namespace::{
     Answer, Body, Change, Entry, InodeNumber, Links, Name, Opaque, ROOT, Script,
 };
 
-use super::found::Numbers;
+use super::merge::Numbers;
 
 /// How many names are sent at once.
 const BATCH: usize = 64;

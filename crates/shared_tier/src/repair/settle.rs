@@ -15,9 +15,9 @@ use halocline_vfs::namespace::statx::set_attr_on;
 use rustix::io::Errno;
 
 use super::disks::Disk;
-use super::found::FoundNames;
+use super::merge::FoundNames;
 use super::view::View;
-use super::{of_store, others};
+use super::{links_and_devices, of_store};
 use crate::places::DirectoryStep;
 use crate::places::own_xattrs;
 use crate::places::tree::{Owner, Tree, candidates};
@@ -59,7 +59,7 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
     for name in tree.private.sub("renaming")?.names()? {
         tree.private.sub("renaming")?.remove(&name)?;
     }
-    others::make(shared, &view, found)
+    links_and_devices::make(shared, &view, found)
 }
 
 /// Removes the attributes of moves and renames from the copies that stay: nobody moves or renames them any more, and

@@ -119,6 +119,7 @@ impl Rounds {
                 tracing::warn!(%error, "directories of the shared disk are not all where the store has them");
                 before
             });
+            base.late.follow(base);
             let took = base.clock.elapsed(begun);
             self.looked = Some(Looked { at: base.clock.instant(), took, unfinished });
         }

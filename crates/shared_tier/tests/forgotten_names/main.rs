@@ -2,6 +2,7 @@
 //! when the names are rebuilt from the disks; unacknowledged ones are made or not.
 
 mod disks;
+mod late;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,7 +13,7 @@ use std::thread;
 
 use halocline_api::config::CacheSize;
 use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::{self, Inspected, NameStore, State};
+use halocline_cluster::names::{self, InspectedShard, NameStore, State};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::namespace::{Answer, InodeNumber, Script, Shards};
@@ -53,7 +54,7 @@ impl NameStore for Forgetful {
         self.names.shards()
     }
 
-    fn inspect(&self, shard: InodeNumber) -> names::Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> names::Result<Option<InspectedShard>> {
         self.names.inspect(shard)
     }
 
@@ -140,17 +141,17 @@ impl Mounted {
 
     fn unlink(&self, path: &str) -> Result<()> {
         let (above, name) = self.above(path)?;
-        self.tier.unlink(&above, name)
+        self.tier.unlink(&above, name, CALLER)
     }
 
     fn rmdir(&self, path: &str) -> Result<()> {
         let (above, name) = self.above(path)?;
-        self.tier.below(&above).0.remove_dir(&above, name)
+        self.tier.below(&above).0.remove_dir(&above, name, CALLER)
     }
 
     fn rename(&self, from: &str, to: &str, flags: u32) -> Result<()> {
         let ((from, name), (to, new)) = (self.above(from)?, self.above(to)?);
-        self.tier.rename((&from, name), (&to, new), flags)
+        self.tier.rename((&from, name), (&to, new), flags, CALLER)
     }
 
     /// Makes files in two directories, one of them with several names, and other things.
@@ -189,7 +190,7 @@ const OF_TWO_LINKS: [(&str, Act); 2] = [
     ("rename of a link over a link", |on| on.rename("a/symlink", "b/symlink", 0)),
     ("exchange of links", |on| on.rename("a/symlink", "b/symlink", libc::RENAME_EXCHANGE)),
 ];
-const OF_A_FILE_AND_ANOTHER: [(&str, Act); 9] = [
+const OF_A_FILE_AND_ANOTHER: [(&str, Act); 11] = [
     ("rename of a link over a file", |on| on.rename("a/symlink", "b/g", 0)),
     ("rename of a link over a file beside it", |on| on.rename("a/symlink", "a/f", 0)),
     ("rename of a link over one of two names", |on| on.rename("a/symlink", "b/linked", 0)),
@@ -199,6 +200,12 @@ const OF_A_FILE_AND_ANOTHER: [(&str, Act); 9] = [
     ("exchange of a link and a file", |on| on.rename("a/symlink", "b/g", libc::RENAME_EXCHANGE)),
     ("exchange of a file and a link", |on| on.rename("b/g", "a/symlink", libc::RENAME_EXCHANGE)),
     ("exchange of a directory and a file", |on| on.rename("a/below", "b/g", libc::RENAME_EXCHANGE)),
+    ("exchange of a directory and one of two names", |on| {
+        on.rename("a/below", "a/linked", libc::RENAME_EXCHANGE)
+    }),
+    ("exchange of one of two names and a directory", |on| {
+        on.rename("b/linked", "a/below", libc::RENAME_EXCHANGE)
+    }),
 ];
 const OF_OTHERS: [(&str, Act); 8] = [
     ("mkdir", |on| on.mkdir("a/new")),

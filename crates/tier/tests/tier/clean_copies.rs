@@ -167,7 +167,7 @@ fn i10_each_way_to_change_a_file_ends_its_clean_copy() {
         assert_eq!((report.files, report.clean_bytes), (1, 0), "{what}: {report:?}");
         assert_eq!(fixture.content("file").unwrap(), expected, "{what}");
         let (dir, name) = fixture.at("file");
-        fixture.tier().unlink(&dir, name).unwrap();
+        fixture.tier().unlink(&dir, name, CALLER).unwrap();
         fixture.check_places();
     }
 }
@@ -310,9 +310,9 @@ fn a_copy_is_removed_with_its_file() {
     }
     fixture.write("other", b"other");
     let root = fixture.tier().root();
-    fixture.tier().unlink(&root, "removed".as_ref()).unwrap();
+    fixture.tier().unlink(&root, "removed".as_ref(), CALLER).unwrap();
     let (from, to) = ((&root, "other".as_ref()), (&root, "replaced".as_ref()));
-    fixture.tier().rename(from, to, 0).unwrap();
+    fixture.tier().rename(from, to, 0, CALLER).unwrap();
     let linked = fixture.vnode("linked").unwrap();
     fixture.tier().link(&linked, &root, "twin".as_ref()).unwrap();
     fixture.check_places();
@@ -327,7 +327,7 @@ fn a_removal_that_is_durable_is_one_of_the_copy_too() {
     fixture.write("file", b"content");
     fixture.archive();
     let root = fixture.tier().root();
-    fixture.tier().unlink(&root, "file".as_ref()).unwrap();
+    fixture.tier().unlink(&root, "file".as_ref(), CALLER).unwrap();
     let dir = fixture.tier().open_dir(&root).unwrap();
     fixture.tier().sync_dir(&dir).unwrap();
     drop(dir);
@@ -380,8 +380,8 @@ fn what_was_archived_outlives_the_ssd() {
     assert_eq!(fs::read(fixture.hdd("changed")).unwrap(), b"first", "until it is archived anew");
     let root = fixture.tier().root();
     let (from, to) = ((&root, "renamed".as_ref()), (&root, "dir2".as_ref()));
-    fixture.tier().rename(from, to, 0).unwrap();
-    fixture.tier().unlink(&root, "removed".as_ref()).unwrap();
+    fixture.tier().rename(from, to, 0, CALLER).unwrap();
+    fixture.tier().unlink(&root, "removed".as_ref(), CALLER).unwrap();
     fixture.archive();
     assert_eq!(fs::read(fixture.hdd("changed")).unwrap(), b"SECON");
     fixture.check_places();

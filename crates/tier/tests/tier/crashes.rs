@@ -11,7 +11,7 @@ use halocline_tier::{Chore, TierOptions, Watcher};
 use halocline_vfs::Engine;
 
 use crate::clean_copies::archiving;
-use crate::fixture::{Fixture, files_below, limited};
+use crate::fixture::{CALLER, Fixture, files_below, limited};
 use crate::scenarios::{Ended, Scenario, kill, scenarios};
 
 /// Kills the mount after some more steps.
@@ -115,7 +115,7 @@ fn i10_a_kill_between_the_two_names_of_a_moving_copy_shows_no_old_name() {
         assert!(fixture.has_copy("here"));
         let root = fixture.tier().root();
         let (from, to) = ((&root, "here".as_ref()), (&root, "new".as_ref()));
-        fixture.tier().rename(from, to, 0).unwrap();
+        fixture.tier().rename(from, to, 0, CALLER).unwrap();
         drop(root);
         fixture.watch(Arc::new(KillBefore("moving a copy")));
         assert!(catch_unwind(AssertUnwindSafe(|| fixture.archive())).is_err(), "it is killed");

@@ -186,7 +186,7 @@ fn one_file_that_cannot_be_removed_does_not_keep_the_others() {
     let fixture = Fixture::of_scenarios(Copies::None);
     for path in ["away", "dir/deep"] {
         let (dir, name) = fixture.at(path);
-        fixture.tier().unlink(&dir, name).unwrap();
+        fixture.tier().unlink(&dir, name, CALLER).unwrap();
     }
     // Both parents are synced, then the first file fails.
     let fault = Fault { after: 2, errno: Errno::IO, for_good: false, hit: None };

@@ -57,12 +57,12 @@ impl Fixture {
 
     fn unlink(&self, path: &str) {
         let (dir, name) = self.at(path);
-        self.tier().unlink(&dir, name).unwrap();
+        self.tier().unlink(&dir, name, CALLER).unwrap();
     }
 
     fn rename(&self, from: &str, to: &str) {
         let (from, to) = (self.at(from), self.at(to));
-        self.tier().rename((&from.0, from.1), (&to.0, to.1), 0).unwrap();
+        self.tier().rename((&from.0, from.1), (&to.0, to.1), 0, CALLER).unwrap();
     }
 
     fn make_dir(&self, path: &str) {

@@ -43,13 +43,13 @@ impl Scene {
 
     fn unlink(&self, path: &str) -> Result<()> {
         let (dir, name) = self.fixture.at(path);
-        self.fixture.tier().unlink(&dir, name)?;
+        self.fixture.tier().unlink(&dir, name, CALLER)?;
         self.fixture.reap()
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (self.fixture.at(from), self.fixture.at(to));
-        self.fixture.tier().rename((&from.0, from.1), (&to.0, to.1), 0)?;
+        self.fixture.tier().rename((&from.0, from.1), (&to.0, to.1), 0, CALLER)?;
         self.fixture.reap()
     }
 
@@ -89,7 +89,7 @@ fn a_directory_that_became_a_link_leads_nowhere() {
     // A sweep of the directory itself.
     fs::remove_file(fixture.ssd("u/d/f")).unwrap();
     let (above, name) = fixture.at("u/d");
-    fixture.tier().remove_dir(&above, name).unwrap();
+    fixture.tier().remove_dir(&above, name, CALLER).unwrap();
     scene.check();
 }
 

@@ -39,11 +39,11 @@ fn lost_names_can_be_removed_replaced_and_restored() {
     assert_eq!(tier.list_xattr(&vnode).unwrap(), b"");
     let told = tier.files(Path::new("")).unwrap();
     assert_eq!(told.iter().filter(|file| file.lost).count(), 3, "all are told of");
-    tier.unlink(&dir, one).unwrap();
+    tier.unlink(&dir, one, CALLER).unwrap();
     let (root, dir) = fixture.at("dir");
-    tier.remove_dir(&root, dir).unwrap();
+    tier.remove_dir(&root, dir, CALLER).unwrap();
     fixture.write("new", b"new");
-    tier.rename((&root, "new".as_ref()), (&root, "two".as_ref()), 0).unwrap();
+    tier.rename((&root, "new".as_ref()), (&root, "two".as_ref()), 0, CALLER).unwrap();
     assert_eq!(fixture.content("two").unwrap(), b"new");
     let notes = tier.status().notes;
     assert!(notes.iter().any(|note| note.contains("2 names were removed")), "{notes:?}");
@@ -80,7 +80,7 @@ fn what_cannot_be_removed_does_not_keep_a_mount_from_ending() {
             fixture.watch(Injected::of(fault));
         };
         fails(&fixture, 1);
-        fixture.tier().unlink(&root, name).unwrap();
+        fixture.tier().unlink(&root, name, CALLER).unwrap();
         let flush = |fixture: &Fixture| {
             let sink = &mut |_| ControlFlow::Continue(());
             Controlled::flush(fixture.tier(), None, false, sink).expect("it ends")
@@ -99,7 +99,7 @@ fn what_cannot_be_removed_does_not_keep_a_mount_from_ending() {
         fixture.demote("other");
         fixture.unwatch();
         fixture.demote("other");
-        fixture.tier().unlink(&root, name).unwrap();
+        fixture.tier().unlink(&root, name, CALLER).unwrap();
         fails(&fixture, 0);
         flush(&fixture);
         fixture.unwatch();

@@ -101,10 +101,10 @@ fn the_trees_are_plain_files_and_links() {
     assert_eq!(fs::metadata(fixture.hdd("dir")).unwrap().permissions().mode() & 0o7777, 0o750);
     // A rename moves the file below too; a directory's rename is one rename.
     let (dir, from) = fixture.at("dir/file");
-    fixture.tier().rename((&dir, from), (&dir, "new".as_ref()), 0).unwrap();
+    fixture.tier().rename((&dir, from), (&dir, "new".as_ref()), 0, CALLER).unwrap();
     assert_eq!(fs::read_link(fixture.ssd("dir/new")).unwrap(), fixture.hdd("dir/new"));
     assert!(!fixture.hdd("dir/file").exists());
-    fixture.tier().rename((&root, "dir".as_ref()), (&root, "moved".as_ref()), 0).unwrap();
+    fixture.tier().rename((&root, "dir".as_ref()), (&root, "moved".as_ref()), 0, CALLER).unwrap();
     assert_eq!(fs::read_link(fixture.ssd("moved/new")).unwrap(), fixture.hdd("dir/new"));
     assert_eq!(fixture.content("moved/new").unwrap(), b"plain");
     // Promoted and demoted again it goes to its present name, and the old directory goes.
@@ -172,7 +172,7 @@ fn a_move_shows_no_change_and_a_rename_shows_one() {
     fixture.demote("file");
     assert_eq!(ctime("file"), before, "a move is none of the programs' business");
     let (root, name) = fixture.at("file");
-    fixture.tier().rename((&root, name), (&root, "new".as_ref()), 0).unwrap();
+    fixture.tier().rename((&root, name), (&root, "new".as_ref()), 0, CALLER).unwrap();
     assert!(ctime("new") > before, "a rename changes the file");
     drop(held);
 }
@@ -196,7 +196,7 @@ fn a_file_far_down_has_a_place_that_a_link_can_name() {
     assert!(target.as_os_str().len() < 1024 && target.starts_with(fixture.hdd(PRIVATE)));
     assert_eq!(fixture.content(&path).unwrap(), b"deep");
     let (dir, old) = fixture.at(&path);
-    fixture.tier().rename((&dir, old), (&dir, "new".as_ref()), 0).unwrap();
+    fixture.tier().rename((&dir, old), (&dir, "new".as_ref()), 0, CALLER).unwrap();
     assert_eq!(fixture.content(&path.replace("file", "new")).unwrap(), b"deep");
     fixture.check_places();
 }
@@ -208,7 +208,7 @@ fn a_file_that_loses_its_name_while_it_is_copied_has_no_place() {
     let (root, name) = fixture.at("journal");
     fixture.write("journal", b"x");
     let sink = &mut |_| {
-        fixture.tier().unlink(&root, name).unwrap();
+        fixture.tier().unlink(&root, name, CALLER).unwrap();
         ControlFlow::Continue(())
     };
     let report = fixture.tier().evict(Path::new("journal"), false, sink).unwrap();
@@ -228,7 +228,7 @@ fn a_users_link_to_a_file_below_stays_a_link_and_keeps_its_target() {
     assert_eq!(stat.kind(), libc::S_IFLNK);
     assert_eq!(fixture.tier().read_link(&vnode).unwrap(), target, "as it was made");
     assert_eq!(fs::read(fixture.ssd("link")).unwrap(), b"x", "and leads there without us");
-    fixture.tier().unlink(&root, name).unwrap();
+    fixture.tier().unlink(&root, name, CALLER).unwrap();
     fixture.check_places();
     assert_eq!(fixture.content("file").unwrap(), b"x");
 }
@@ -249,7 +249,7 @@ fn open_files_follow_their_file() {
     // Removed while open: data lives as long as the handles.
     let (root, name) = fixture.at("file");
     let vnode = fixture.vnode("file").unwrap();
-    fixture.tier().unlink(&root, name).unwrap();
+    fixture.tier().unlink(&root, name, CALLER).unwrap();
     // Its data was removed later, and counted as a name until then.
     assert_eq!(fixture.tier().stat(&vnode, Some(&reader)).unwrap().raw.st_nlink, 0);
     fixture.check_places();
@@ -288,7 +288,7 @@ fn hard_links_are_made_while_files_move() {
                 names.iter().map(move |name| {
                     let second = format!("{name}-{round}");
                     fixture.tier().link(&fixture.vnode(name)?, root, second.as_ref())?;
-                    fixture.tier().unlink(root, second.as_ref())
+                    fixture.tier().unlink(root, second.as_ref(), CALLER)
                 })
             })
             .collect();
@@ -400,7 +400,7 @@ fn links_and_special_files_below_are_adopted() {
     // What is removed on the mount does not come back, nor do directories that are left over.
     for path in ["into", "deep/pipe"] {
         let (dir, name) = fixture.at(path);
-        fixture.tier().unlink(&dir, name).unwrap();
+        fixture.tier().unlink(&dir, name, CALLER).unwrap();
     }
     fs::remove_dir(fixture.ssd("deep/empty")).unwrap();
     fs::create_dir_all(fixture.hdd("deep/empty")).unwrap();
@@ -465,12 +465,12 @@ fn a_removed_directory_is_gone_below_too() {
         fixture.write("dir/file", b"x");
         fixture.demote("dir/file");
         let (dir, file) = fixture.at("dir/file");
-        tier.unlink(&dir, file).unwrap();
+        tier.unlink(&dir, file, CALLER).unwrap();
         if data_first {
             fixture.reap().unwrap();
         }
         assert!(fixture.hdd("dir").exists());
-        tier.remove_dir(&root, name).unwrap();
+        tier.remove_dir(&root, name, CALLER).unwrap();
         fixture.reap().unwrap();
         assert!(!fixture.hdd("dir").exists(), "data first: {data_first}");
         fixture.check_places();

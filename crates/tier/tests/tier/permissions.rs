@@ -236,7 +236,7 @@ fn the_copy_of_a_file_in_another_directory_is_closed_until_it_is_there() {
         fixture.with_copy("file", b"content");
         let rename = |from: &str, to: &str| {
             let ((from_dir, from), (to_dir, to)) = (fixture.at(from), fixture.at(to));
-            fixture.tier().rename((&from_dir, from), (&to_dir, to), 0).unwrap();
+            fixture.tier().rename((&from_dir, from), (&to_dir, to), 0, CALLER).unwrap();
         };
         rename("file", "same-directory");
         assert_eq!(mode(fixture.hdd("file")), 0o640);

@@ -144,7 +144,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         acts: &[
             names(|tier| tier.unlinks("dir/deep"), "away=away here=here"),
             names(
-                |tier| tier.tier().remove_dir(&tier.tier().root(), "dir".as_ref()),
+                |tier| tier.tier().remove_dir(&tier.tier().root(), "dir".as_ref(), CALLER),
                 "away=away here=here",
             ),
             cleans(Fixture::reap, "away=away here=here"),
@@ -177,7 +177,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             |tier| {
                 let root = tier.tier().root();
                 let (one, other) = ((&root, "here".as_ref()), (&root, "away".as_ref()));
-                tier.tier().rename(one, other, libc::RENAME_EXCHANGE)
+                tier.tier().rename(one, other, libc::RENAME_EXCHANGE, CALLER)
             },
             "away=here dir/deep=deep here=away",
         )],
@@ -412,7 +412,7 @@ impl Fixture {
 
     fn unlinks(&self, path: &str) -> Result<()> {
         let (dir, name) = self.at(path);
-        self.tier().unlink(&dir, name)
+        self.tier().unlink(&dir, name, CALLER)
     }
 
     fn links(&self, from: &str, to: &str) -> Result<()> {
@@ -422,7 +422,7 @@ impl Fixture {
 
     fn renames(&self, from: &str, to: &str) -> Result<()> {
         let ((from_dir, from), (to_dir, to)) = (self.at(from), self.at(to));
-        self.tier().rename((&from_dir, from), (&to_dir, to), 0)
+        self.tier().rename((&from_dir, from), (&to_dir, to), 0, CALLER)
     }
 
     /// A file that cannot be moved stays, and nobody fails.

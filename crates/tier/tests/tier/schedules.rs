@@ -126,9 +126,9 @@ fn make(fixture: &Fixture, request: Request, handle: Option<&Handle>) -> Result<
             let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
             tier.set_attr(&fixture.vnode("file")?, None, &change, CALLER)?;
         }
-        Rename => tier.rename((&root, name), (&root, OsStr::new("renamed")), 0)?,
+        Rename => tier.rename((&root, name), (&root, OsStr::new("renamed")), 0, CALLER)?,
         Link => drop(tier.link(&fixture.vnode("file")?, &root, OsStr::new("second"))?),
-        Unlink => tier.unlink(&root, name)?,
+        Unlink => tier.unlink(&root, name, CALLER)?,
         MoveBack => {
             drop(if fixture.where_is("file") == 0 {
                 fixture.demote("file")

@@ -42,7 +42,7 @@ fn i5_a_file_that_outgrows_the_ssd_spills_while_it_is_open() {
     // Removed files spill too, and an append in pieces keeps its order.
     let nameless = fixture.create("gone");
     let (root, name) = fixture.at("gone");
-    tier.unlink(&root, name).unwrap();
+    tier.unlink(&root, name, CALLER).unwrap();
     for number in 0..8u8 {
         tier.write(&nameless, u64::from(number) << 16, &vec![number; 64 << 10], CALLER).unwrap();
     }
@@ -223,7 +223,7 @@ fn a_file_that_is_pinned_no_more_leaves_in_its_turn() {
     fixture.write("d", &vec![1; 120 << 10]);
     let rename = |from, to| {
         let ((old_dir, old), (new_dir, new)) = (fixture.at(from), fixture.at(to));
-        tier.rename((&old_dir, old), (&new_dir, new), 0).unwrap();
+        tier.rename((&old_dir, old), (&new_dir, new), 0, CALLER).unwrap();
     };
     assert_eq!(leaves_for(&fixture, "one", &["keep/a", "sub/b", "c", "d"]), ["d"]);
     rename("keep/a", "a");

@@ -1,8 +1,9 @@
-//! Creates files as the caller: sets file-system ids and umask of the calling thread, and restores them on drop.
+//! Creates and removes names as the caller: sets file-system ids and umask of the calling thread, and restores them on
+//! drop.
 //!
 //! The kernel then decides owner, group (set-group-id directories), mode and default ACL as it does for the program
 //! itself. Permissions were already checked above, with supplementary groups that we do not have here, so a privileged
-//! daemon keeps its capabilities meanwhile.
+//! daemon keeps its capabilities meanwhile; but whoever removes something acts for no other owner.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -10,9 +11,9 @@ use std::marker::PhantomData;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, umask};
-use rustix::thread::{UnshareFlags, capabilities, set_capabilities, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities, unshare_unsafe};
 
-use crate::Maker;
+use crate::{Caller, Maker};
 use halocline_os::error::Result;
 
 thread_local! {
@@ -25,10 +26,7 @@ pub(super) struct ActAs {
     umask: Mode,
     /// The caller's.
     set: Mode,
-    /// Whether the ids were switched and must be switched back.
-    switched: bool,
-    /// The ids belong to the thread, so the guard must not leave it.
-    not_send: PhantomData<*const ()>,
+    _ids: Ids,
 }
 
 impl ActAs {
@@ -36,17 +34,9 @@ impl ActAs {
     pub(super) fn new(by: Maker) -> Result<Self> {
         let Maker { caller, umask: mask } = by;
         own_umask()?;
+        let ids = Ids::of(caller, CapabilitySet::empty())?;
         let set = Mode::from_raw_mode(mask & 0o777);
-        let mut acting = Self { umask: umask(set), set, switched: false, not_send: PhantomData };
-        let own = (geteuid().as_raw(), getegid().as_raw());
-        if own.0 == 0 && own != (caller.uid, caller.gid) {
-            acting.switched = true;
-            switch_to(caller.uid, caller.gid)?;
-            let mut sets = capabilities(None)?;
-            sets.effective = sets.permitted;
-            set_capabilities(None, sets)?;
-        }
-        Ok(acting)
+        Ok(Self { umask: umask(set), set, _ids: ids })
     }
 }
 
@@ -54,6 +44,36 @@ impl Drop for ActAs {
     fn drop(&mut self) {
         let found = umask(self.umask);
         debug_assert_eq!(found, self.set, "one thread creates files for one caller at a time");
+    }
+}
+
+/// While this lives, the calling thread has the ids of another user.
+pub(super) struct Ids {
+    /// Whether the ids were switched and must be switched back.
+    switched: bool,
+    /// The ids belong to the thread, so the guard must not leave it.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Ids {
+    /// Switches to the caller's ids. A privileged daemon keeps all its capabilities but these, which it has again when
+    /// the guard is dropped; an unprivileged one keeps its own ids.
+    pub(super) fn of(caller: Caller, without: CapabilitySet) -> Result<Self> {
+        let mut ids = Self { switched: false, not_send: PhantomData };
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        if own.0 == 0 && own != (caller.uid, caller.gid) {
+            ids.switched = true;
+            switch_to(caller.uid, caller.gid)?;
+            let mut sets = capabilities(None)?;
+            sets.effective = sets.permitted.difference(without);
+            set_capabilities(None, sets)?;
+        }
+        Ok(ids)
+    }
+}
+
+impl Drop for Ids {
+    fn drop(&mut self) {
         if self.switched {
             // Switching back to the daemon's own ids cannot fail; if it did, files would get a wrong owner from here
             // on, which is worse than stopping.

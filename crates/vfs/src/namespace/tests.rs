@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
 use crate::{Caller, Make, Maker};
@@ -35,7 +36,7 @@ fn one_inode_is_one_node() {
     let (a, _) = namespace.lookup(&namespace.root(), name("a")).unwrap();
     let (b, _) = namespace.lookup(&namespace.root(), name("b")).unwrap();
     assert_eq!(a, b);
-    let removed = namespace.unlink(&namespace.root(), name("a")).unwrap();
+    let removed = namespace.unlink(&namespace.root(), name("a"), None).unwrap();
     assert!(!removed.last);
     assert_eq!(namespace.path_of(&b), Path::new("b"));
 }
@@ -86,7 +87,7 @@ fn a_removed_node_stays_usable_until_dropped() {
     let (dir, namespace) = tree();
     fs::write(dir.path().join("a"), "bytes").unwrap();
     let (vnode, _) = namespace.lookup(&namespace.root(), name("a")).unwrap();
-    assert!(namespace.unlink(&namespace.root(), name("a")).unwrap().last);
+    assert!(namespace.unlink(&namespace.root(), name("a"), None).unwrap().last);
     assert_eq!(namespace.stat(&vnode).unwrap().raw.st_nlink, 0);
     let mut file = namespace.open_file(&vnode, libc::O_WRONLY | libc::O_APPEND).unwrap();
     file.write_all(b"more").unwrap();
@@ -104,9 +105,9 @@ fn rename_carries_names_of_directories() {
     let (b, _) = namespace.lookup(&a, name("b")).unwrap();
     let (f, _) = namespace.lookup(&b, name("f")).unwrap();
     let (c, _) = namespace.lookup(&root, name("c")).unwrap();
-    assert!(namespace.rename((&a, name("b")), (&c, name("x")), 0).unwrap().is_none());
+    assert!(namespace.rename((&a, name("b")), (&c, name("x")), 0, None).unwrap().is_none());
     assert_eq!(namespace.path_of(&f), Path::new("c/x/f"));
-    namespace.rename((&root, name("a")), (&root, name("c")), libc::RENAME_EXCHANGE).unwrap();
+    namespace.rename((&root, name("a")), (&root, name("c")), libc::RENAME_EXCHANGE, None).unwrap();
     assert_eq!(namespace.path_of(&f), Path::new("a/x/f"));
     assert_eq!(namespace.path_of(&a), Path::new("c"));
 }
@@ -118,7 +119,8 @@ fn a_replaced_target_is_reported_and_survives() {
     fs::write(dir.path().join("b"), "bb").unwrap();
     let root = namespace.root();
     let (b, _) = namespace.lookup(&root, name("b")).unwrap();
-    let replaced = namespace.rename((&root, name("a")), (&root, name("b")), 0).unwrap().unwrap();
+    let replaced =
+        namespace.rename((&root, name("a")), (&root, name("b")), 0, None).unwrap().unwrap();
     assert_eq!(replaced.key, b.key());
     assert!(replaced.last);
     assert_eq!(namespace.stat(&b).unwrap().raw.st_size, 2);
@@ -143,6 +145,57 @@ fn umask_and_owner_are_the_callers() {
         let (_, stat) = namespace.lookup(&root, name("mine")).unwrap();
         assert_eq!(stat.raw.st_uid, 0, "ids must be switched back");
     }
+}
+
+/// Regression: a mount process of root removed whatever the name led to by then.
+#[test]
+fn names_in_a_sticky_directory_are_taken_only_from_what_is_the_callers() {
+    if me().uid != 0 {
+        return;
+    }
+    let nobody = Caller { uid: 65534, gid: 65533, pid: 0 };
+    let (dir, namespace) = tree();
+    let at = |name: &str| dir.path().join(name);
+    let own = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+    fs::create_dir(at("sticky")).unwrap();
+    let (sticky, _) = namespace.lookup(&namespace.root(), name("sticky")).unwrap();
+    for (file, uid) in [("sticky/roots", 0), ("sticky/f", 65534), ("sticky/g", 65534)] {
+        fs::write(at(file), file).unwrap();
+        own(&at(file), uid);
+    }
+    fs::create_dir(at("sticky/directory")).unwrap();
+    let rename = |from, to, flags, by| {
+        namespace.rename((&sticky, name(from)), (&sticky, name(to)), flags, Some(by)).map(drop)
+    };
+    let exchange = libc::RENAME_EXCHANGE;
+    let all = |by| {
+        [
+            namespace.unlink(&sticky, name("roots"), Some(by)).map(drop),
+            namespace.remove_dir(&sticky, name("directory"), Some(by)).map(drop),
+            rename("roots", "new", 0, by),
+            rename("f", "roots", 0, by),
+            rename("f", "roots", exchange, by),
+            rename("roots", "f", exchange, by),
+        ]
+        .map(|done| done.map_err(|error| error.errno()))
+    };
+    fs::set_permissions(at("sticky"), Permissions::from_mode(0o1777)).unwrap();
+    assert_eq!(all(nobody), [Err(libc::EPERM); 6]);
+    assert_eq!(fs::read_to_string(at("sticky/roots")).unwrap(), "sticky/roots");
+    // Who has the capability may, who owns the files may, and root may.
+    let capable = Caller { pid: std::process::id(), ..nobody };
+    rename("roots", "moved", 0, capable).unwrap();
+    rename("moved", "roots", 0, me()).unwrap();
+    rename("f", "g", 0, nobody).unwrap();
+    namespace.unlink(&sticky, name("g"), Some(nobody)).unwrap();
+    fs::write(at("mine"), "").unwrap();
+    assert_eq!(fs::metadata(at("mine")).unwrap().uid(), 0, "ids must be switched back");
+    // So may the directory's owner, and everybody where there is no such bit.
+    own(&at("sticky"), 65534);
+    rename("roots", "moved", 0, nobody).unwrap();
+    own(&at("sticky"), 0);
+    fs::set_permissions(at("sticky"), Permissions::from_mode(0o777)).unwrap();
+    rename("moved", "roots", 0, nobody).unwrap();
 }
 
 #[test]

@@ -131,6 +131,34 @@ fn every_key_of_a_status_is_described_and_no_other() {
     check("halocline pin", &rules());
 }
 
+/// The answer `report` with each key that is described as a counter set to `value`.
+fn counted(report: &Report, value: u64) -> Report {
+    let section = Section::find("--report").unwrap();
+    let of_nodes = section.within.iter().filter(|(prefix, _)| *prefix == "cluster.");
+    let of_nodes =
+        of_nodes.flat_map(|(prefix, metrics)| metrics.iter().map(move |it| (*prefix, it)));
+    let mut answer = serde_json::to_value(report).unwrap();
+    let mut counters = 0;
+    for (prefix, metric) in section.metrics.iter().map(|it| ("", it)).chain(of_nodes) {
+        if metric.unit.ends_with("counter") {
+            let at = format!("/{prefix}{}", metric.key).replace('.', "/");
+            *answer.pointer_mut(&at).expect(metric.key) = value.into();
+            counters += 1;
+        }
+    }
+    assert!(counters > 20, "{counters}");
+    serde_json::from_value(answer).unwrap()
+}
+
+/// A `run` that joins a mount reports what was counted since it joined, whatever counter was added to the report.
+#[test]
+fn all_counters_of_a_report_begin_when_a_run_joins() {
+    let since = counted(&report(), 7).since(&counted(&report(), 5));
+    let expected = counted(&since, 2);
+    let json = |report: &Report| serde_json::to_value(report).unwrap();
+    assert_eq!(json(&since), json(&expected));
+}
+
 fn file_info() -> FileInfo {
     FileInfo {
         path: PathBuf::new(),

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use self::engine::OnEngine;
 use super::plot::{self, DrawResult, colour};
+use super::results_file::ResultsFile;
 use super::timed_engine::Outcome as Served;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
@@ -62,6 +63,9 @@ pub(super) struct AdmissionArgs {
     /// Run the first so many on the engine itself too, on emulated devices in simulated time; from 0 to 1000
     #[arg(long, default_value_t = 0, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(0..=1000))]
     engine: u64,
+    /// Keep what the engine did with each workload in this file, and take what is there from it: a run that was ended goes on
+    #[arg(long, value_name = "FILE", requires = "engine")]
+    results: Option<PathBuf>,
     /// Draw the distribution of the ratios: a file that ends in .svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -125,11 +129,14 @@ type RatioSummary<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
 /// Runs the comparison.
 pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
+    let kept = args.results.as_deref().map(|file| ResultsFile::open(file, "bench admission"));
+    let kept = kept.transpose()?;
     let policies: Vec<&'static str> = admit::COMPARED.to_vec();
     let mut cases = judge_all(args, &policies)?;
     cases.sort_by_key(|case| case.number);
     let judged = policies.iter().map(|policy| judged(policy, &cases)).collect();
-    let engine = engine::run_all(&cases[..cases.len().min(usize_of(args.engine))], &policies)?;
+    let on_engine = &cases[..cases.len().min(usize_of(args.engine))];
+    let engine = engine::run_all((args.seed, on_engine), &policies, kept)?;
     let results = Results { seed: args.seed, policies: judged, cases, engine };
     if let Some(file) = &args.plot {
         plot::save(file, |out| draw(&results, out))?;

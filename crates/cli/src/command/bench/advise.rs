@@ -2,7 +2,6 @@
 //! the engines serve it on emulated devices.
 
 mod cases;
-mod results_file;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -22,6 +21,7 @@ use halocline_sim::{FileLayout, ServerSet};
 use halocline_trace::{Kind, Process, Request, Source, Writer};
 use serde::{Deserialize, Serialize};
 
+use super::results_file::{ResultsFile, left};
 use super::timed_engine::{self, Placed, Setup};
 use super::timed_tier;
 use crate::command::advise::decide::{Seconds, Use, gain};
@@ -29,9 +29,7 @@ use crate::command::advise::{self, Judged};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say, tell};
-use crate::text;
 use cases::Case;
-use results_file::ResultsFile;
 
 /// An advised use that is slower than the fastest by at most this share counts as equally good: `advise` calls such
 /// uses ties.
@@ -94,6 +92,13 @@ struct Row {
     agrees: bool,
 }
 
+/// A result that is kept.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    quick: bool,
+    row: Row,
+}
+
 /// Runs the comparison.
 pub(super) fn execute(args: &AdviseArgs) -> Outcome {
     let mut cases = cases::all(if args.quick { QUICK } else { 1 }).map_err(Failure::failed)?;
@@ -104,9 +109,8 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
     if !args.workload.is_empty() {
         cases.retain(|case| args.workload.iter().any(|name| name == case.name));
     }
-    let kept =
-        args.results.as_deref().map(|file| ResultsFile::open(file, args.quick)).transpose()?;
-    let workloads = all_compared(&cases, kept)?;
+    let kept = args.results.as_deref().map(|file| ResultsFile::open(file, "bench advise"));
+    let workloads = all_compared(&cases, args.quick, kept.transpose()?)?;
     let agree = workloads.iter().filter(|row| row.agrees).count();
     let results = Results { emulated: true, quick: args.quick, agree, workloads };
     if args.json {
@@ -121,17 +125,22 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
 }
 
 /// All of them, one after the other, because each takes much memory. What was kept is not done again.
-fn all_compared(cases: &[Case], mut kept: Option<ResultsFile>) -> Result<Vec<Row>, Failure> {
-    let is_kept = |kept: &Option<ResultsFile>, case: &Case| {
-        kept.as_ref().and_then(|kept| kept.find(case)).is_some()
-    };
+fn all_compared(
+    cases: &[Case],
+    quick: bool,
+    mut kept: Option<ResultsFile<Kept>>,
+) -> Result<Vec<Row>, Failure> {
+    let found = kept.iter().flat_map(ResultsFile::results).filter(|kept| kept.quick == quick);
+    let found: Vec<Row> = found.map(|kept| kept.row.clone()).collect();
+    let find =
+        |case: &Case| found.iter().find(|row| row.name == case.name && row.what == case.what);
     let requests = |case: &Case| case.requests.len();
-    let to_do = cases.iter().filter(|case| !is_kept(&kept, case)).map(requests).sum::<usize>();
+    let to_do = cases.iter().filter(|case| find(case).is_none()).map(requests).sum::<usize>();
     let (begun, mut done) = (Instant::now(), 0);
     let mut rows = Vec::new();
     for (number, case) in (1..).zip(cases) {
         let what = format!("{number} of {}: {}", cases.len(), case.name);
-        if let Some(row) = kept.as_ref().and_then(|kept| kept.find(case)) {
+        if let Some(row) = find(case) {
             tell!("{what}: as kept");
             rows.push(row.clone());
             continue;
@@ -139,22 +148,12 @@ fn all_compared(cases: &[Case], mut kept: Option<ResultsFile>) -> Result<Vec<Row
         tell!("{what}: {}{}", case.what, left(begun.elapsed().as_secs_f64(), done, to_do));
         let row = compared(case)?;
         if let Some(kept) = &mut kept {
-            kept.add(&row)?;
+            kept.add(Kept { quick, row: row.clone() })?;
         }
         done += requests(case);
         rows.push(row);
     }
     Ok(rows)
-}
-
-/// `; about 2 min left`, from the time that the requests so far took.
-#[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
-fn left(seconds: f64, done: usize, to_do: usize) -> String {
-    if done == 0 {
-        return String::new();
-    }
-    let left = seconds / done as f64 * to_do.saturating_sub(done) as f64;
-    format!("; about {} left", text::seconds(left.round()))
 }
 
 fn compared(case: &Case) -> Result<Row, Failure> {

@@ -29,7 +29,7 @@ use halocline_storage::volume::origin::relayout::{self, Relayout, Wish};
 use halocline_trace::{Op, Request};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The process ids begin here: above those that a kernel assigns.
 const FIRST_PID: u32 = 0x4000_0000;
@@ -64,7 +64,7 @@ pub(crate) struct Placed<'a> {
 }
 
 /// The result of the requests, on the engine or in the simulator.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// From the first issue to the last completion, seconds.
     pub(crate) foreground_seconds: f64,

@@ -59,6 +59,8 @@ struct FileJson {
 #[derive(Debug, Serialize)]
 struct TieJson {
     file: String,
+    /// How many pairs, of which the last are among the candidates.
+    pairs: usize,
     /// Stripes on disks and on SSDs, and the requests that fit on both.
     candidates: Vec<[u64; 3]>,
 }
@@ -75,6 +77,7 @@ pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> 
     });
     let ties = outcome.ties.iter().map(|ties| TieJson {
         file: name(ties.file),
+        pairs: ties.pairs,
         candidates: ties.candidates.iter().map(|it| [it.h, it.s, it.j]).collect(),
     });
     Json {
@@ -144,7 +147,7 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
     say!("");
     for ties in &outcome.ties {
         let name = text::line(&String::from_utf8_lossy(seen.name(ties.file)));
-        say!("{name}: psa cannot tell {} of stripes apart", counted(ties.candidates.len(), "pair"));
+        say!("{name}: psa cannot tell {} of stripes apart", counted(ties.pairs, "pair"));
     }
     recommend(seen, outcome, job);
     if outcome.chosen == Name::Def {

@@ -66,11 +66,11 @@ impl Asking<'_> {
             return Ok(Attempt::Granted(grant));
         }
         match self.ask() {
-            Ok(Asked::Granted(Some(grant))) => Ok(Attempt::Granted(grant)),
-            Ok(Asked::Granted(None)) => {
+            Ok(AskOutcome::Granted(Some(grant))) => Ok(Attempt::Granted(grant)),
+            Ok(AskOutcome::Granted(None)) => {
                 waits("bytes that are being brought to the origin for another node")
             }
-            Ok(Asked::GiveFirst(range)) => {
+            Ok(AskOutcome::GiveFirst(range)) => {
                 drop(change);
                 // If another thread is already giving it up, or it cannot be given up now, asking again at once would
                 // find the same.
@@ -80,9 +80,9 @@ impl Asking<'_> {
                     waits("bytes that this node has to bring to the origin first")
                 }
             }
-            Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
-            Ok(Asked::Lost(held)) => Err(self.lost(held)),
-            Ok(Asked::Unreadable(held)) => Err(self.unreadable(held)),
+            Ok(AskOutcome::Waits(on)) => Ok(Attempt::Waits(on)),
+            Ok(AskOutcome::Lost(held)) => Err(self.lost(held)),
+            Ok(AskOutcome::Unreadable(held)) => Err(self.unreadable(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
                 // The request may have been executed.
                 file.state.lock().polls.failure = Some(error.to_string());
@@ -119,7 +119,7 @@ impl Asking<'_> {
         }
     }
 
-    fn ask(&self) -> Result<Asked, StoreError> {
+    fn ask(&self) -> Result<AskOutcome, StoreError> {
         let Self { file, want, attempts } = *self;
         let (shared, session) = (&file.shared, file.shared.session);
         let lapses = shared.own_session.lease.lapses();
@@ -135,7 +135,7 @@ impl Asking<'_> {
             let messages = state.messages;
             if attempts > 0 && !state.polls.is_due(messages, now) && !is_known {
                 let failure = state.polls.failure.clone();
-                return Ok(Asked::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
+                return Ok(AskOutcome::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
             }
             let is_due = attempts > 0 && state.polls.is_due(messages, now);
             (messages, is_due.then(|| state.polls.begin_poll(messages, now, shared.options.poll)))
@@ -156,7 +156,7 @@ impl Asking<'_> {
         for _ in 0..RACES {
             roll = shared.own_session.roll.knowing(roll, &value)?;
             if !roll.members.grants(roll.epoch) {
-                return Ok(Asked::Waits(shared.own_session.why()));
+                return Ok(AskOutcome::Waits(shared.own_session.why()));
             }
             let mut new = value.clone();
             let active = file.state.lock().active.clone();
@@ -174,24 +174,24 @@ impl Asking<'_> {
             if let Answer::Granted(held) = &answer
                 && let Some(range) = file.state.lock().pieces.to_give_first(held)
             {
-                return Ok(Asked::GiveFirst(range));
+                return Ok(AskOutcome::GiveFirst(range));
             }
             add(&shared.counters.asked);
             match shared.store.swap(file.id, value.version, &new)? {
                 Swap::Taken => return Ok(self.answered(&answer, new, (lapses, messages))),
                 Swap::Other(Reading { epoch, .. }) if epoch != roll.partitions[partition] => {
                     shared.own_session.wake();
-                    return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
+                    return Ok(AskOutcome::Waits("the nodes to say what they hold".to_owned()));
                 }
                 Swap::Other(reading) => value = reading.tokens,
             }
         }
         file.note_value(value);
-        Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
+        Ok(AskOutcome::Waits("the store, which others change at the same time".to_owned()))
     }
 
     /// Acts on the answer to a change that the store accepted.
-    fn answered(&self, answer: &Answer, new: Tokens, (lapses, messages): (u64, u64)) -> Asked {
+    fn answered(&self, answer: &Answer, new: Tokens, (lapses, messages): (u64, u64)) -> AskOutcome {
         let (file, want) = (self.file, self.want);
         let shared = &file.shared;
         let asked = match answer {
@@ -200,8 +200,8 @@ impl Asking<'_> {
                 file.stored.tell(new.in_the_way_of(shared.session));
                 self.waits(on)
             }
-            Answer::Lost(held) => Asked::Lost(*held),
-            Answer::Unreadable(held) => Asked::Unreadable(*held),
+            Answer::Lost(held) => AskOutcome::Lost(*held),
+            Answer::Unreadable(held) => AskOutcome::Unreadable(*held),
             Answer::Granted(held) => {
                 let now = shared.options.clock.boot_instant();
                 let mut state = file.state.lock();
@@ -217,7 +217,7 @@ impl Asking<'_> {
                 }
                 // Under the same lock, so that a waiting request uses its token before others take it away.
                 let permit = if is_sure { state.pieces.permit(want, now) } else { None };
-                Asked::Granted(permit)
+                AskOutcome::Granted(permit)
             }
         };
         let mut state = file.state.lock();
@@ -239,16 +239,16 @@ impl Asking<'_> {
         }
     }
 
-    fn waits(&self, on: &[Held]) -> Asked {
+    fn waits(&self, on: &[Held]) -> AskOutcome {
         let first = on.iter().map(|held| held.session).min();
-        Asked::Waits(first.map_or_else(
+        AskOutcome::Waits(first.map_or_else(
             || "others that came earlier".to_owned(),
             |first| self.file.shared.registry.name(first),
         ))
     }
 }
 
-enum Asked {
+enum AskOutcome {
     /// The token is held; no permit if it is being given up right now.
     Granted(Option<Grant>),
     Waits(String),

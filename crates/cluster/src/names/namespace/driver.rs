@@ -14,7 +14,7 @@ use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
-use super::super::{LEASE_MS, Leased, Memory, NameStore, NamesError, State};
+use super::super::{LEASE_MS, LeaseAnswer, Memory, NameStore, NamesError, State};
 use super::listings::{CachedName, End, Listings, There};
 use super::{Failure, Result, refused};
 
@@ -263,10 +263,10 @@ impl Driver {
     }
 
     /// Asks for a lease of a directory of which a version is cached.
-    fn lease(&self, directory: InodeNumber, version: u64) -> Leased {
+    fn lease(&self, directory: InodeNumber, version: u64) -> LeaseAnswer {
         let until = self.now() + Duration::from_millis(LEASE_MS);
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let leased = self.store.lease(directory, version).unwrap_or(Leased::No);
+        let leased = self.store.lease(directory, version).unwrap_or(LeaseAnswer::No);
         self.listings.lease((directory, version), leased, until);
         leased
     }
@@ -284,7 +284,7 @@ impl Driver {
         match self.listings.find(at, self.now()) {
             CachedName::Now(there) => Some(there),
             CachedName::Then(version, there) => {
-                (self.lease(at.directory, version) != Leased::No).then_some(there)
+                (self.lease(at.directory, version) != LeaseAnswer::No).then_some(there)
             }
             CachedName::Nothing => None,
         }
@@ -294,7 +294,8 @@ impl Driver {
     /// what is there.
     fn known_names(&self, operation: &Operation) -> Vec<There> {
         let names = match operation {
-            Operation::Unlink(at) | Operation::UnlinkOf(at, _) => vec![at],
+            Operation::Expecting(_, operation) => return self.known_names(operation),
+            Operation::Unlink(at) => vec![at],
             Operation::Rename(from, to, _) if from.directory == to.directory => vec![from, to],
             _ => return Vec::new(),
         };

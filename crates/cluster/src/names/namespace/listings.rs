@@ -10,7 +10,7 @@
 //! compares when it grants the lease. The lease does not hold back this node's own changes, so these are noted before
 //! they are sent. The names that they concern are not trusted while they are in progress, because others may see the
 //! change before its answer arrives. If the answer says that the change was made on the cached version, the cache moves
-//! to the next version ([`Followed`]); an answer that overtook those of earlier changes waits for them; after any other
+//! to the next version ([`ChangedDirectory`]); an answer that overtook those of earlier changes waits for them; after any other
 //! answer nothing is trusted. A read of a version other than the cached one counts only if no change was in progress
 //! when it was sent, and none came meanwhile.
 //!
@@ -30,7 +30,7 @@ use halocline_model::namespace::{
 };
 use parking_lot::Mutex;
 
-use super::super::{Followed, Leased};
+use super::super::{ChangedDirectory, LeaseAnswer};
 use listing::{Late, Listed, UnderWay};
 
 /// The most names that are cached, and their bytes.
@@ -94,7 +94,7 @@ pub(super) enum End<'a> {
     /// It was not made, or its result is unknown.
     Unknown,
     /// This script ran, and said what changed in the directory; if a lease was granted, it lasts until then.
-    Made(&'a Script, Followed, Instant),
+    Made(&'a Script, ChangedDirectory, Instant),
 }
 
 /// How many changes had begun and how many had ended.
@@ -297,16 +297,16 @@ impl Listings {
     pub(super) fn lease(
         &self,
         (directory, version): (InodeNumber, u64),
-        leased: Leased,
+        leased: LeaseAnswer,
         until: Instant,
     ) {
         let known = &mut *self.known.lock();
         let listing = known.get(directory);
         let Some(listing) = listing.filter(|listing| listing.version == version) else { return };
         match leased {
-            Leased::Yes => listing.until = listing.until.max(Some(until)),
-            Leased::Same => {}
-            Leased::No => known.remove(directory),
+            LeaseAnswer::Yes => listing.until = listing.until.max(Some(until)),
+            LeaseAnswer::Same => {}
+            LeaseAnswer::No => known.remove(directory),
         }
     }
 
@@ -366,10 +366,10 @@ impl Listings {
 fn follow(
     known: &mut Listed,
     (shard, script): (InodeNumber, &Script),
-    (followed, until, is_only): (Followed, Option<Instant>, bool),
+    (followed, until, is_only): (ChangedDirectory, Option<Instant>, bool),
     now: Instant,
 ) {
-    let Followed { before, version, changed, .. } = followed;
+    let ChangedDirectory { before, version, changed, .. } = followed;
     let is_next = known.get(shard).is_some_and(|listing| listing.version == before);
     if !is_next {
         known.remove(shard);

@@ -6,7 +6,7 @@ use halocline_model::namespace::{Answer, InodeNumber, Intent, Name, Outcome};
 
 use super::super::attributes::RelativePath;
 use super::super::coding::{decode_entry, decode_intent, decode_links, opaque};
-use super::super::{Followed, Inspected, NamesError, PAGE_ENTRIES_MAX, Result};
+use super::super::{ChangedDirectory, InspectedShard, NamesError, PAGE_ENTRIES_MAX, Result};
 use super::PAGE_BYTES_MAX;
 
 /// The longest time that a change waits for a lease.
@@ -58,11 +58,12 @@ pub(super) fn first_reserved(elements: &[Vec<u8>], count: u64) -> Result<u64> {
 }
 
 /// Parses the answer of a script of a shard, and what a change says about its directory.
-pub(super) fn changed(elements: Elements) -> Result<(Answer, Option<Followed>)> {
+pub(super) fn changed(elements: Elements) -> Result<(Answer, Option<ChangedDirectory>)> {
     match elements.as_slice() {
         [word, before, version, changed, is_leased] if word == b"done" => {
             let [before, version, changed] = [number(before)?, number(version)?, number(changed)?];
-            let followed = Followed { before, version, changed, is_leased: is_leased == b"1" };
+            let followed =
+                ChangedDirectory { before, version, changed, is_leased: is_leased == b"1" };
             Ok((Answer::Done, Some(followed)))
         }
         _ => Ok((answer(elements)?, None)),
@@ -135,13 +136,13 @@ fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
     Ok(Answer::Entries { entries, is_last, version })
 }
 
-pub(super) fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
+pub(super) fn inspected(elements: &[Vec<u8>]) -> Result<Option<InspectedShard>> {
     let [word, rest @ ..] = elements else { return Err(unsound("an empty answer")) };
     if word == b"gone" {
         return Ok(None);
     }
     let [kind, rest @ ..] = rest else { return Err(unsound("a shard of no kind")) };
-    let mut found = Inspected { is_directory: kind == b"d", ..Inspected::default() };
+    let mut found = InspectedShard { is_directory: kind == b"d", ..InspectedShard::default() };
     let (pairs, _) = rest.as_chunks::<2>();
     for [what, intent] in pairs {
         let intent: Intent = decode_intent(intent)?;

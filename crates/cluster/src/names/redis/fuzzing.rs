@@ -78,7 +78,11 @@ impl NameStore for Hostile {
         self.change(shard, script).map(|(answer, _)| answer)
     }
 
-    fn change(&self, _: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(
+        &self,
+        _: InodeNumber,
+        script: &Script,
+    ) -> Result<(Answer, Option<ChangedDirectory>)> {
         let (answer, followed) = changed(self.next()?)?;
         if let (Answer::Entries { entries, .. }, Script::List(..)) = (&answer, script) {
             assert!(entries.len() <= PAGE_ENTRIES_MAX);
@@ -102,7 +106,7 @@ impl NameStore for Hostile {
         Ok(vec![ROOT, InodeNumber(2), InodeNumber(3)])
     }
 
-    fn inspect(&self, _: InodeNumber) -> Result<Option<Inspected>> {
+    fn inspect(&self, _: InodeNumber) -> Result<Option<InspectedShard>> {
         inspected(&self.next()?)
     }
 

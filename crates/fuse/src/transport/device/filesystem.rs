@@ -147,12 +147,12 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _timing = self.begin(request);
-        answer!(reply, self.front.names.unlink((parent, name)), () => reply.ok());
+        answer!(reply, self.front.names.unlink((parent, name), caller(request)), () => reply.ok());
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _timing = self.begin(request);
-        answer!(reply, self.front.names.remove_dir((parent, name)), () => reply.ok());
+        answer!(reply, self.front.names.remove_dir((parent, name), caller(request)), () => reply.ok());
     }
 
     fn rename(
@@ -166,9 +166,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _timing = self.begin(request);
-        let rename =
-            || self.front.names.rename((parent, name), (new_parent, new_name), flags.bits());
-        answer!(reply, rename(), () => reply.ok());
+        let (from, to, by) = ((parent, name), (new_parent, new_name), caller(request));
+        answer!(reply, self.front.names.rename(from, to, flags.bits(), by), () => reply.ok());
     }
 
     fn link(

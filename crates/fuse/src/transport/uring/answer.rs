@@ -206,8 +206,14 @@ fn answer_name<E: Engine>(
             let link: &LinkIn = request.fields()?;
             front.names.link(INodeNo(link.nodeid), (nodeid, request.name(room)?))?
         }
-        code::UNLINK => return nothing(front.names.unlink((nodeid, request.name(room)?))),
-        code::RMDIR => return nothing(front.names.remove_dir((nodeid, request.name(room)?))),
+        code::UNLINK => {
+            return nothing(front.names.unlink((nodeid, request.name(room)?), request.caller()));
+        }
+        code::RMDIR => {
+            return nothing(
+                front.names.remove_dir((nodeid, request.name(room)?), request.caller()),
+            );
+        }
         code::RENAME | code::RENAME2 => {
             let to: &RenameIn = request.fields()?;
             let flags = match request.header.opcode {
@@ -219,6 +225,7 @@ fn answer_name<E: Engine>(
                 (nodeid, old),
                 (INodeNo(to.new_parent), new),
                 flags,
+                request.caller(),
             ));
         }
         code::READLINK => {

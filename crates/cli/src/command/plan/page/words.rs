@@ -65,7 +65,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     }
     for ties in &page.outcome.ties {
         let name = text::line(&String::from_utf8_lossy(page.seen.name(ties.file)));
-        let pairs = counted(ties.candidates.len(), "pair");
+        let pairs = counted(ties.pairs, "pair");
         all.push(format!(
             "For {name} the cost model of psa gives {pairs} of stripes the same time; it takes the one with the widest stripe on the disks."
         ));

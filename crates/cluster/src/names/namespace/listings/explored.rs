@@ -61,11 +61,11 @@ enum To {
 /// An answer of the store.
 #[derive(Debug, Clone)]
 enum Answered {
-    Followed(Followed),
+    Changed(ChangedDirectory),
     Differs,
     Page(u64, Vec<(u64, Name, Entry)>),
     Read(Answer, Option<u64>),
-    Lease(Leased),
+    Lease(LeaseAnswer),
 }
 
 /// A message and its answer.
@@ -235,7 +235,7 @@ impl Explorer {
             let lease = is_leased.then_some(version);
             let answer = match ask {
                 Ask::Change(..) => {
-                    Answered::Followed(Followed { before, version, changed, is_leased })
+                    Answered::Changed(ChangedDirectory { before, version, changed, is_leased })
                 }
                 Ask::List => {
                     let all = (0..2).filter_map(|at| Some((at, next.values[at]?)));
@@ -246,9 +246,9 @@ impl Explorer {
                 Ask::Attributes => {
                     Answered::Read(Answer::Attributes(Opaque::default(), changed), lease)
                 }
-                Ask::Lease(asked) if asked != version => Answered::Lease(Leased::No),
-                Ask::Lease(_) if is_leased => Answered::Lease(Leased::Yes),
-                Ask::Lease(_) => Answered::Lease(Leased::Same),
+                Ask::Lease(asked) if asked != version => Answered::Lease(LeaseAnswer::No),
+                Ask::Lease(_) if is_leased => Answered::Lease(LeaseAnswer::Yes),
+                Ask::Lease(_) => Answered::Lease(LeaseAnswer::Same),
             };
             next.under_way[message].answer = Some(answer);
             next
@@ -271,7 +271,7 @@ impl Explorer {
                 let changing = changing.unwrap_or_else(|| listings.begin_change(D, &script));
                 listings.end_change(&changing, &End::Unknown, now);
             }
-            (Ask::Change(at, to), Answered::Followed(mut followed)) => {
+            (Ask::Change(at, to), Answered::Changed(mut followed)) => {
                 let script = script(at, to, number);
                 let changing = changing.unwrap_or_else(|| listings.begin_change(D, &script));
                 if self.canary == Canary::OutOfOrder {

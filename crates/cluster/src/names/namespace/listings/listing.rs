@@ -7,7 +7,8 @@ use halocline_model::namespace::{Change, Entry, EntryName, InodeNumber, Name, Op
 use rustc_hash::FxHashMap;
 
 use super::{
-    ATTRIBUTES_MAX, BYTES_MAX, DIRECTORIES_MAX, Followed, IDLE_MAX, LATE_MAX, NAMES_MAX, There,
+    ATTRIBUTES_MAX, BYTES_MAX, ChangedDirectory, DIRECTORIES_MAX, IDLE_MAX, LATE_MAX, NAMES_MAX,
+    There,
 };
 
 /// The parts of a directory that a script in progress changes.
@@ -56,7 +57,7 @@ pub(super) struct Listing {
 pub(super) struct Late {
     pub(super) number: u64,
     pub(super) script: Script,
-    pub(super) followed: Followed,
+    pub(super) followed: ChangedDirectory,
     pub(super) until: Option<Instant>,
 }
 

@@ -19,7 +19,7 @@ fn list(listings: &Listings, version: u64, names: &[&str], now: Instant) {
 }
 
 fn leased(listings: &Listings, version: u64, until: Instant, now: Instant) -> bool {
-    listings.lease((D, version), Leased::Yes, until);
+    listings.lease((D, version), LeaseAnswer::Yes, until);
     matches!(listings.find(&at("a"), now), CachedName::Now(_))
 }
 
@@ -33,8 +33,8 @@ fn renamed(from: &str, to: &str) -> Script {
     Script::Alone(vec![gone, Change::Name(Name::from(to), None, entry)])
 }
 
-fn followed(before: u64, version: u64, is_leased: bool) -> Followed {
-    Followed { before, version, changed: version, is_leased }
+fn followed(before: u64, version: u64, is_leased: bool) -> ChangedDirectory {
+    ChangedDirectory { before, version, changed: version, is_leased }
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
     assert!(!leased(&listings, 5, until, now));
     // Without a lease the listing is kept if it was right, and dropped otherwise; it is also dropped when unused for
     // long.
-    listings.lease((D, 6), Leased::Same, until);
+    listings.lease((D, 6), LeaseAnswer::Same, until);
     assert_eq!(listings.find(&at("b"), now), CachedName::Then(6, there(0)));
-    listings.lease((D, 6), Leased::No, until);
+    listings.lease((D, 6), LeaseAnswer::No, until);
     assert_eq!(listings.find(&at("b"), now), CachedName::Nothing);
     list(&listings, 6, &["b"], now);
     assert_eq!(listings.find(&at("b"), now + IDLE_MAX * 2), CachedName::Nothing);
@@ -156,7 +156,7 @@ fn i15_a_late_page_and_a_late_lease_do_not_bring_back_what_a_change_of_this_node
     }
     // Everything of the cached version counts.
     listings.add((D, 6), (0, &page(&["c", "b"]), true), before, now);
-    listings.lease((D, 6), Leased::Yes, until);
+    listings.lease((D, 6), LeaseAnswer::Yes, until);
     assert_eq!(listings.find(&at("c"), now), CachedName::Now(there(0)));
 }
 

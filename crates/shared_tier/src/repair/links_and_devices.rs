@@ -7,7 +7,7 @@ use halocline_model::namespace::Name;
 use halocline_os::error::Result;
 
 use super::disks::Disk;
-use super::found::{At, FoundNames};
+use super::merge::{At, FoundNames};
 use super::scan::tell;
 use super::view::View;
 use crate::places::shared_disk::links_and_devices;

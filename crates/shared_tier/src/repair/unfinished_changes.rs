@@ -12,15 +12,15 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::disks::{Disk, Disks};
-use super::found::{At, FoundNames};
-use super::others;
+use super::links_and_devices;
+use super::merge::{At, FoundNames};
 use super::scan::{Item, tell};
 use super::view::View;
 use crate::places::own_xattrs;
 
 /// What must be put right.
 #[derive(Debug, Default)]
-pub(super) struct Unfollowed {
+pub(super) struct UnfinishedChanges {
     /// Files whose recorded names differ from the store, and the right names.
     pub(super) relisted: Vec<(At, Vec<(u64, Name)>)>,
     /// Second places of files, which the bytes have left.
@@ -32,13 +32,13 @@ pub(super) struct Unfollowed {
 }
 
 /// Finds it. `gone` are items that will be removed, so they keep no directory.
-pub(super) fn unfollowed(
+pub(super) fn unfinished_changes(
     disks: &Disks,
     (view, is_rebuilt): (&View, bool),
     found: &FoundNames,
     gone: impl Iterator<Item = At>,
-) -> Unfollowed {
-    let mut all = Unfollowed::default();
+) -> UnfinishedChanges {
+    let mut all = UnfinishedChanges::default();
     for file in &found.files {
         let stored = view.files.get(&file.number);
         let place = match stored {
@@ -61,7 +61,7 @@ pub(super) fn unfollowed(
         }
     }
     if !is_rebuilt {
-        all.others = others::without_name(view, found);
+        all.others = links_and_devices::without_name(view, found);
         let gone = gone.chain(all.places.iter().chain(&all.others).copied()).collect();
         let all_disks = (0..disks.all.len()).flat_map(|disk| directories(disks, disk, view, &gone));
         all.directories = all_disks.collect();
@@ -126,7 +126,7 @@ fn directories(disks: &Disks, disk: usize, view: &View, gone: &BTreeSet<At>) -> 
     left
 }
 
-impl Unfollowed {
+impl UnfinishedChanges {
     /// Puts it right.
     pub(super) fn put_right(&self, disks: &Disks, told: &mut Vec<String>) -> Result<()> {
         for (at, names) in &self.relisted {

@@ -5,8 +5,8 @@
 //! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
-mod half_made;
-mod others;
+mod half_made_renames;
+mod links_and_devices;
 mod owner;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,10 @@ use halocline_os::private::own_uid;
 use super::disks::Disk;
 use super::scan::{Item, tell};
 use super::view::View;
-use crate::places::own_xattrs::{NameIn, NotedKind};
+use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
-use half_made::Claim;
+use half_made_renames::Claim;
 use owner::Owner;
 
 /// Permission bits of everybody but the owner.
@@ -111,7 +111,7 @@ struct Builder<'a> {
 }
 
 /// Merges the names of all disks; the first one is the shared disk. `view` is what the store says, if it is sound.
-pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<FoundNames> {
+pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<FoundNames> {
     let mut builder = Builder {
         disks,
         view,
@@ -129,7 +129,7 @@ pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     builder.shared_directories()?;
     builder.ssd_directories()?;
     builder.files()?;
-    others::add(&mut builder);
+    links_and_devices::add(&mut builder);
     builder.found.directory_of = builder.directory_of;
     Ok(builder.found)
 }
@@ -192,7 +192,7 @@ impl<'a> Builder<'a> {
                 None => self.numbers.fresh()?,
             };
             self.directory_of.insert(at, number);
-            let name = self.true_directory_name(item, number);
+            let name = self.true_directory_name(item, (self.above(at), number));
             self.directory(at, number, name, believed.is_some());
         }
         Ok(())
@@ -221,16 +221,20 @@ impl<'a> Builder<'a> {
         path.map(|path| Location { node, tier, base, path })
     }
 
-    /// A directory's name, without the number that was appended when it was made, if that name is free.
-    fn true_directory_name(&self, item: &Item, number: u64) -> Name {
+    /// A directory's name, without the number that was appended when it was made, if that name is free. A file that lies
+    /// there may have other names only, or be about to exchange its name for the directory's.
+    fn true_directory_name(&self, item: &Item, (parent, number): (u64, u64)) -> Name {
         let name = name_of(item);
         let suffix = format!("~{number}");
         let Some(plain) = name.as_bytes().strip_suffix(suffix.as_bytes()) else { return name };
-        let is_free = !self.disks[0]
-            .scanned
-            .items
-            .iter()
-            .any(|other| other.above == item.above && other.path.last() == plain);
+        let it = (parent, Name::from(plain));
+        let leaves = |of: &TwoNames| of.kind == NotedKind::Exchanges && of.from == it;
+        let has_it = |other: &Item| {
+            let is_listed = other.names.is_empty() || other.names.contains(&it);
+            is_listed && !other.renaming.as_ref().is_some_and(leaves)
+        };
+        let beside = self.disks[0].scanned.items.iter().filter(|other| other.above == item.above);
+        let is_free = !beside.into_iter().any(|other| other.path.last() == plain && has_it(other));
         if is_free && !plain.is_empty() { Name::from(plain) } else { name }
     }
 
@@ -424,9 +428,9 @@ impl<'a> Builder<'a> {
     /// Names the files as they claim, or otherwise if a name is taken.
     fn name_files(&mut self) {
         let mut claims = std::mem::take(&mut self.claims);
-        let others = others::names(self);
+        let others = links_and_devices::names(self);
         let is_others = |name: &NameIn| self.taken.contains_key(name) || others.contains(name);
-        for gone in half_made::settle(&mut claims, &is_others) {
+        for gone in half_made_renames::settle(&mut claims, &is_others) {
             let paths = gone.paths.iter().map(|path| (*path, gone.number));
             self.found.never_arrived.extend(paths);
         }

@@ -1,0 +1,84 @@
+//! Names that the store has taken away, or given to something else, while the shared disk could not follow, because it
+//! could only be read or was full: the node's background thread tries again.
+//!
+//! What must hold: whatever is tried again is compared with the store first, or is known by a number that the store never
+//! gives again. So nothing that has got the name since is touched.
+
+use halocline_cluster::names::attributes::Location;
+use halocline_model::namespace::{EntryName, InodeNumber};
+use halocline_os::error::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::base::Base;
+use crate::disk_names::DiskNames;
+use crate::places::DirectoryStep;
+
+/// The most changes that are remembered; the others are left to `cluster fsck --repair`.
+const CHANGES_MAX: usize = 1 << 16;
+
+/// What the disk must still do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// Have under the name what the store has there; the link or device with this number lost it.
+    Other(EntryName, InodeNumber),
+    /// Remove a file that has lost its last name.
+    File(Location, InodeNumber),
+    /// Remove a directory that the store no longer has.
+    Directory(Vec<DirectoryStep>),
+}
+
+/// What the disk must still do, in the order of the changes in the store.
+#[derive(Debug, Default)]
+pub(crate) struct LateNames(Mutex<Vec<Late>>);
+
+impl LateNames {
+    /// Remembers what the disk could not do, if it may do it later.
+    pub(crate) fn add(&self, done: Result<()>, late: impl FnOnce() -> Vec<Late>) -> Result<()> {
+        if done.as_ref().is_err_and(may_pass) {
+            let mut all = self.0.lock();
+            all.extend(late());
+            all.truncate(CHANGES_MAX);
+        }
+        done
+    }
+
+    /// Tries all again; what still cannot be done stays.
+    pub(crate) fn follow(&self, base: &Base) {
+        let all = std::mem::take(&mut *self.0.lock());
+        if all.is_empty() {
+            return;
+        }
+        let count = all.len();
+        let is_left = |late: &Late| match follow(base, late) {
+            Ok(()) => false,
+            Err(error) if may_pass(&error) => true,
+            Err(error) => {
+                tracing::warn!(%error, ?late, "a name stays on the shared disk until the names are checked");
+                false
+            }
+        };
+        let left: Vec<Late> = all.into_iter().filter(is_left).collect();
+        let followed = count - left.len();
+        tracing::debug!(followed, left = left.len(), "names that the shared disk could not follow");
+        let mut now = self.0.lock();
+        let since = std::mem::replace(&mut *now, left);
+        now.extend(since);
+    }
+}
+
+/// Whether a disk that refuses something may do it later: it can only be read, or is full, or the store did not answer.
+fn may_pass(error: &Error) -> bool {
+    let is_disks = matches!(error.errno(), libc::EROFS | libc::ENOSPC | libc::EDQUOT);
+    is_disks || matches!(error, Error::Cluster { .. })
+}
+
+fn follow(base: &Base, late: &Late) -> Result<()> {
+    match late {
+        Late::Other(name, number) => {
+            let (names, places) = (&base.names, &base.places);
+            DiskNames { names, places, directories: &*base.paths }.follow_later(name, *number)
+        }
+        Late::File(place, number) => base.places.remove_all(place, number.0),
+        Late::Directory(steps) => base.places.remove_directory(steps),
+    }
+}

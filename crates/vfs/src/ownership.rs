@@ -1,0 +1,102 @@
+//! Whether a caller may do what otherwise only the owner of a file may, as the kernel decides it.
+//!
+//! The kernel has compared the owner before it asks for a change, but with the one that it saw last, or of what the name
+//! led to just before. Where others change files and names without its knowledge, the comparison is repeated at the
+//! change.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use halocline_os::bounded;
+use halocline_os::process_status::ProcessStatus;
+
+use crate::Caller;
+
+/// `CAP_CHOWN`, as a set.
+pub const CHOWN: u64 = 1;
+/// `CAP_FOWNER`, as a set.
+pub const FOWNER: u64 = 1 << 3;
+
+/// Limit of the maps of a user namespace in bytes: they have at most 340 lines.
+const MAP_BYTES_MAX: u64 = 64 << 10;
+
+/// A file's owner and group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Whether the caller is that owner, or has one of these capabilities over that owner's files.
+#[must_use]
+pub fn acts_for(caller: Caller, owner: Owner, capabilities: u64) -> bool {
+    caller.uid == owner.uid || has_over(caller.pid, owner, capabilities).unwrap_or(false)
+}
+
+/// Whether a thread has one of these capabilities over an owner's files. In a user namespace of its own anybody has all
+/// capabilities, but only over the files of users and groups that the namespace has.
+fn has_over(thread: u32, owner: Owner, capabilities: u64) -> io::Result<bool> {
+    if ProcessStatus::of(thread)?.signals("CapEff") & capabilities == 0 {
+        return Ok(false);
+    }
+    let namespace = |of: &str| {
+        let found = std::fs::metadata(format!("/proc/{of}/ns/user"))?;
+        Ok::<_, io::Error>((found.dev(), found.ino()))
+    };
+    if namespace(&thread.to_string())? == namespace("self")? {
+        return Ok(true);
+    }
+    let map = |kind: &str| {
+        let path = format!("/proc/{thread}/{kind}_map");
+        bounded::read(path.as_ref(), MAP_BYTES_MAX)
+    };
+    Ok(has(&map("uid")?, owner.uid) && has(&map("gid")?, owner.gid))
+}
+
+/// Whether the map of a user namespace has an id that is outside of it. Each line has the first id inside, the first one
+/// outside, and how many there are.
+fn has(map: &[u8], id: u32) -> bool {
+    String::from_utf8_lossy(map).lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(_)), Some(Ok(first)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(id))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_users_of_a_namespace_are_its_roots_to_act_for() {
+        let map = b"         0       1000          1\n         1     100000      65536\n";
+        for (id, is_there) in [
+            (0, false),
+            (1000, true),
+            (1001, false),
+            (100_000, true),
+            (165_535, true),
+            (165_536, false),
+        ] {
+            assert_eq!(has(map, id), is_there, "{id}");
+        }
+        assert!(has(b"0 0 4294967295\n", 0) && !has(b"", 0) && !has(b"0 x 1\n", 0));
+    }
+
+    #[test]
+    fn whoever_is_no_owner_needs_the_capability() {
+        let own = Caller { uid: 7, gid: 7, pid: std::process::id() };
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(acts_for(own, Owner { uid: 7, gid: 1 }, 0));
+        assert!(!acts_for(own, Owner { uid: 8, gid: 7 }, 0));
+        assert_eq!(acts_for(own, Owner { uid: 8, gid: 7 }, FOWNER), is_root);
+        let nobody = Caller { pid: 0, ..own };
+        assert!(!acts_for(nobody, Owner { uid: 8, gid: 7 }, FOWNER | CHOWN));
+    }
+}
