@@ -198,6 +198,8 @@ fn i15_links_that_nodes_make_rename_and_remove_at_once_are_on_the_disk_as_in_the
 fn a_store_without_memory_is_a_full_disk_to_programs() {
     let Some(nodes) = Nodes::new(1) else { return };
     fs::write(nodes.at("one", "before"), "kept").unwrap();
+    fs::create_dir(nodes.at("one", "dir")).unwrap();
+    fs::hard_link(nodes.at("one", "before"), nodes.at("one", "dir/other")).unwrap();
     let full = |limit: &str| {
         let done = nodes.store.command(&["config", "set", "maxmemory", limit]);
         assert!(done.contains("OK"), "{done}");
@@ -209,6 +211,16 @@ fn a_store_without_memory_is_a_full_disk_to_programs() {
     }
     let refused = fs::create_dir(nodes.at("one", "d")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::StorageFull, "{refused}");
+    // What is there can be read and removed, and other nodes can join.
+    let status = nodes.scratch.succeed(&["status", "one"]);
+    assert!(status.contains("the store of names is full"), "{status}");
+    let joined = nodes.mount("two", &[]);
+    assert!(joined.status.success(), "{}", said(&joined));
+    for node in ["one", "two"] {
+        assert_eq!(fs::read_to_string(nodes.at(node, "before")).unwrap(), "kept");
+    }
+    fs::remove_file(nodes.at("two", "dir/other")).unwrap();
+    fs::remove_dir(nodes.at("one", "dir")).unwrap();
     full("0");
     assert_eq!(names(&nodes.scratch.path("one-tiers/ssd")), [".halocline", "before"]);
     assert!(!nodes.scratch.path("disk/d").exists());

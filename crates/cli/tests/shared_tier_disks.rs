@@ -1,6 +1,7 @@
 //! The disks of a shared tier by commands: files are moved, a node is drained, names are checked and built again (I15).
 
 use std::fs;
+use std::io::Write;
 use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
+use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
 use serde_json::Value;
 
 const NODES: [&str; 2] = ["one", "two"];
@@ -349,4 +351,47 @@ fn a_check_promises_no_repair_of_what_it_does_not_reach() {
     let told = String::from_utf8_lossy(&checked.stdout);
     assert!(!checked.status.success() && told.contains("give --peers"), "{told}");
     assert!(told.contains("1 file there keep") && !told.contains("--repair"), "{told}");
+}
+
+/// Regression: names were made that the file system could not keep with the file, and then a repair was refused, so that
+/// anybody with a file on the tier kept it from being mounted again.
+#[test]
+fn more_names_than_a_file_keeps_are_refused_and_keep_nobody_from_a_repair() {
+    const TRIED: usize = 500;
+    let Some(nodes) = Nodes::new() else { return };
+    let plain = nodes.scratch.path("plain");
+    fs::write(&plain, "").unwrap();
+    let keeps =
+        |at: usize| setxattr(&plain, format!("user.{at:0100}"), b"", XattrFlags::empty()).is_ok();
+    if (0..TRIED).all(keeps) {
+        let _unwritable = writeln!(
+            std::io::stderr(),
+            "SKIP more_names_than_a_file_keeps: its file system keeps any number of attributes"
+        );
+        return;
+    }
+    fs::write(nodes.at("one", "f"), "text").unwrap();
+    let name = |at: usize| nodes.at("one", &format!("{at:0100}"));
+    let linked = (0..TRIED).map(|at| fs::hard_link(nodes.at("one", "f"), name(at)));
+    let made = linked.take_while(Result::is_ok).count();
+    assert!(made < TRIED, "more than can be recorded with the file");
+    let refused = fs::hard_link(nodes.at("one", "f"), name(made)).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EMLINK), "{refused}");
+    assert_eq!(fs::metadata(nodes.at("two", "f")).unwrap().nlink(), made as u64 + 1);
+    assert!(!nodes.at("two", &format!("{made:0100}")).exists(), "the name was taken away again");
+    // A name gives its room to another one.
+    fs::rename(name(0), name(made)).unwrap();
+    nodes.unmount();
+    assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
+    let file = nodes.scratch.path("one-tiers/ssd/f");
+    let mut list = vec![0; 1 << 16];
+    let len = listxattr(&file, &mut list).unwrap();
+    let attributes = list[..len].split(|byte| *byte == 0);
+    let are_names = attributes.filter(|name| name.starts_with(b"user.halocline.name."));
+    are_names.take(2).for_each(|name| removexattr(&file, name).unwrap());
+    setxattr(&file, "user.other", &[0; 150], XattrFlags::empty()).unwrap();
+    let (_, report) = nodes.report(&["--repair"]);
+    assert!(report["told"].to_string().contains("no room to list"), "{report}");
+    nodes.mount_again("two");
+    assert_eq!(fs::metadata(nodes.at("two", "f")).unwrap().nlink(), made as u64 + 1);
 }

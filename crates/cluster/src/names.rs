@@ -18,16 +18,13 @@ use std::fmt::Debug;
 
 use halocline_model::namespace::{Answer, InodeNumber, Intent, Script, Slot};
 
+pub use crate::store::Memory;
 use crate::store::StoreError;
 
 /// The most entries of one answer to [`Script::List`].
 pub const PAGE_ENTRIES_MAX: usize = 1000;
 /// The longest name of an entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-
-/// A server's error for a script that would need more memory than allowed. A script that has changed something by then
-/// runs to its end.
-const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
 
 /// Why a store of names gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,8 +61,9 @@ pub enum NamesError {
 
 impl From<StoreError> for NamesError {
     fn from(error: StoreError) -> Self {
+        let is_full = error.is_full();
         match error {
-            StoreError::NoAnswer(what) if what.contains(OUT_OF_MEMORY) => Self::Full(what),
+            StoreError::NoAnswer(what) if is_full => Self::Full(what),
             StoreError::NoAnswer(what) => Self::NoAnswer(what),
             StoreError::Unsound(what) => Self::Unsound(what),
             StoreError::Unusable(what) => Self::Unusable(what),
@@ -187,6 +185,11 @@ pub trait NameStore: Debug + Send + Sync {
 
     /// Number of requests over the network.
     fn round_trips(&self) -> u64;
+
+    /// The memory of the fullest server whose memory is limited, if there is one.
+    fn memory(&self) -> Result<Option<Memory>> {
+        Ok(None)
+    }
 }
 
 /// A shard, as a check sees it.

@@ -30,6 +30,35 @@ pub enum StoreError {
     Unusable(String),
 }
 
+/// A server's error for a script that would need more memory than allowed. A script that has changed something by then
+/// runs to its end.
+const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
+
+impl StoreError {
+    /// Whether nothing was done because a server's memory is used up.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::NoAnswer(what) if what.contains(OUT_OF_MEMORY))
+    }
+}
+
+/// The memory of a server, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// What counts as used.
+    pub used: u64,
+    /// How much it may use (`maxmemory`); at least 1.
+    pub limit: u64,
+}
+
+impl Memory {
+    /// The used share, in percent, rounded down.
+    #[must_use]
+    pub fn percent(self) -> u64 {
+        let percent = u128::from(self.used) * 100 / u128::from(self.limit.max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+}
+
 /// The longest duration of a lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(30);
 

@@ -22,6 +22,7 @@ use crate::job_places;
 use crate::lookup::FoundInode;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
+use crate::store_memory;
 use crate::tree_walk::walk_named;
 
 /// The most files that are listed.
@@ -54,13 +55,15 @@ impl Controlled for SharedTier {
         }
         // A store that has lost its names may know this node's session all the same.
         let lost = || base.names.refusal().map_or(Ok(()), |error| Err(of_store(&error)));
-        let health = match base.sessions.check().and_then(|()| lost()) {
-            Ok(()) => Health::Ok,
-            Err(error) => {
-                notes.push(error.to_string());
-                Health::Degraded { reason: error.to_string() }
-            }
-        };
+        let checked = base.sessions.check().and_then(|()| lost());
+        let health =
+            match checked.and_then(|()| store_memory::room(base.names.memory(), &mut notes)) {
+                Ok(()) => Health::Ok,
+                Err(error) => {
+                    notes.push(error.to_string());
+                    Health::Degraded { reason: error.to_string() }
+                }
+            };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use halocline_cluster::names::{
-    ChangedDirectory, InspectedShard, LeaseAnswer, NameStore, Result, State,
+    ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, Result, State,
 };
 use halocline_model::namespace::{Answer, InodeNumber, Script, Slot};
 
@@ -134,5 +134,9 @@ impl NameStore for HeldStore {
 
     fn round_trips(&self) -> u64 {
         self.names.round_trips()
+    }
+
+    fn memory(&self) -> Result<Option<Memory>> {
+        self.names.memory()
     }
 }

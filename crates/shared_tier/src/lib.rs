@@ -64,6 +64,7 @@ mod ssd;
 mod stat_conversion;
 mod sticky;
 mod store_directories;
+mod store_memory;
 mod tree;
 mod tree_walk;
 mod waiting_closes;

@@ -155,7 +155,7 @@ impl NameChanges {
                     vec![Late::Other(to.clone(), linked.inode)]
                 }),
         };
-        follow("link", &to, followed)?;
+        renames::follow_link(&self.base, (&to, &linked), followed)?;
         Ok(self.lookup.shown(&vnode.0, &linked))
     }
 

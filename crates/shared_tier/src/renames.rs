@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
-use halocline_cluster::names::namespace::{self, Failure};
+use halocline_cluster::names::namespace::{self, Failure, StoredInode};
 use halocline_model::namespace::{Entry, EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
@@ -16,6 +16,9 @@ use crate::errors::of_names;
 use crate::inodes::Vnode;
 use crate::places::own_xattrs::{self, NotedKind, TwoNames};
 use crate::places::{DirectoryStep, Places, RenameNotes, SHARED};
+
+/// A file with fewer names than this has room for more: what is full is its disk.
+const MANY_NAMES: u32 = 8;
 
 /// Guard: while it lives, an inode may have none of its names for a moment.
 pub(crate) struct Renaming(Option<Vnode>);
@@ -252,6 +255,28 @@ pub(crate) fn follow_or_take_back(
             Err(error)
         }
         made => follow("make", name, made),
+    }
+}
+
+/// As [`follow`] after a file got one more name; but if there is no room to record the name with the file, takes it away
+/// again: it would be lost if the names were rebuilt from the disks.
+///
+/// # Errors
+/// That of the store; `EMLINK` where a file has more names than its file system keeps with it.
+pub(crate) fn follow_link(
+    base: &Base,
+    (name, linked): (&EntryName, &StoredInode),
+    done: Result<()>,
+) -> Result<()> {
+    match done {
+        Err(error)
+            if own_xattrs::is_without_room(&error)
+                && base.names.unlink_of(name, linked.inode).map_err(of_names)? =>
+        {
+            let has_many = linked.attributes.kind == Kind::File && linked.links > MANY_NAMES;
+            Err(if has_many { Errno::MLINK.into() } else { error })
+        }
+        done => follow("link", name, done),
     }
 }
 

@@ -159,11 +159,11 @@ pub fn run(
     let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
     let found = merge(&disks.all, &view, &mut numbers)?;
     let mut repair = Repair::new(&disks, view, !is_sound)?;
-    let report = repair.plan(&found);
-    repair.number(&found)?;
+    let mut report = repair.plan(&found);
+    repair.number(&found, &mut report.told)?;
     repair.write(&found, store, &mut numbers)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
-    repair.clear_away()?;
+    repair.clear_away(&mut report.told)?;
     settle::directories(&disks.all[0], &found, store)?;
     let missing = disks.missing.iter().map(|(node, _)| node);
     let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).cloned().collect();
@@ -392,7 +392,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Runs before anything is named: numbers what gets names on the disks, and makes missing directories.
-    fn number(&self, found: &FoundNames) -> Result<()> {
+    fn number(&self, found: &FoundNames, told: &mut Vec<String>) -> Result<()> {
         for at in &self.directories {
             let directory = &found.directories[*at];
             if let Some(at) = directory.at.filter(|_| !directory.is_numbered) {
@@ -420,8 +420,7 @@ impl<'a> Repair<'a> {
             let names = file.names.as_slice();
             let is_last = matches!(names, [(_, name)] if name.as_bytes() == item.path.last());
             if !(is_last && item.names.is_empty()) {
-                let list = || own_xattrs::set_names(&fd, &file.names);
-                disk.tree.step("listing a file's names", list)?;
+                unfinished_changes::list(disk, (&fd, item), &file.names, told)?;
             }
         }
         Ok(())
@@ -471,7 +470,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Runs after everything has its name.
-    fn clear_away(&self) -> Result<()> {
+    fn clear_away(&self, told: &mut Vec<String>) -> Result<()> {
         for at in &self.copies {
             let disk = self.disk(*at);
             disk.remove(&disk.scanned.items[at.1].path)?;
@@ -480,7 +479,7 @@ impl<'a> Repair<'a> {
             let disk = self.disk(*at);
             disk.set_aside(&disk.scanned.items[at.1].path, *number)?;
         }
-        self.unfinished_changes.put_right(self.disks)
+        self.unfinished_changes.put_right(self.disks, told)
     }
 }
 

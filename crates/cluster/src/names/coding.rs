@@ -24,6 +24,8 @@ pub(crate) const NODE_BYTES_MAX: usize = 255;
 pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 /// The longest value of an extended attribute, the limit of Linux.
 pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
+/// The length of one session that has a file open.
+const OPEN_BYTES: usize = 9;
 /// The most shards that one operation locks.
 const LOCKED_MAX: usize = 8;
 /// The version of the encoding of attributes. In version 1, the bytes of a file lay in a numbered object; no mount
@@ -148,6 +150,12 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
         fits &= put_bytes(&mut out, value, XATTR_BYTES_MAX);
     }
     (fits && out.len() <= ATTRIBUTES_BYTES_MAX).then(|| Opaque::from(out))
+}
+
+/// The length of encoded attributes without the sessions that have the file open; `None` if they cannot be decoded.
+pub(super) fn len_without_opens(opaque: &Opaque) -> Option<usize> {
+    let opens = decode_attributes(opaque).ok()?.opens.len();
+    opaque.as_bytes().len().checked_sub(opens * OPEN_BYTES)
 }
 
 /// Decodes attributes.

@@ -6,6 +6,7 @@
 
 mod driver;
 mod failure;
+mod listed;
 mod listings;
 mod stored_attributes;
 
@@ -20,12 +21,13 @@ use rustix::io::Errno;
 
 use super::attributes::{Attributes, Kind};
 use super::coding::{decode_attributes, encode_attributes};
-use super::{NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
+use super::{Memory, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
 use driver::{Driver, TRIES};
 use listings::There;
 
 pub use driver::{Counts, WaitLimit};
 pub use failure::{Failure, Result};
+pub use listed::Listed;
 pub use stored_attributes::{AttributeUpdate, KnownFile, StoredAttributes};
 
 /// How many directories above a place are examined to explain why it cannot be renamed.
@@ -53,21 +55,6 @@ pub struct Renamed {
     pub is_done: bool,
     /// The file that lost a name, with the number of names that it has left.
     pub replaced: Option<StoredInode>,
-}
-
-/// A name in a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Where the next listing continues after this name.
-    pub cursor: u64,
-    /// The name.
-    pub name: Name,
-    /// What it leads to.
-    pub inode: InodeNumber,
-    /// Its attributes, if stored with the name: not for directories, nor for files that have had several names.
-    pub attributes: Option<Attributes>,
-    /// Whether it is a directory.
-    pub is_directory: bool,
 }
 
 /// Names as one node sees and changes them. Threads may share it.
@@ -132,6 +119,14 @@ impl Namespace {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.driver.counts()
+    }
+
+    /// The memory of the store's fullest server, if that is limited.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn memory(&self) -> super::Result<Option<Memory>> {
+        self.driver.memory()
     }
 
     /// Why the names cannot be used, if the last request found that the store has lost them.

@@ -7,6 +7,7 @@
 mod answers;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod room;
 mod scripts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +21,11 @@ use redis::ScriptInvocation;
 
 use super::coding::{encode_entry, encode_id, encode_intent, encode_links};
 use super::{
-    ChangedDirectory, InspectedShard, LeaseAnswer, NameStore, NamesError, PAGE_ENTRIES_MAX, Result,
-    State,
+    ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, NamesError, PAGE_ENTRIES_MAX,
+    Result, State,
 };
 use crate::store::redis::partitions::Partitions;
+use crate::store::redis::when_full::{WHEN_FULL, or_when_full};
 use answers::{
     Elements, answer, changed, current, first_reserved, inspected, leased, number, unsound,
 };
@@ -45,6 +47,8 @@ const LEASE_WAITS: usize = 50;
 pub struct RedisNames {
     servers: Partitions,
     scripts: Scripts,
+    /// The same for a server whose memory is used up.
+    when_full: Scripts,
     /// The epochs of the partitions that this node uses; 0 for none.
     epochs: [AtomicU64; Partitions::COUNT],
     /// The number under which this node holds leases.
@@ -94,7 +98,8 @@ impl RedisNames {
     pub fn connect(urls: &str, password: Option<&str>, origin: &str) -> Result<Self> {
         let servers = Partitions::connect(urls, password, origin)?;
         let epochs = [const { AtomicU64::new(0) }; Partitions::COUNT];
-        Ok(Self { servers, scripts: Scripts::new(), epochs, lessee: candidate() })
+        let (scripts, when_full) = (Scripts::new(""), Scripts::new(WHEN_FULL));
+        Ok(Self { servers, scripts, when_full, epochs, lessee: candidate() })
     }
 
     /// Removes all names of the tier for good, and the record that there were some.
@@ -192,8 +197,12 @@ impl RedisNames {
         script
     }
 
-    fn invocation(&self, shard: InodeNumber, script: &Script) -> Result<ScriptInvocation<'_>> {
-        let scripts = &self.scripts;
+    fn invocation<'a>(
+        &'a self,
+        scripts: &'a Scripts,
+        shard: InodeNumber,
+        script: &Script,
+    ) -> Result<ScriptInvocation<'a>> {
         // Only these say what changed in the directory.
         let leased = |script| self.about_leased(script, shard);
         let with_id = |script, id| {
@@ -251,6 +260,16 @@ impl RedisNames {
     fn ask(&self, partition: usize, script: &ScriptInvocation<'_>) -> Result<Elements> {
         current(self.servers.run(partition, script)?)
     }
+
+    /// The same for what a server does although its memory is used up.
+    fn ask_even_if_full<'a>(
+        &'a self,
+        partition: usize,
+        of: impl Fn(&'a Scripts) -> ScriptInvocation<'a>,
+    ) -> Result<Elements> {
+        let ask = |scripts| self.servers.run(partition, &of(scripts));
+        current(or_when_full(ask(&self.scripts), || ask(&self.when_full))?)
+    }
 }
 
 fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> ScriptInvocation<'a> {
@@ -270,9 +289,20 @@ impl NameStore for RedisNames {
         shard: InodeNumber,
         script: &Script,
     ) -> Result<(Answer, Option<ChangedDirectory>)> {
-        let invocation = self.invocation(shard, script)?;
+        let partition = Self::partition(shard);
+        let invocation = self.invocation(&self.scripts, shard, script)?;
+        let when_full = if room::needs_room(script) {
+            None
+        } else {
+            Some(self.invocation(&self.when_full, shard, script)?)
+        };
         for _ in 0..LEASE_WAITS {
-            let elements = self.ask(Self::partition(shard), &invocation)?;
+            let asked = self.servers.run(partition, &invocation);
+            let answered = match &when_full {
+                Some(again) => or_when_full(asked, || self.servers.run(partition, again)),
+                None => asked,
+            };
+            let elements = current(answered?)?;
             match leased(&elements)? {
                 Some(left) => Clock::MACHINE.sleep(left),
                 None => return changed(elements),
@@ -324,18 +354,23 @@ impl NameStore for RedisNames {
     fn begin_epoch(&self, is_alone: bool) -> Result<()> {
         let epoch = candidate();
         for partition in 0..Partitions::COUNT {
-            let mut script = self.about_partition(&self.scripts.begin, partition);
-            script.arg(epoch).arg(u8::from(is_alone));
-            self.ask(partition, &script)?;
+            self.ask_even_if_full(partition, |scripts| {
+                let mut script = self.about_partition(&scripts.begin, partition);
+                script.arg(epoch).arg(u8::from(is_alone));
+                script
+            })?;
             self.epochs[partition].store(epoch, Ordering::SeqCst);
         }
         Ok(())
     }
 
     fn reserve(&self, count: u64) -> Result<u64> {
-        let mut script = self.about_partition(&self.scripts.reserve, 0);
-        script.arg(self.epoch(0)).arg(count);
-        first_reserved(&self.ask(0, &script)?, count)
+        let reserved = self.ask_even_if_full(0, |scripts| {
+            let mut script = self.about_partition(&scripts.reserve, 0);
+            script.arg(self.epoch(0)).arg(count);
+            script
+        })?;
+        first_reserved(&reserved, count)
     }
 
     fn shards(&self) -> Result<Vec<InodeNumber>> {
@@ -359,5 +394,9 @@ impl NameStore for RedisNames {
 
     fn round_trips(&self) -> u64 {
         self.servers.round_trips()
+    }
+
+    fn memory(&self) -> Result<Option<Memory>> {
+        Ok(self.servers.memory()?)
     }
 }

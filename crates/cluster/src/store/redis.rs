@@ -16,6 +16,7 @@ mod server;
 pub(crate) mod server_identity;
 mod silence;
 mod slots;
+pub(crate) mod when_full;
 
 use std::fmt;
 use std::str::FromStr;
@@ -400,7 +401,8 @@ impl Store for RedisStore {
     }
 
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
-        swapped(self.run(&swap(&self.files.swap, &self.keys, file, (expected, new))?)?)
+        let swap = |script| swap(script, &self.keys, file, (expected, new));
+        swapped(self.files.swap.run(swap, |script| self.run(script))?)
     }
 
     fn roll(&self) -> Result<Roll> {
@@ -409,16 +411,19 @@ impl Store for RedisStore {
     }
 
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {
-        let change = (from, new, lease);
-        self.run(&swap_members(&self.members.swap_members, &self.keys, change, FORGOTTEN)?)
+        let swap = |script| swap_members(script, &self.keys, (from, new, lease), FORGOTTEN);
+        self.members.swap_members.run(swap, |script| self.run(script))
     }
 
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool> {
-        self.run(&renew(&self.members.renew, &self.keys, (session, epoch, lease_ms))?)
+        let renew = |script| renew(script, &self.keys, (session, epoch, lease_ms));
+        self.members.renew.run(renew, |script| self.run(script))
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let _: Result<u64> = self.run(&tell(&self.files.tell, &self.keys.messages(session), file));
+        let messages = self.keys.messages(session);
+        let tell = |script| Ok(tell(script, &messages, file));
+        let _: Result<u64> = self.files.tell.run(tell, |script| self.run(script));
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
@@ -428,8 +433,9 @@ impl Store for RedisStore {
     }
 
     fn send(&self, session: Session, message: &[u8]) {
-        let _: Result<u64> =
-            self.run(&send(&self.files.send, &self.keys.peer_messages(session), message));
+        let messages = self.keys.peer_messages(session);
+        let send = |script| Ok(send(script, &messages, message));
+        let _: Result<u64> = self.files.send.run(send, |script| self.run(script));
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {

@@ -49,6 +49,27 @@ fn epoch_of(store: &dyn Store, number: u64) -> Epoch {
     store.roll().unwrap().partitions[store.partition(file(number))]
 }
 
+/// After `fill`, tokens that get no larger can be changed all the same.
+pub(crate) fn tokens_get_smaller_when_it_is_full(store: &dyn Store, fill: impl FnOnce()) {
+    let epoch = epoch_of(store, 7);
+    let members = store.roll().unwrap().members;
+    let range = ByteRange::new(0, u64::MAX);
+    let demand =
+        Demand { direction: Direction::Read, required: range, desired: range, alone: false };
+    let mut held = made(0, epoch);
+    held.ask(Session(1), demand, (epoch, &members), 0);
+    held.version = 1;
+    assert_eq!(store.swap(file(7), 0, &held).unwrap(), Swap::Taken);
+    fill();
+    let refused = store.swap(file(8), 0, &held).unwrap_err();
+    assert!(refused.to_string().contains("maxmemory"), "{refused}");
+    held.version = 2;
+    for tokens in [held, made(3, epoch)] {
+        assert_eq!(store.swap(file(7), tokens.version - 1, &tokens).unwrap(), Swap::Taken);
+        assert_eq!(store.read(file(7)).unwrap().tokens, tokens);
+    }
+}
+
 fn changes_for_another_version_or_epoch_are_refused(store: &dyn Store) {
     let epoch = epoch_of(store, 1);
     assert_eq!(store.read(file(1)).unwrap().tokens, made(0, epoch));

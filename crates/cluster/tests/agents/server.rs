@@ -54,6 +54,30 @@ impl Server {
     }
 }
 
+/// Regression: leases were not renewed in a full store, so that after some seconds all nodes were without one, and no
+/// new one could join.
+#[test]
+fn i12_nodes_of_a_full_store_keep_their_leases_and_give_up_what_they_hold() {
+    let Some(server) = Server::start(&[]) else { return };
+    let origin = Arc::default();
+    let mut all = nodes(&server, &origin, &["one", "two"]);
+    all[0].request(0, Node::want(Direction::Write, 0, false)).unwrap();
+    let store = server.store();
+    contract::tokens_get_smaller_when_it_is_full(&*store, || {
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    });
+    let roll = store.roll().unwrap();
+    assert_eq!(roll.leases.len(), 2);
+    for (session, _) in &roll.leases {
+        assert!(store.renew(*session, roll.epoch, 30_000).unwrap());
+    }
+    all.extend(nodes(&server, &origin, &["three"]));
+    assert_eq!(store.roll().unwrap().leases.len(), 3);
+    end(all, &origin);
+    assert!(store.roll().unwrap().leases.is_empty());
+    assert!(store.read(file(0)).unwrap().tokens.is_empty(), "it gave up what it held");
+}
+
 fn nodes(server: &Server, origin: &Arc<Origin>, names: &[&str]) -> Vec<Node> {
     let registry = server.place().join("registry");
     let node = |name: &&str| {

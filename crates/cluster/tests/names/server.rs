@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use halocline_cluster::names::attributes::{Location, RelativePath};
+use halocline_cluster::names::attributes::{Attributes, Location, RelativePath};
 use halocline_cluster::names::check::clean;
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
@@ -279,6 +279,49 @@ fn a_full_store_refuses_what_needs_room_and_does_what_makes_room() {
     names.rename(&at(ROOT, "f"), &at(dir, "f"), Flags::Replace).unwrap();
     assert_eq!(paths(&names), ["/e", "/e/f"]);
     assert_eq!(names.counts().completed, 0, "no lock was left");
+}
+
+/// Regression: the removal of a directory, and of a name of a file that has several, takes locks, which need room; so
+/// a store that was filled with either could not be emptied. Nor could files be opened or closed.
+#[test]
+fn in_a_full_store_all_can_be_read_and_removed() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, WaitLimit::default());
+    assert_eq!(names.memory().unwrap(), None, "no limit");
+    let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
+    names.make_directory(&at(dir, "e"), &directory()).unwrap();
+    let made = names.create(&at(ROOT, "f"), &file()).unwrap().inode;
+    for name in ["g", "h"] {
+        names.link(&at(ROOT, "f"), &at(dir, name)).unwrap();
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let memory = names.memory().unwrap().unwrap();
+    assert!(memory.limit == 1 && memory.used > 1 && memory.percent() > 100, "{memory:?}");
+    let update = |change: &dyn Fn(&mut Attributes)| {
+        let change = |attributes: &mut Attributes| {
+            change(attributes);
+            Ok(())
+        };
+        names.attributes().update_of((&at(dir, "g"), made), change)
+    };
+    for session in 1..20 {
+        update(&|attributes| attributes.note_open(Session(session), true)).unwrap();
+    }
+    update(&|attributes| attributes.size = 1 << 40).unwrap();
+    update(&|attributes| attributes.opens.clear()).unwrap();
+    let larger = update(&|attributes| {
+        attributes.xattrs.insert(b"user.a".to_vec(), vec![0; 100]);
+    });
+    assert_eq!(larger.unwrap_err().errno(), Errno::NOSPC);
+    for (above, name) in [(dir, "h"), (ROOT, "f"), (dir, "g")] {
+        names.unlink(&at(above, name)).unwrap();
+    }
+    for (above, name) in [(dir, "e"), (ROOT, "d")] {
+        names.remove_directory(&at(above, name)).unwrap();
+    }
+    assert_eq!(paths(&names), [""; 0]);
+    let refused = names.make_directory(&at(ROOT, "d"), &directory()).unwrap_err();
+    assert_eq!(refused.errno(), Errno::NOSPC);
 }
 
 /// A check asks for all intents of a shard at once.

@@ -138,10 +138,18 @@ impl ListedNames<'_> {
 
 fn change(tree: &Tree, fd: &OwnedFd, (add, remove): Changes<'_>) -> Result<()> {
     tree.step("listing a file's names", || {
-        add.iter().try_for_each(|(directory, name)| own_xattrs::add_name(fd, *directory, name))?;
-        remove
-            .iter()
-            .try_for_each(|(directory, name)| own_xattrs::remove_name(fd, *directory, name))
+        let add = || {
+            add.iter().try_for_each(|(directory, name)| own_xattrs::add_name(fd, *directory, name))
+        };
+        let remove = || {
+            let mut names = remove.iter();
+            names.try_for_each(|(directory, name)| own_xattrs::remove_name(fd, *directory, name))
+        };
+        match add() {
+            // The new names may have room once the old ones are gone.
+            Err(error) if own_xattrs::is_without_room(&error) => remove().and_then(|()| add()),
+            added => added.and_then(|()| remove()),
+        }
     })
 }
 

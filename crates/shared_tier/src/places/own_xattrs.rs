@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::Name;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::xattr;
 
 /// A file's number.
@@ -210,6 +210,11 @@ fn parse_name(value: &[u8]) -> Option<(u64, Name)> {
         && name.len() <= NAME_BYTES_MAX
         && !name.iter().any(|byte| [b'/', 0].contains(byte));
     is_name.then(|| (number, Name::from(name)))
+}
+
+/// Whether a file system keeps no more attributes with a file, or is full.
+pub(crate) fn is_without_room(error: &Error) -> bool {
+    matches!(error.errno(), libc::ENOSPC | libc::E2BIG)
 }
 
 /// Lists one more name of a file.

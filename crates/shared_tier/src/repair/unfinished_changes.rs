@@ -2,6 +2,7 @@
 //! recorded with files, second places of files, and removed directories.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 
 use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_model::namespace::{Name, ROOT};
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use super::disks::{Disk, Disks};
 use super::links_and_devices;
 use super::merge::{At, FoundNames};
+use super::scan::{Item, tell};
 use super::view::View;
 use crate::places::own_xattrs;
 
@@ -126,9 +128,9 @@ fn directories(disks: &Disks, disk: usize, view: &View, gone: &BTreeSet<At>) -> 
 
 impl UnfinishedChanges {
     /// Puts it right.
-    pub(super) fn put_right(&self, disks: &Disks) -> Result<()> {
+    pub(super) fn put_right(&self, disks: &Disks, told: &mut Vec<String>) -> Result<()> {
         for (at, names) in &self.relisted {
-            relist(&disks.all[at.0], *at, names)?;
+            relist(&disks.all[at.0], *at, names, told)?;
         }
         for at in &self.places {
             let disk = &disks.all[at.0];
@@ -150,7 +152,30 @@ impl UnfinishedChanges {
     }
 }
 
-fn relist(disk: &Disk, at: At, names: &[(u64, Name)]) -> Result<()> {
+/// Lists the names of a file with it. More names than its file system keeps, or a full one, keep nobody from the rest
+/// of the tier: that is only told.
+pub(super) fn list(
+    disk: &Disk,
+    (fd, item): (&OwnedFd, &Item),
+    names: &[(u64, Name)],
+    told: &mut Vec<String>,
+) -> Result<()> {
+    match disk.tree.step("listing a file's names", || own_xattrs::set_names(fd, names)) {
+        Err(error) if own_xattrs::is_without_room(&error) => {
+            let (path, count) = (disk.tree.path.join(item.path.as_path()), names.len());
+            let path = path.display();
+            let line = format!(
+                "{path}: there is no room to list its {count} names with it, and if the store loses them, some are lost; \
+                 free some of its disk, or remove names or extended attributes of the file"
+            );
+            tell(told, line);
+            Ok(())
+        }
+        listed => listed,
+    }
+}
+
+fn relist(disk: &Disk, at: At, names: &[(u64, Name)], told: &mut Vec<String>) -> Result<()> {
     let item = &disk.scanned.items[at.1];
     let fd = disk.tree.look(Some(&item.path))?;
     // Nobody may have replaced it since it was read.
@@ -158,5 +183,5 @@ fn relist(disk: &Disk, at: At, names: &[(u64, Name)]) -> Result<()> {
         let path = disk.tree.path.join(item.path.as_path());
         return Err(Error::at(path, "list the names of the file")(Errno::STALE.into()));
     }
-    disk.tree.step("listing a file's names", || own_xattrs::set_names(&fd, names))
+    list(disk, (&fd, item), names, told)
 }

@@ -14,7 +14,7 @@ use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
-use super::super::{LEASE_MS, LeaseAnswer, NameStore, NamesError, State};
+use super::super::{LEASE_MS, LeaseAnswer, Memory, NameStore, NamesError, State};
 use super::listings::{CachedName, End, Listings, There};
 use super::{Failure, Result, refused};
 
@@ -134,6 +134,10 @@ impl Driver {
             completed: self.completed.load(Ordering::Relaxed),
             waits: self.waits.load(Ordering::Relaxed),
         }
+    }
+
+    pub(super) fn memory(&self) -> super::super::Result<Option<Memory>> {
+        self.store.memory()
     }
 
     /// A number that was never used.

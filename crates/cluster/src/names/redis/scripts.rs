@@ -425,8 +425,9 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new() -> Self {
-        let of = |bodies: &[&str]| Script::new(&bodies.concat());
+    /// All of them, each with this first line.
+    pub(super) fn new(first: &str) -> Self {
+        let of = |bodies: &[&str]| Script::new(&[&[first], bodies].concat().concat());
         let there = |bodies: &[&str]| of(&[&[ID, EPOCH, SHARD, THERE], bodies].concat());
         Self {
             new: of(&[ID, EPOCH, SHARD, "local ends = false", GRANT, FOLLOWED, NEW]),

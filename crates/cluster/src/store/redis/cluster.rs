@@ -9,8 +9,9 @@
 //! - An epoch of a partition that a newer master began is never replaced by that of an older master.
 //! - Only a master that most others have just heard from grants or takes leases.
 
-use std::fmt;
+pub(super) mod partition_states;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use super::routes::{KeyGroup, Routes};
 use super::scripts::{FileScripts, MemberScripts, PartitionScripts};
 use super::server::info_of;
 use super::slots::{Address, PARTITIONS, slot_of, tags_of};
+use super::when_full::EvenIfFull;
 use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
 use super::{
@@ -29,7 +31,8 @@ use halocline_cache::coherence::SharedFile;
 use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
-use redis::ScriptInvocation;
+use partition_states::{PartitionState, PartitionStates};
+use redis::{FromRedisValue, Script, ScriptInvocation};
 
 /// A master that no majority has heard from for this long takes and grants no lease. Masters that reach each other hear
 /// from each other every half of `cluster-node-timeout`, which is at most 15 s.
@@ -74,65 +77,6 @@ const _: () = assert!(PARTITIONS == 64, "a bit for each");
 impl fmt::Debug for ClusterStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterStore").field("routes", &self.routes).finish_non_exhaustive()
-    }
-}
-
-/// The state of a partition when it was last seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct PartitionState {
-    /// The configuration epoch of its master: greater for each master that took the slot from another.
-    config: u64,
-    epoch: Epoch,
-}
-
-impl PartitionState {
-    /// A partition not seen yet; no epoch of a partition has the number 0.
-    const UNSEEN: Self = Self { config: 0, epoch: Epoch(0) };
-
-    /// Whether `seen` is newer than this. The epochs of one master follow each other; an older master that was cut off
-    /// does not count.
-    fn is_followed_by(self, seen: Self) -> bool {
-        seen.epoch != self.epoch && seen.config >= self.config
-    }
-}
-
-/// The partitions as the members' master lists them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PartitionStates([PartitionState; PARTITIONS]);
-
-impl Default for PartitionStates {
-    fn default() -> Self {
-        Self([PartitionState::UNSEEN; PARTITIONS])
-    }
-}
-
-impl fmt::Display for PartitionStates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts = self.0.map(|partition| format!("{}:{}", partition.config, partition.epoch.0));
-        f.write_str(&texts.join(" "))
-    }
-}
-
-impl PartitionStates {
-    /// Parses what [`Display`](fmt::Display) writes.
-    ///
-    /// # Errors
-    /// If the text is anything else.
-    pub(super) fn parse(text: &str) -> Result<Self> {
-        let partition = |text: &str| {
-            let (config, epoch) = text.split_once(':').unwrap_or_default();
-            Ok(PartitionState { config: number(config)?, epoch: Epoch(number(epoch)?) })
-        };
-        let partitions: Vec<PartitionState> =
-            text.split(' ').map(partition).collect::<Result<_>>()?;
-        let partitions = <[PartitionState; PARTITIONS]>::try_from(partitions);
-        Ok(Self(
-            partitions.map_err(|_| StoreError::Unsound("a list of other partitions".to_owned()))?,
-        ))
-    }
-
-    fn epochs(&self) -> Arc<[Epoch]> {
-        self.0.iter().map(|partition| partition.epoch).collect()
     }
 }
 
@@ -260,12 +204,32 @@ impl ClusterStore {
             return Ok(());
         }
         tracing::info!("the store of tokens: a master was replaced, or began anew");
-        let mut script = self.part_scripts.note.prepare_invoke();
-        script.key(&self.members.0.epoch).arg(candidate());
-        script.arg(before).arg(after).arg(candidate()).arg(millis(HEARD));
         // Another node may have been faster; changes that it missed will be noticed again.
-        self.routes.run::<bool>(self.members_group(), &script)?;
-        Ok(())
+        let noted: Result<bool> = self.ask_members(&self.part_scripts.note, |script| {
+            let mut script = script.prepare_invoke();
+            script
+                .key(&self.members.0.epoch)
+                .arg(candidate())
+                .arg(&before)
+                .arg(&after)
+                .arg(candidate());
+            Ok(script)
+        });
+        noted.map(drop)
+    }
+
+    /// Runs a script on the members' master, unless that was cut off.
+    fn ask_members<'a, T: FromRedisValue>(
+        &'a self,
+        scripts: &'a EvenIfFull,
+        of: impl Fn(&'a Script) -> Result<ScriptInvocation<'a>>,
+    ) -> Result<T> {
+        let heard = |script| {
+            let mut script = of(script)?;
+            script.arg(millis(HEARD));
+            Ok(script)
+        };
+        scripts.run(heard, |script| self.routes.run(self.members_group(), script))
     }
 
     /// Asks a partition for its epoch.
@@ -294,8 +258,18 @@ impl ClusterStore {
     }
 
     /// Sends a message, unless the list's server has just left others without an answer.
-    fn post(&self, group: KeyGroup, script: &ScriptInvocation<'_>) {
-        let _: Result<u64> = self.routes.run_unless_silent(group, script);
+    fn post<'a>(
+        &'a self,
+        group: KeyGroup,
+        scripts: &'a EvenIfFull,
+        of: impl Fn(&'a Script) -> Result<ScriptInvocation<'a>>,
+    ) {
+        let run = |script: &_| self.routes.run_unless_silent(group, script);
+        let _: Result<u64> = scripts.run(of, run);
+    }
+
+    fn post_name(&self, group: KeyGroup, list: &str, file: SharedFile) {
+        self.post(group, &self.file_scripts.tell, |script| Ok(tell(script, list, file)));
     }
 
     /// The list of a session's reminders, on the master that has the leases: a session must reach that one anyway.
@@ -348,10 +322,10 @@ impl Store for ClusterStore {
 
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
         let partition = self.partition(file);
-        let script =
-            swap(&self.file_scripts.swap, &self.partitions[partition].0, file, (expected, new))?;
+        let swap = |script| swap(script, &self.partitions[partition].0, file, (expected, new));
         let group = self.partition_group(partition);
-        let swapped = swapped(self.routes.run_unless_silent(group, &script)?)?;
+        let run = |script: &_| self.routes.run_unless_silent(group, script);
+        let swapped = swapped(self.file_scripts.swap.run(swap, run)?)?;
         if let Swap::Other(found) = &swapped {
             self.note_seen(partition, found.epoch);
         }
@@ -373,11 +347,9 @@ impl Store for ClusterStore {
     }
 
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {
-        let scripts = &self.member_scripts;
-        let change = (from, new, lease);
-        let mut script = swap_members(&scripts.swap_members, &self.members.0, change, FORGOTTEN)?;
-        script.arg(millis(HEARD));
-        self.routes.run(self.members_group(), &script)
+        self.ask_members(&self.member_scripts.swap_members, |script| {
+            swap_members(script, &self.members.0, (from, new, lease), FORGOTTEN)
+        })
     }
 
     fn note_changes(&self) -> Result<bool> {
@@ -385,21 +357,20 @@ impl Store for ClusterStore {
     }
 
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool> {
-        let mut script =
-            renew(&self.member_scripts.renew, &self.members.0, (session, epoch, lease_ms))?;
-        script.arg(millis(HEARD));
-        self.routes.run(self.members_group(), &script)
+        self.ask_members(&self.member_scripts.renew, |script| {
+            renew(script, &self.members.0, (session, epoch, lease_ms))
+        })
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
         let (keys, group) = self.messages(session);
-        self.post(group, &tell(&self.file_scripts.tell, &keys.messages(session), file));
+        self.post_name(group, &keys.messages(session), file);
     }
 
     fn remind(&self, session: Session, file: SharedFile) {
         self.tell(session, file);
         let (list, group) = self.reminders(session);
-        self.post(group, &tell(&self.file_scripts.tell, &list, file));
+        self.post_name(group, &list, file);
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
@@ -421,8 +392,9 @@ impl Store for ClusterStore {
 
     fn send(&self, session: Session, message: &[u8]) {
         let (keys, group) = self.messages(session);
-        let script = send(&self.file_scripts.send, &keys.peer_messages(session), message);
-        self.post(group, &script);
+        let list = keys.peer_messages(session);
+        let send = |script| Ok(send(script, &list, message));
+        self.post(group, &self.file_scripts.send, send);
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
@@ -456,34 +428,5 @@ impl Store for ClusterStore {
 
     fn round_trips(&self) -> u64 {
         self.routes.asked()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_an_older_master_says_does_not_come_back_into_the_list() {
-        let seen = |config: u64, epoch: u64| PartitionState { config, epoch: Epoch(epoch) };
-        assert!(PartitionState::UNSEEN.is_followed_by(seen(0, 7)));
-        assert!(seen(1, 7).is_followed_by(seen(4, 8)), "a replica was promoted");
-        assert!(seen(4, 8).is_followed_by(seen(4, 9)), "it was restarted");
-        assert!(!seen(4, 8).is_followed_by(seen(1, 7)), "the old one, which was stopped");
-        assert!(!seen(4, 8).is_followed_by(seen(4, 8)) && !seen(4, 8).is_followed_by(seen(5, 8)));
-    }
-
-    #[test]
-    fn a_list_of_parts_is_read_as_it_was_written() {
-        let mut partitions = PartitionStates::default();
-        partitions.0[5] = PartitionState { config: 3, epoch: Epoch(u64::MAX) };
-        let text = partitions.to_string();
-        assert_eq!(PartitionStates::parse(&text).unwrap(), partitions);
-        for wrong in ["", "0:0", "x", &format!("{text} 0:0"), &text.replace(':', "")] {
-            assert!(
-                matches!(PartitionStates::parse(wrong), Err(StoreError::Unsound(_))),
-                "{wrong}"
-            );
-        }
     }
 }

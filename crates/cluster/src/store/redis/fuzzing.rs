@@ -3,7 +3,7 @@
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Answer, Demand, Epoch, Held, Members, Mode, Session, Tokens};
 
-use super::cluster::PartitionStates;
+use super::cluster::partition_states::PartitionStates;
 use super::slots::{Address, SlotMap};
 use super::{FORGOTTEN, file_of, named, reading, roll_of};
 use crate::store::coding;

@@ -11,6 +11,7 @@ use super::routes::{KeyGroup, Routes};
 use super::server::{Server, info_of};
 use super::slots::{PARTITIONS, slot_of, tags_of};
 use super::{Result, StoreError, check_name, is_cluster, number, urls_of};
+use crate::store::Memory;
 
 /// After this time no further master is asked.
 const MASTERS_LIMIT: Duration = Duration::from_secs(5);
@@ -132,6 +133,18 @@ impl Partitions {
             }
             cursor = next;
         }
+    }
+
+    /// The memory of the fullest server whose memory is limited.
+    pub(crate) fn memory(&self) -> Result<Option<Memory>> {
+        let all = match &self.servers {
+            Servers::One(server) => vec![server.memory()?],
+            Servers::Cluster(routes) => {
+                let masters = routes.masters(Instant::now() + MASTERS_LIMIT)?;
+                masters.into_iter().map(|(_, master)| master?.memory()).collect::<Result<_>>()?
+            }
+        };
+        Ok(all.into_iter().flatten().max_by_key(|memory| memory.percent()))
     }
 
     /// Number of requests sent to servers.

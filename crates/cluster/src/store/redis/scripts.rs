@@ -9,6 +9,7 @@
 use redis::Script;
 
 use super::server_identity::SERVER_IDENTITY;
+use super::when_full::EvenIfFull;
 
 /// `KEYS[1]` is the marker, `ARGV[1]` the number of the epoch that would begin now.
 const EPOCH: &str = r"
@@ -54,6 +55,13 @@ const BOUNDED: &str = r"
 local function field(key, name)
   if redis.call('HSTRLEN', key, name) > limit then return redis.error_reply('UNSOUND too large') end
   return redis.call('HGET', key, name) or ''
+end
+";
+
+/// Comes before [`SWAP`] where the server's memory is used up: what is stored must not get larger.
+const NO_LARGER: &str = r"
+if #ARGV[5] > redis.call('HSTRLEN', KEYS[2], 't') then
+  return redis.error_reply('OOM command not allowed when used memory > \'maxmemory\'')
 end
 ";
 
@@ -197,34 +205,43 @@ return counts
 /// The scripts that concern a file, and those that send messages to a session.
 pub(super) struct FileScripts {
     pub(super) read: Script,
-    pub(super) swap: Script,
-    pub(super) tell: Script,
-    pub(super) send: Script,
+    pub(super) swap: EvenIfFull,
+    pub(super) tell: EvenIfFull,
+    pub(super) send: EvenIfFull,
 }
 
 /// The scripts that concern the members.
 pub(super) struct MemberScripts {
     pub(super) roll: Script,
-    pub(super) swap_members: Script,
-    pub(super) renew: Script,
+    pub(super) swap_members: EvenIfFull,
+    pub(super) renew: EvenIfFull,
     pub(super) users: Script,
 }
 
 /// The scripts that concern the partitions of a cluster.
 pub(super) struct PartitionScripts {
     pub(super) probe: Script,
-    pub(super) note: Script,
+    pub(super) note: EvenIfFull,
+}
+
+fn text(bodies: &[&str]) -> String {
+    let all: Vec<_> = [SERVER_IDENTITY, EPOCH, BOUNDED].iter().chain(bodies).copied().collect();
+    all.concat()
 }
 
 fn script(bodies: &[&str]) -> Script {
-    let all: Vec<_> = [SERVER_IDENTITY, EPOCH, BOUNDED].iter().chain(bodies).copied().collect();
-    Script::new(&all.concat())
+    Script::new(&text(bodies))
+}
+
+fn even_if_full(bodies: &[&str]) -> EvenIfFull {
+    EvenIfFull::new(&text(bodies))
 }
 
 impl FileScripts {
     pub(super) fn new() -> Self {
-        let (tell, send) = (Script::new(TELL), Script::new(SEND));
-        Self { read: script(&[READ]), swap: script(&[SWAP]), tell, send }
+        let (tell, send) = (EvenIfFull::new(TELL), EvenIfFull::new(SEND));
+        let swap = EvenIfFull::with(&text(&[SWAP]), &text(&[NO_LARGER, SWAP]));
+        Self { read: script(&[READ]), swap, tell, send }
     }
 }
 
@@ -240,11 +257,11 @@ impl MemberScripts {
     }
 
     fn with(first: &[&str]) -> Self {
-        let script = |body: &str| script(&[first, &[WHOLE, body]].concat());
+        let even_if_full = |body: &str| even_if_full(&[first, &[WHOLE, body]].concat());
         Self {
-            roll: self::script(&[WHOLE, ROLL]),
-            swap_members: script(SWAP_MEMBERS),
-            renew: script(RENEW),
+            roll: script(&[WHOLE, ROLL]),
+            swap_members: even_if_full(SWAP_MEMBERS),
+            renew: even_if_full(RENEW),
             users: Script::new(USERS),
         }
     }
@@ -252,6 +269,6 @@ impl MemberScripts {
 
 impl PartitionScripts {
     pub(super) fn new() -> Self {
-        Self { probe: script(&[HEARD, PROBE]), note: script(&[HEARD, NOT_CUT_OFF, NOTE]) }
+        Self { probe: script(&[HEARD, PROBE]), note: even_if_full(&[HEARD, NOT_CUT_OFF, NOTE]) }
     }
 }

@@ -10,6 +10,7 @@ use redis::{ErrorKind, RedisError, RedisResult};
 use super::connection::Connection;
 use super::silence::Silence;
 use super::{NAME_MAX, Result, StoreError};
+use crate::store::Memory;
 
 /// Limit for connecting, and for each answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
@@ -57,6 +58,11 @@ pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInf
     })
 }
 
+/// A value of a server's report about its memory.
+fn memory_value<'a>(info: &'a str, key: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(key))
+}
+
 /// Whether an answer, or a connection, did not come in time.
 fn is_late(error: &RedisError) -> bool {
     // A TLS handshake that times out reports it in its own way.
@@ -82,18 +88,35 @@ impl Server {
     /// # Errors
     /// If it is such a server, or does not answer.
     pub(super) fn check_settings(&self) -> Result<()> {
-        let ask = |connection: &mut Connection| redis::cmd("INFO").arg("memory").query(connection);
-        let info: String = self.ask_unless_silent(ask).map_err(|error| self.error(&error))?;
-        let value = |key: &str| info.lines().find_map(|line| line.strip_prefix(key));
-        match value("maxmemory_policy:") {
+        let info = self.memory_info()?;
+        match memory_value(&info, "maxmemory_policy:") {
             Some("noeviction") => Ok(()),
-            _ if value("maxmemory:") == Some("0") => Ok(()),
+            _ if memory_value(&info, "maxmemory:") == Some("0") => Ok(()),
             policy => Err(StoreError::Unusable(format!(
                 "{}: it may forget keys (maxmemory-policy is {}); set it to noeviction",
                 self.address,
                 policy.unwrap_or("not told").chars().take(NAME_MAX).collect::<String>(),
             ))),
         }
+    }
+
+    fn memory_info(&self) -> Result<String> {
+        let ask = |connection: &mut Connection| redis::cmd("INFO").arg("memory").query(connection);
+        self.ask_unless_silent(ask).map_err(|error| self.error(&error))
+    }
+
+    /// Its memory, if that is limited.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) fn memory(&self) -> Result<Option<Memory>> {
+        let info = self.memory_info()?;
+        let bytes = |key| memory_value(&info, key).and_then(|value| value.parse::<u64>().ok());
+        let Some(limit) = bytes("maxmemory:").filter(|limit| *limit > 0) else { return Ok(None) };
+        // The server's own limit leaves out what it keeps for replicas and its log.
+        let uncounted = bytes("mem_not_counted_for_evict:").unwrap_or(0);
+        let used = bytes("used_memory:").unwrap_or(0).saturating_sub(uncounted);
+        Ok(Some(Memory { used, limit }))
     }
 
     /// A connection for the caller alone.
