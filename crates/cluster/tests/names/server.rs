@@ -57,6 +57,21 @@ fn i15_a_server_that_may_have_forgotten_names_is_not_believed() {
     }
 }
 
+/// Regression: the first change after the server had ended the connections that waited for one failed, and nobody knew
+/// whether it was made.
+#[test]
+fn a_change_is_not_sent_over_a_connection_that_the_server_has_ended() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, WaitLimit::default());
+    for name in ["f", "g", "h"] {
+        names.create(&at(ROOT, name), &file()).unwrap();
+        let ended = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        assert_ne!(ended.trim(), "0", "none was idle");
+    }
+    names.unlink(&at(ROOT, "f")).unwrap();
+    assert_eq!(paths(&names), ["/g", "/h"]);
+}
+
 #[test]
 fn i15_what_was_looked_at_is_believed_again() {
     let Some(mut server) = RedisServer::start(&[]) else { return };

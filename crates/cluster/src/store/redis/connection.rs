@@ -87,6 +87,16 @@ impl Connection {
         }
     }
 
+    /// Whether a connection that waits for a request can take one: the server has not ended it since, for example because
+    /// it was restarted. What a request that fails on the way has done is unknown; one that was not sent has done nothing.
+    pub(super) fn is_ready(&self) -> bool {
+        match &self.channel {
+            Channel::Plain(socket) => socket.is_quiet(),
+            // What follows the handshake arrives before the first answer.
+            Channel::Encrypted(stream) => stream.sock.is_quiet(),
+        }
+    }
+
     fn send(&mut self, bytes: &[u8]) -> RedisResult<()> {
         let sent = match &mut self.channel {
             Channel::Plain(socket) => socket.write_all(bytes),

@@ -1,6 +1,7 @@
 //! One server: a pool of connections to it, and what its errors mean.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -28,6 +29,8 @@ pub(super) struct Server {
     address: String,
     /// Whether it is reached over TLS.
     is_encrypted: bool,
+    /// Whether it has answered a request: then it is named as it should be.
+    has_answered: AtomicBool,
     idle: Mutex<Vec<Connection>>,
     silence: Silence,
 }
@@ -80,7 +83,9 @@ impl Server {
             _ => "a local socket".to_owned(),
         };
         let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        Self { info, address, is_encrypted, idle: Mutex::default(), silence: Silence::default() }
+        let has_answered = AtomicBool::new(false);
+        let silence = Silence::default();
+        Self { info, address, is_encrypted, has_answered, idle: Mutex::default(), silence }
     }
 
     /// Refuses a server that makes room by forgetting keys: it would forget tokens, and its epoch would not change.
@@ -157,12 +162,14 @@ impl Server {
         &self,
         ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
     ) -> RedisResult<T> {
-        let kept = self.idle.lock().pop();
-        let mut connection = match kept {
+        let mut connection = match self.idle_connection() {
             Some(connection) => connection,
             None => self.connect()?,
         };
         let answer = ask(&mut connection);
+        if answer.is_ok() {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
         self.silence.note(answer.as_ref().is_err_and(is_late));
         let is_answer = |error: &RedisError| matches!(error.kind(), ErrorKind::Server(_));
         let mut idle = self.idle.lock();
@@ -175,6 +182,16 @@ impl Server {
             _ => {}
         }
         answer
+    }
+
+    /// One that the server has not ended.
+    fn idle_connection(&self) -> Option<Connection> {
+        loop {
+            let connection = self.idle.lock().pop()?;
+            if connection.is_ready() {
+                return Some(connection);
+            }
+        }
     }
 
     /// Converts an error to ours. The server's text is truncated, because it may contain anything.
@@ -223,11 +240,13 @@ impl Server {
             "; its replicas are away, and its min-replicas-to-write wants them"
         } else if is_late && self.is_encrypted {
             "; a server without TLS is named redis://"
-        } else if error.is_connection_dropped()
-            && !error.is_connection_refusal()
-            && !self.is_encrypted
-        {
-            "; a server that wants TLS is named rediss://"
+        } else if error.is_connection_dropped() && !error.is_connection_refusal() {
+            let is_known = self.has_answered.load(Ordering::Relaxed);
+            if !is_known && matches!(self.info.addr(), ConnectionAddr::Tcp(..)) {
+                "; a server that wants TLS is named rediss://"
+            } else {
+                "; it ended the connection: it may have been stopped or restarted"
+            }
         } else {
             ""
         }

@@ -59,6 +59,17 @@ impl Stream {
         }
     }
 
+    /// Whether nothing has arrived, not even the end.
+    fn is_quiet(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let mut byte = [0];
+        let peeked = match self {
+            Self::Tcp(stream) => recv(stream, &mut byte, flags),
+            Self::Local(stream) => recv(stream, &mut byte, flags),
+        };
+        matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
+    }
+
     /// Sets both limits, because a read and a write each wait on their own.
     fn set_limit(&self, limit: Duration) -> io::Result<()> {
         match self {
@@ -110,6 +121,11 @@ impl Socket {
         let step = limit / STEPS;
         stream.set_limit(step)?;
         Ok(Self { stream, step, poll: AnswerPoll::default() })
+    }
+
+    /// Whether the server has sent nothing since its last answer and has not ended the connection, as far as is known.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.stream.is_quiet()
     }
 
     fn patiently(
