@@ -29,6 +29,27 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// A thousand creates in own directories.
+    #[cfg(test)]
+    pub(super) fn of_creates(clients: u32, per_second: f64) -> Self {
+        Self {
+            masters: None,
+            clients,
+            operation: "create",
+            directories: "own",
+            operations: 1000,
+            seconds: 1000.0 / per_second,
+            per_second,
+            round_trips_per_operation: 1.0,
+            native_per_second: None,
+            ratio: None,
+            client_us_per_operation: 0.0,
+            server_us_per_operation: None,
+            polled_us_per_operation: 0.0,
+            took_ns: Vec::new(),
+        }
+    }
+
     /// Beside what the server's own benchmark reached just before and just after, in commands a second.
     pub(super) fn beside(self, (before, after): (f64, f64)) -> Self {
         let native = f64::midpoint(before, after);
@@ -65,32 +86,14 @@ pub(super) fn own_creates(rows: &[Row], clients: u32) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn row(per_second: f64) -> Row {
-        Row {
-            masters: None,
-            clients: 2,
-            operation: "create",
-            directories: "own",
-            operations: 1000,
-            seconds: 1.0,
-            per_second,
-            round_trips_per_operation: 1.0,
-            native_per_second: None,
-            ratio: None,
-            client_us_per_operation: 0.0,
-            server_us_per_operation: None,
-            polled_us_per_operation: 0.0,
-            took_ns: Vec::new(),
-        }
-    }
-
     #[test]
     fn a_ratio_is_to_what_was_measured_around_it() {
-        let slow = row(500.0).beside((900.0, 1100.0));
+        let of = |per_second| Row::of_creates(2, per_second);
+        let slow = of(500.0).beside((900.0, 1100.0));
         assert_eq!((slow.native_per_second, slow.ratio), (Some(1000.0), Some(0.5)));
         // The machine became three times as fast: so did both.
         let rows =
-            vec![slow, row(1800.0).beside((3000.0, 3000.0)), row(900.0).beside((1000.0, 800.0))];
+            vec![slow, of(1800.0).beside((3000.0, 3000.0)), of(900.0).beside((1000.0, 800.0))];
         let medians = medians(rows);
         assert_eq!(medians.len(), 1);
         assert_eq!((medians[0].per_second, medians[0].ratio), (900.0, Some(0.6)));

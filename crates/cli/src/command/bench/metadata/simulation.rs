@@ -244,20 +244,9 @@ mod tests {
 
     fn row(clients: u32, per_second: f64, client_us_per_operation: f64) -> Row {
         Row {
-            masters: None,
-            clients,
-            operation: "create",
-            directories: "own",
-            operations: 1000,
-            seconds: 1.0,
-            per_second,
-            round_trips_per_operation: 1.0,
-            native_per_second: None,
-            ratio: None,
             client_us_per_operation,
             server_us_per_operation: Some(35.0),
-            polled_us_per_operation: 0.0,
-            took_ns: Vec::new(),
+            ..Row::of_creates(clients, per_second)
         }
     }
 
