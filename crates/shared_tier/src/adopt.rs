@@ -22,7 +22,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::places::own_xattrs;
-use crate::places::peers;
+use crate::places::peers::{self, LABEL};
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::{Tree, proc_path};
 use crate::repair::scan::{Item, scan, tell};
@@ -34,8 +34,6 @@ const CLOSING: &str = "adopting";
 const ESCAPE: &[u8] = b".//";
 /// Marks a link of the tier with several names.
 const SHARED: &[u8] = b"./";
-/// The label of a tier directory.
-const LABEL: &str = "tier.json";
 
 /// What was or would be adopted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -270,21 +270,15 @@ fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
 
 /// Refuses a directory with files: a tier without names has none.
 fn check_empty(dir: &Path, ours: &[&str]) -> Result<()> {
-    let names = std::fs::read_dir(dir).map_err(Error::at(dir, "list"))?;
-    for name in names {
-        let name = name.map_err(Error::at(dir, "list"))?.file_name();
-        if !ours.iter().any(|own| name == *own) && name != "lost+found" {
-            return Err(Error::invalid(
-                format!(
-                    "{}: it has files, and the store has no names of this tier",
-                    dir.join(name).display()
-                ),
-                "name the tier's store; for files that were there before, or where the store has lost the names, have them \
-                 built from the directories: halocline cluster fsck --repair",
-            ));
-        }
-    }
-    Ok(())
+    let Some(path) = peers::foreign_name(dir, ours)? else { return Ok(()) };
+    let what = format!("{}: it has files, and the store has no names of this tier", path.display());
+    let remedy = if peers::is_of_one_node(dir) {
+        peers::ADOPT
+    } else {
+        "name the tier's store; for files that were there before, or where the store has lost the names, have them built \
+         from the directories: halocline cluster fsck --repair"
+    };
+    Err(Error::invalid(what, remedy))
 }
 
 /// Attributes of the root: those of the shared disk's directory.

@@ -120,3 +120,32 @@ fn a_tier_that_is_not_in_order_is_refused_with_the_remedy() {
     let error = run(&fresh.at("n1"), "n1", true).unwrap_err().to_string();
     assert!(error.contains("never mounted as a tier"), "{error}");
 }
+
+/// Regression: it got an empty tree, and could be neither adopted nor mounted alone any more: the mount's message named
+/// the repair without `--adopt`.
+#[test]
+fn a_tier_of_one_node_is_not_rebuilt_without_its_ssd() {
+    let world = old();
+    let repair = |is: bool| {
+        let refused = crate::repair::run(&world.at("n1"), None, &world.store, is).unwrap_err();
+        refused.to_string()
+    };
+    for is in [false, true] {
+        let refused = repair(is);
+        assert!(refused.contains("--adopt NODE --repair"), "{refused}");
+    }
+    assert!(!world.at("n1/ssd/.halocline/node").exists(), "nothing was begun");
+    run(&world.at("n1"), "n1", true).unwrap();
+    world.repair(true);
+    check(&world);
+    // What is on the SSD of nobody is not forgotten, either.
+    let ssd = world.at("n1/ssd");
+    fs::rename(ssd.join(".halocline/node"), world.at("kept")).unwrap();
+    fs::rename(ssd.join(".halocline").join(LABEL), world.at("label")).unwrap();
+    assert!(repair(true).contains("on the SSD of no node"));
+    fs::write(ssd.join(".halocline/node"), "n1\nanother\n").unwrap();
+    assert!(repair(true).contains("another tier's node"));
+    fs::rename(world.at("kept"), ssd.join(".halocline/node")).unwrap();
+    world.repair(true);
+    check(&world);
+}

@@ -18,6 +18,8 @@ use super::tree::{Tree, fresh};
 
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
+/// In the same directory of a tier of one node, its label.
+pub(crate) const LABEL: &str = "tier.json";
 /// The file on the shared disk with the tier's id.
 const TIER: &str = "tier";
 /// On the shared disk: a directory with a file for each node, by its name.
@@ -85,6 +87,10 @@ fn text(bytes: &[u8], dir: &Path, name: &str) -> Result<String> {
     }
 }
 
+/// What to do with a tier of one node.
+pub(crate) const ADOPT: &str =
+    "make it the SSD of a node of this tier: halocline cluster fsck --adopt NODE --repair";
+
 /// The nodes that have ever mounted the tier, according to the shared disk.
 pub(crate) fn nodes(shared: &PrivateDir) -> Result<Vec<String>> {
     let names = shared.sub(NODES)?.names()?;
@@ -103,6 +109,54 @@ pub(crate) fn note(shared: &PrivateDir, node: &str) -> Result<()> {
 /// The name of the node whose SSD of this tier is at a path, if there is one.
 pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
     node_in(&whose(path).ok()?, tier)
+}
+
+/// Whether the directory is the SSD of a tier of one node, which nobody has adopted.
+pub(crate) fn is_of_one_node(ssd: &Path) -> bool {
+    let has = |name: &str| ssd.join(PRIVATE).join(name).symlink_metadata().is_ok();
+    has(LABEL) && !has(NODE)
+}
+
+/// The first name in the directory that is not one of `ours`.
+///
+/// # Errors
+/// If it cannot be listed.
+pub(crate) fn foreign_name(dir: &Path, ours: &[&str]) -> Result<Option<PathBuf>> {
+    for name in std::fs::read_dir(dir).map_err(Error::at(dir, "list"))? {
+        let name = name.map_err(Error::at(dir, "list"))?.file_name();
+        if !ours.iter().any(|own| name == *own) && name != "lost+found" {
+            return Ok(Some(dir.join(name)));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses the directory of an SSD that has files and is not that of a node of the tier. A check would not look at them,
+/// so a rebuild would give them no names.
+///
+/// # Errors
+/// [`Error::Invalid`] with the way to adopt it, if it is a tier of one node.
+pub(crate) fn refuse_files_of_others(ssd: &Path, tier: &str) -> Result<()> {
+    if ssd.symlink_metadata().is_err() || node_of(ssd, tier).is_some() {
+        return Ok(());
+    }
+    let Some(path) = foreign_name(ssd, &[PRIVATE])? else { return Ok(()) };
+    let what = |of: &str| format!("{}: it is {of}, and would get no name", path.display());
+    Err(if is_of_one_node(ssd) {
+        Error::invalid(what("in a tier of one node"), ADOPT)
+    } else if whose(ssd).is_ok() {
+        Error::invalid(
+            what("on the SSD of another tier's node"),
+            format!(
+                "give the right ROOT; if the shared directory has lost the id of its tier, put the second line of {} into \
+                 hdd/{PRIVATE}/{TIER}",
+                Path::new("ssd").join(PRIVATE).join(NODE).display()
+            ),
+        )
+    } else {
+        let remedy = "move it away, or to the shared directory (hdd)";
+        Error::invalid(what("on the SSD of no node"), remedy)
+    })
 }
 
 fn node_in(found: &str, tier: &str) -> Option<String> {

@@ -38,6 +38,7 @@ impl Disks {
         let nodes = peers::nodes(&shared.private)?;
         let check = shared.private.sub("check")?;
         let own = root.join("ssd");
+        peers::refuse_files_of_others(&own, &tier)?;
         let own_node = peers::node_of(&own, &tier);
         let peers = Peers::new(peers, tier, Steps::default())?;
         let mut all = vec![read(shared, None)?];
