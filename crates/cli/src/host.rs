@@ -85,12 +85,15 @@ impl<E: Hosted> Host<E> {
         unmountable: bool,
     ) -> Result<Self> {
         let opened = Arc::clone(&engine);
-        Self::begin((engine, claim), config, (paths, recording), unmountable).inspect_err(|_| {
-            // In order: it was not used, and other nodes need not wait for it.
-            if let Err(error) = opened.close() {
-                tracing::warn!(%error, "a mount that failed could not be closed in order");
-            }
-        })
+        Self::begin((engine, claim), config, (paths, recording), unmountable)
+            .inspect_err(|_| Self::close_unused(&opened))
+    }
+
+    /// Closes an engine in order that is not mounted after all: other nodes need not wait for it.
+    pub(crate) fn close_unused(engine: &E) {
+        if let Err(error) = engine.close() {
+            tracing::warn!(%error, "a mount that failed could not be closed in order");
+        }
     }
 
     fn begin(

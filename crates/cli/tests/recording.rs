@@ -189,6 +189,36 @@ fn a_file_tier_is_recorded_at_the_same_place() {
     assert_eq!(answer["files"][0]["name"], scratch.path("mnt/new").to_str().unwrap());
 }
 
+#[test]
+fn a_refused_mount_or_run_keeps_the_trace_that_was_there() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--trace", "t.hct", "-q"];
+    scratch.succeed(&[&run[..], &["--", "sh", "-c", "echo one >origin/one"]].concat());
+    let before = fs::read(scratch.path("t.hct")).unwrap();
+    // The volume was striped over two servers.
+    fs::create_dir(scratch.path("striped")).unwrap();
+    let striped = ["--origin", "striped", "--origin-volume", "striped", "--origin-servers"];
+    let record = |servers, out| {
+        let record = ["trace", "record", "-o", out];
+        scratch.halocline(&[&record[..], &striped, &[servers, "--", "true"]].concat())
+    };
+    let output = record("2", "other.hct");
+    assert!(output.status.success(), "{}", said(&output));
+    let mount = ["mount", "striped", "mnt", "--cache", "second", "--trace", "t.hct"];
+    let refused = [
+        record("3", "t.hct"),
+        scratch.halocline(
+            &[&mount[..], &["--origin-volume", "striped", "--origin-servers", "3"]].concat(),
+        ),
+    ];
+    for output in refused {
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert_eq!(fs::read(scratch.path("t.hct")).unwrap(), before, "{}", said(&output));
+    }
+    assert!(!record("3", "new.hct").status.success());
+    assert!(!scratch.path("new.hct").exists());
+}
+
 /// Linux itself looks after links in sticky directories, where it is told to, and not after files.
 #[test]
 fn no_trace_goes_where_another_user_leads_it() {

@@ -217,9 +217,12 @@ fn serve<E: Hosted>(
     };
     let background = args.background_process;
     let mut given_up = || signals.stop_requested() || (background && is_unread(&std::io::stdout()));
-    let begin = |file| Recording::begin(file, paths, config);
-    let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let (engine, claim) = open(&mut given_up).map_err(Failure::refused)?;
+    // An earlier trace is replaced only by a mount that is not refused.
+    let begin = |file| Recording::begin(file, paths, config);
+    let recording = args.trace.as_deref().map(begin).transpose();
+    let recording = recording.inspect_err(|_| Host::close_unused(&engine));
+    let recording = recording.map_err(Failure::refused)?;
     let host = Host::start((Arc::new(engine), claim), config, (paths, recording), true)?;
     if args.background_process {
         if let Err(failure) = step_back(&paths.cache) {

@@ -150,8 +150,6 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let mut signals = Signals::catch()?;
     // Before the engine starts threads: namespaces can be created with a single thread only.
     plan.paths.view = seclude(&plan.paths.origin, args.quiet)?;
-    let begin = |file| Recording::begin(file, &plan.paths, &plan.config);
-    let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let sides = (plan.paths.origin.as_path(), plan.paths.cache.as_path());
     let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
     let opening = SlowOpenNotice::of(&plan.paths.origin);
@@ -159,6 +157,11 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         open_engine::open_without_others(&plan.paths, &plan.config, node.as_ref(), args.cache_lost);
     drop(opening);
     let engine = engine.map_err(Failure::refused)?;
+    // An earlier trace is replaced only by a run that is not refused.
+    let begin = |file| Recording::begin(file, &plan.paths, &plan.config);
+    let recording = args.trace.as_deref().map(begin).transpose();
+    let recording = recording.inspect_err(|_| Host::close_unused(&engine));
+    let recording = recording.map_err(Failure::refused)?;
     let common = open_engine::one_device(&plan.paths.origin, &plan.paths.cache, &plan.config);
     let limit_bytes = engine.status().limit_bytes;
     let host = (Arc::new(engine), claim);
