@@ -90,6 +90,31 @@ fn nothing_is_advised_where_nothing_is_to_be_gained() {
     assert!(written(&told).contains("advice: none of them"), "{}", written(&told));
 }
 
+/// Regression: `plan` recommended nothing, and the advice counted with what it had not recommended.
+#[test]
+fn stripes_are_those_that_the_plan_recommends() {
+    let scratch = scratch(&["-p", "1", "-b", "64K", "-t", "64K"], SERVERS);
+    // Random requests of a job that computes for two seconds between them, as good as all the time.
+    let mut csv = "time_s,process,file,op,offset,length,duration_s\n".to_owned();
+    for number in 0..100_u64 {
+        let offset = number * 2_654_435_761 % 4096 * 65536;
+        csv += &format!("{},0,/f,read,{offset},65536,0.01\n", 2 * number);
+    }
+    fs::write(scratch.path().join("t.csv"), csv).unwrap();
+    let run = |args: &[&str]| {
+        let output = halocline(scratch.path(), args);
+        assert!(output.status.success(), "{}", said(&output));
+        output
+    };
+    run(&["trace", "import", "t.csv", "-o", "t.hct"]);
+    let planned = run(&["plan", "t.hct", "--servers", "servers.toml", "--json"]);
+    let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert_eq!(plan["chosen"], "def", "{plan}");
+    assert_ne!(plan["job"]["seconds"], plan["job"]["def_seconds"], "{plan}");
+    let answer = advised(scratch.path(), &[]);
+    assert_eq!(answer["uses"]["stripes"]["seconds"], plan["job"]["def_seconds"], "{answer}");
+}
+
 #[test]
 fn what_cannot_be_advised_on_is_refused() {
     let scratch = scratch(&["-p", "1", "-b", "1M", "-t", "256K"], SERVERS);

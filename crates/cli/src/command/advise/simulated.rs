@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use halocline_model::{admit, tier};
-use halocline_plan::planner;
+use halocline_plan::planner::{self, Name};
 use halocline_sim::servers::Profile;
 use halocline_sim::{
     FileLayout, Options, Pace, ServerSet, Sides, TracedFiles, replay, replay_cached, replay_tiered,
@@ -14,8 +14,9 @@ use serde::Serialize;
 
 use super::decide::{Seconds, Use};
 use crate::command::judge::{self, Replay};
+use crate::command::plan::job::{self, Job};
+use crate::command::plan::no_plan;
 use crate::command::plan::source::{self, TraceSummary};
-use crate::command::plan::{job, no_plan};
 use crate::command::simulate::tiered::traced_files;
 use crate::command::simulate::traced::{TraceFile, refused};
 use crate::failure::Failure;
@@ -33,7 +34,7 @@ const SEEDS: [u64; 2] = [1, 2];
 /// The layouts that a planner chose for files, and their default; or why there are none.
 type Stripes = Result<(HashMap<u32, FileLayout>, FileLayout), String>;
 
-/// What the planner chooses for the files of the trace.
+/// What `plan` recommends for the files of the trace; the default layout where that is nothing.
 fn planned(
     trace: &TraceFile<'_>,
     set: &ServerSet,
@@ -43,8 +44,16 @@ fn planned(
     let whole = job::replay_of_all(trace, set);
     let mut replays = Replay::with_whole(set, &whole, seen.workload.requests);
     let plan = planner::plan(&there, &seen.workload, &mut replays, seen.completeness.weight());
-    let layouts = plan.map_err(|error| no_plan(seen, &error));
-    Ok(layouts.and_then(|plan| Replay::file_layouts(&plan.choice().layouts)))
+    let plan = match plan.map_err(|error| no_plan(seen, &error)) {
+        Ok(plan) => plan,
+        Err(why) => return Ok(Err(why)),
+    };
+    let job = Job::of(trace, seen, set, &plan)?;
+    let recommended = match plan.of(Name::Def) {
+        Ok(def) if job.is_some_and(|job| job.gains_nothing()) => def,
+        _ => plan.choice(),
+    };
+    Ok(Replay::file_layouts(&recommended.layouts))
 }
 
 /// What is simulated.

@@ -29,7 +29,7 @@ pub(crate) struct Job {
 impl Job {
     /// The job of the `trace`, under the default layout and the one that was chosen; `None` where none was chosen, or
     /// the trace does not say what it computed.
-    pub(super) fn of(
+    pub(in crate::command) fn of(
         trace: &TraceFile<'_>,
         seen: &TraceSummary,
         set: &ServerSet,
