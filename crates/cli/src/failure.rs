@@ -55,6 +55,14 @@ impl Failure {
         if error.errno() == libc::EINVAL { Self::refused(error) } else { error.into() }
     }
 
+    /// The same, about what a file holds if it was refused.
+    pub(crate) fn about(self, file: &Path) -> Self {
+        if self.status != 2 {
+            return self;
+        }
+        Self { message: format!("{}: {}", text::path(file), self.message), ..self }
+    }
+
     /// A named file cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let path = text::path(path);

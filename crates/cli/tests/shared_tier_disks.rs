@@ -187,7 +187,8 @@ fn i15_many_small_files_are_drained_whole_and_an_unknown_node_is_none() {
     fs::write(nodes.at("two", "d0/stays"), "of two").unwrap();
     let refused = nodes.scratch.halocline(&["cluster", "drain", "on", "two"]);
     let told = said(&refused);
-    assert!(!refused.status.success() && told.contains("its nodes are one, two"), "{told}");
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("its nodes are one, two"), "{told}");
     // From the other node, and below one directory first.
     nodes.until_closed("one", "");
     nodes.moves(&["cluster", "drain", "one", "two/d1"]);

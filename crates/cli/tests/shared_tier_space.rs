@@ -372,7 +372,9 @@ fn a_jobs_sequences_steer_each_nodes_ssd_and_tell_a_scheduler_where_its_bytes_ar
     // What is no job is refused.
     fs::write(nodes.scratch.path("bad.json"), "{}").unwrap();
     let refused = nodes.scratch.halocline(&["where", "two", "--job", "bad.json"]);
-    assert!(!refused.status.success() && said(&refused).contains("JOBS.md"), "{}", said(&refused));
+    let text = said(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("bad.json: it is no job file") && text.contains("JOBS.md"), "{text}");
 }
 
 #[test]

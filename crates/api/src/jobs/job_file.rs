@@ -34,11 +34,11 @@ impl JobFile {
     pub(crate) fn parse(text: &str, node: Option<&str>) -> Result<Self> {
         let wrong = |what: String| Error::invalid(what, "docs/JOBS.md shows what a job file holds");
         if text.len() as u64 > BYTES_MAX {
-            return Err(wrong(format!("job file: it has more than {BYTES_MAX} bytes")));
+            return Err(wrong(format!("it has more than {BYTES_MAX} bytes")));
         }
         let mut from = serde_json::Deserializer::from_str(text);
         let read = JobSeed { node }.deserialize(&mut from).and_then(|job| from.end().map(|()| job));
-        let job = read.map_err(|error| wrong(format!("job file: {error}")))?;
+        let job = read.map_err(|error| wrong(format!("it is no job file: {error}")))?;
         let total = job.references.iter().map(|(_, times)| u64::from(*times)).sum::<u64>();
         match total {
             0 if !job.is_for_others => Err(wrong(format!("job {:?} has no references", job.name))),

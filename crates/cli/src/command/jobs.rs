@@ -96,9 +96,9 @@ struct On {
 /// Does it.
 pub(crate) fn execute(args: &JobsArgs) -> Outcome {
     match &args.what {
-        JobsCommand::Add { file, on } => ask(on, JobChange::Add(read(file)?)),
-        JobsCommand::List { on } => ask(on, JobChange::List),
-        JobsCommand::Remove { name, on } => ask(on, JobChange::Remove(name.clone())),
+        JobsCommand::Add { file, on } => ask(on, JobChange::Add(read(file)?), Some(file)),
+        JobsCommand::List { on } => ask(on, JobChange::List, None),
+        JobsCommand::Remove { name, on } => ask(on, JobChange::Remove(name.clone()), None),
         JobsCommand::Run { name, on, command } => run(name, on, command),
         JobsCommand::Make { name, list, mountpoint } => make(name, list, mountpoint.as_deref()),
     }
@@ -110,10 +110,17 @@ pub(super) fn read(file: &Path) -> Result<String, Failure> {
     text.map_err(|error| Failure::unreadable(file, &error))
 }
 
-fn ask(on: &On, change: JobChange) -> Outcome {
+/// Changes or lists the jobs of a mount; a change may be what a `file` holds.
+fn ask(on: &On, change: JobChange, file: Option<&Path>) -> Outcome {
     let mounted = tier_at(on)?;
     let answer = mount_lookup::connect(&mounted)?.call(&Request::Jobs(change), |_| {});
-    let jobs: Vec<JobInfo> = answer.map_err(Failure::answered)?;
+    let jobs: Vec<JobInfo> = answer.map_err(|error| {
+        let failure = Failure::answered(error);
+        match file {
+            Some(file) => failure.about(file),
+            None => failure,
+        }
+    })?;
     if on.json {
         return print_json(&jobs);
     }

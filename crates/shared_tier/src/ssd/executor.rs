@@ -313,7 +313,10 @@ impl Executor {
             false
         };
         let Some(plan) = plan else {
-            return stays("the policy kept what is on this SSD instead");
+            return stays(match room.missing {
+                0 => "the policy expects too few uses of it here to be worth the move",
+                _ => "the policy kept what is on this SSD instead",
+            });
         };
         if room.missing > 0 && !self.demote_all(&plan, room.missing) {
             return stays("files that should have left the SSD for it did not");

@@ -39,9 +39,9 @@ pub(super) fn execute(args: &DrainArgs) -> Outcome {
         dry_run: args.dry_run,
     });
     let mut meter = Meter::new("draining", args.json || args.dry_run);
-    let report: MoveReport =
-        mount_lookup::connect(&mounted)?.call(&request, |now| meter.tell(&now))?;
+    let answer = mount_lookup::connect(&mounted)?.call(&request, |now| meter.tell(&now));
     drop(meter);
+    let report: MoveReport = answer.map_err(Failure::answered)?;
     if args.json {
         print_json(&report)?;
     } else {
