@@ -1,5 +1,6 @@
 //! `halocline advise`: what an SSD is best used for, by simulation.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -98,7 +99,7 @@ fn stripes_are_those_that_the_plan_recommends() {
     let mut csv = "time_s,process,file,op,offset,length,duration_s\n".to_owned();
     for number in 0..100_u64 {
         let offset = number * 2_654_435_761 % 4096 * 65536;
-        csv += &format!("{},0,/f,read,{offset},65536,0.01\n", 2 * number);
+        writeln!(csv, "{},0,/f,read,{offset},65536,0.01", 2 * number).unwrap();
     }
     fs::write(scratch.path().join("t.csv"), csv).unwrap();
     let run = |args: &[&str]| {

@@ -132,6 +132,40 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
 }
 
+/// Regression: the bytes stayed in the directory of the name that the file had lost. When that was removed, as by
+/// `cp -al one two; rm -r one`, nothing could read them any more, and the check found nothing wrong.
+#[test]
+fn a_file_with_several_names_outlives_the_directory_of_its_bytes() {
+    let Some(nodes) = Nodes::new() else { return };
+    for (name, renamed) in [("k", false), ("m", true)] {
+        let of = |file: &str| format!("{name}/{file}");
+        fs::create_dir(nodes.at("one", name)).unwrap();
+        fs::write(nodes.at("one", &of("f")), name).unwrap();
+        nodes.moves(&["demote", &format!("one/{name}/f")]);
+        fs::create_dir(nodes.at("two", &format!("{name}2"))).unwrap();
+        let link = format!("{name}2/l");
+        fs::hard_link(nodes.at("two", &of("f")), nodes.at("two", &link)).unwrap();
+        if renamed {
+            fs::rename(nodes.at("one", &of("f")), nodes.at("one", "elsewhere")).unwrap();
+        } else {
+            fs::remove_file(nodes.at("one", &of("f"))).unwrap();
+        }
+        fs::remove_dir(nodes.at("one", name)).unwrap();
+        fs::create_dir(nodes.at("two", name)).unwrap();
+        for node in NODES {
+            assert_eq!(fs::read_to_string(nodes.at(node, &link)).unwrap(), name);
+        }
+    }
+    let before = nodes.shown("one");
+    nodes.unmount();
+    assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
+    nodes.store.command(&["FLUSHALL"]);
+    let rebuilt = nodes.fsck(&["--repair"]);
+    assert!(rebuilt.status.success(), "{}", said(&rebuilt));
+    nodes.mount_again("one");
+    assert_eq!(nodes.shown("one"), before);
+}
+
 /// Regression: it exited with 1, and said only that the store did not answer.
 #[test]
 fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {

@@ -1,6 +1,7 @@
 //! Changes of names. The store decides, and the disks follow: so their trees can be read without us, and the names
 //! can be rebuilt from them. Failures on the disks are logged; a name's target is found by its number all the same.
 
+mod bytes_of_links;
 mod told_names;
 
 use std::ffi::OsStr;
@@ -13,6 +14,7 @@ use halocline_os::error::Result;
 use halocline_vfs::{Caller, Make, Maker, Stat};
 use rustix::io::Errno;
 
+use self::{bytes_of_links::follow_names, told_names::tell_names};
 use crate::acl::inherit;
 use crate::base::Base;
 use crate::entry_names::entry_name_of_program;
@@ -24,7 +26,6 @@ use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
-use told_names::tell_names;
 
 /// Changes names.
 #[derive(Debug)]
@@ -168,7 +169,10 @@ impl NameChanges {
         let unlink = |only| self.base.names.unlink_told(&name, only);
         let (entry, left) = sticky::take_away(&self.base, (parent, &name), by, unlink)?;
         match left {
-            Some(left) => self.lost_a_name(&name, &entry, &left),
+            Some(left) => {
+                self.lost_a_name(&name, &entry, &left)?;
+                follow("unlink", &name, follow_names(&self.base, &left, &name))
+            }
             None => follow("unlink", &name, self.note_change(entry.inode())),
         }
     }
@@ -403,7 +407,10 @@ impl NameChanges {
                 }
                 self.lost_a_name(to, was, left)?;
             }
-            Replaces::Another => self.lost_a_name(to, was, left)?,
+            Replaces::Another => {
+                self.lost_a_name(to, was, left)?;
+                follow("rename", to, follow_names(&self.base, left, to))?;
+            }
         }
         Ok(None)
     }
@@ -454,7 +461,8 @@ impl NameChanges {
         let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            return tell_names(&self.base, number, Ok(&old), (&[to], &[from]));
+            tell_names(&self.base, number, Ok(&old), (&[to], &[from]))?;
+            return follow_names(&self.base, &found, from);
         }
         let places = &self.base.places;
         let near = self.base.near(to.directory)?;
@@ -472,8 +480,7 @@ impl NameChanges {
             Ok(now) => {
                 places.remove(&old, number.0)?;
                 // Another node may have added a name meanwhile, maybe the old one.
-                let is_only = now.links == 1;
-                if is_only {
+                if now.links == 1 {
                     Ok(())
                 } else {
                     tell_names(&self.base, number, Ok(&new), (&[to], &[from]))
