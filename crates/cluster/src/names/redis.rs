@@ -24,6 +24,7 @@ use super::{
     ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, NamesError, PAGE_ENTRIES_MAX,
     Result, State,
 };
+use crate::store::StoreError;
 use crate::store::redis::partitions::Partitions;
 use crate::store::redis::when_full::{WHEN_FULL, or_when_full};
 use answers::{
@@ -291,16 +292,14 @@ impl NameStore for RedisNames {
     ) -> Result<(Answer, Option<ChangedDirectory>)> {
         let partition = Self::partition(shard);
         let invocation = self.invocation(&self.scripts, shard, script)?;
-        let when_full = if room::needs_room(script) {
-            None
-        } else {
-            Some(self.invocation(&self.when_full, shard, script)?)
-        };
         for _ in 0..LEASE_WAITS {
             let asked = self.servers.run(partition, &invocation);
-            let answered = match &when_full {
-                Some(again) => or_when_full(asked, || self.servers.run(partition, again)),
-                None => asked,
+            let is_full = asked.as_ref().is_err_and(StoreError::is_full);
+            let answered = if is_full && !room::needs_room(script) {
+                let again = self.invocation(&self.when_full, shard, script)?;
+                or_when_full(asked, || self.servers.run(partition, &again))
+            } else {
+                asked
             };
             let elements = current(answered?)?;
             match leased(&elements)? {
