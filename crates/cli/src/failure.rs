@@ -55,12 +55,14 @@ impl Failure {
         if error.errno() == libc::EINVAL { Self::refused(error) } else { error.into() }
     }
 
-    /// The same, about what a file holds if it was refused.
-    pub(crate) fn about(self, file: &Path) -> Self {
-        if self.status != 2 {
-            return self;
+    /// The same, about what a file holds, if that was refused.
+    pub(crate) fn about(self, file: Option<&Path>) -> Self {
+        match file {
+            Some(file) if self.status == 2 => {
+                Self { message: format!("{}: {}", text::path(file), self.message), ..self }
+            }
+            _ => self,
         }
-        Self { message: format!("{}: {}", text::path(file), self.message), ..self }
     }
 
     /// A named file cannot be read.

@@ -89,8 +89,19 @@ impl<E: Hosted> Host<E> {
             .inspect_err(|_| Self::close_unused(&opened))
     }
 
+    /// Begins the trace that was asked for. An earlier one is replaced only now, when the engine is open: a mount that is
+    /// refused keeps it. If none can be begun, the engine is closed.
+    pub(crate) fn begin_trace(
+        engine: &E,
+        trace: Option<&Path>,
+        (paths, config): (&MountPaths, &Config),
+    ) -> Result<Option<Arc<Recording>>> {
+        let recording = trace.map(|file| Recording::begin(file, paths, config)).transpose();
+        recording.inspect_err(|_| Self::close_unused(engine))
+    }
+
     /// Closes an engine in order that is not mounted after all: other nodes need not wait for it.
-    pub(crate) fn close_unused(engine: &E) {
+    fn close_unused(engine: &E) {
         if let Err(error) = engine.close() {
             tracing::warn!(%error, "a mount that failed could not be closed in order");
         }

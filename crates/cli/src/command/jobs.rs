@@ -114,13 +114,7 @@ pub(super) fn read(file: &Path) -> Result<String, Failure> {
 fn ask(on: &On, change: JobChange, file: Option<&Path>) -> Outcome {
     let mounted = tier_at(on)?;
     let answer = mount_lookup::connect(&mounted)?.call(&Request::Jobs(change), |_| {});
-    let jobs: Vec<JobInfo> = answer.map_err(|error| {
-        let failure = Failure::answered(error);
-        match file {
-            Some(file) => failure.about(file),
-            None => failure,
-        }
-    })?;
+    let jobs: Vec<JobInfo> = answer.map_err(|error| Failure::answered(error).about(file))?;
     if on.json {
         return print_json(&jobs);
     }

@@ -91,7 +91,7 @@ fn places(path: &Path, job: &Path, json: bool) -> Outcome {
     let mounted = mount_lookup::named(path)?;
     let text = super::jobs::read(job)?;
     let answer = mount_lookup::connect(&mounted)?.call(&Request::JobPlaces(text), |_| {});
-    let places: JobPlaces = answer.map_err(|error| Failure::answered(error).about(job))?;
+    let places: JobPlaces = answer.map_err(|error| Failure::answered(error).about(Some(job)))?;
     if json {
         return print_json(&places);
     }

@@ -29,7 +29,7 @@ use crate::open_engine;
 use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::print::tell;
-use crate::recording::{self, Recording};
+use crate::recording;
 use crate::shared_tier;
 use crate::slow_open_notice::SlowOpenNotice;
 use crate::text;
@@ -218,10 +218,7 @@ fn serve<E: Hosted>(
     let background = args.background_process;
     let mut given_up = || signals.stop_requested() || (background && is_unread(&std::io::stdout()));
     let (engine, claim) = open(&mut given_up).map_err(Failure::refused)?;
-    // An earlier trace is replaced only by a mount that is not refused.
-    let begin = |file| Recording::begin(file, paths, config);
-    let recording = args.trace.as_deref().map(begin).transpose();
-    let recording = recording.inspect_err(|_| Host::close_unused(&engine));
+    let recording = Host::begin_trace(&engine, args.trace.as_deref(), (paths, config));
     let recording = recording.map_err(Failure::refused)?;
     let host = Host::start((Arc::new(engine), claim), config, (paths, recording), true)?;
     if args.background_process {

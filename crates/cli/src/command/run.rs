@@ -157,10 +157,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         open_engine::open_without_others(&plan.paths, &plan.config, node.as_ref(), args.cache_lost);
     drop(opening);
     let engine = engine.map_err(Failure::refused)?;
-    // An earlier trace is replaced only by a run that is not refused.
-    let begin = |file| Recording::begin(file, &plan.paths, &plan.config);
-    let recording = args.trace.as_deref().map(begin).transpose();
-    let recording = recording.inspect_err(|_| Host::close_unused(&engine));
+    let recording = Host::begin_trace(&engine, args.trace.as_deref(), (&plan.paths, &plan.config));
     let recording = recording.map_err(Failure::refused)?;
     let common = open_engine::one_device(&plan.paths.origin, &plan.paths.cache, &plan.config);
     let limit_bytes = engine.status().limit_bytes;
