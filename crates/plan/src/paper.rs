@@ -12,7 +12,7 @@ use halocline_trace::Op;
 use crate::Error;
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, assemble};
-use crate::servers::Servers;
+use crate::servers::{Network, Servers};
 use crate::workload::{File, Workload};
 
 /// Stripes are multiples of this, in bytes.
@@ -89,24 +89,28 @@ pub fn params(servers: &Servers, workload: &Workload, file: &File) -> Result<Par
         let service = class.profile.of(direction);
         let startup =
             if sequential { service.startup_sequential_ps } else { service.startup_random_ps };
+        let Network { connect_ps, per_byte_ps } = class.network;
         // A server that serves several requests at once moves bytes faster than one caller sees.
-        (startup, service.per_byte_ps / u64::from(class.channels))
+        [startup, service.per_byte_ps / u64::from(class.channels), connect_ps, per_byte_ps]
     };
     let disk = of(&servers.classes()[0]);
     let fast = servers.classes().iter().skip(1).map(of);
-    let ssd = fast.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))).expect("there are two classes");
+    let slower = |a: [u64; 4], b: [u64; 4]| std::array::from_fn(|time| a[time].max(b[time]));
+    let ssd = fast.reduce(slower).expect("there are two classes");
     let m = servers.classes()[0].members.len() as u64;
     Ok(Params {
         p: file.processes,
         c: workload.processes_per_node.min(file.processes),
         m,
         n: servers.count() as u64 - m,
-        e_ps: servers.network().connect_ps,
-        t_ps_per_byte: servers.network().per_byte_ps,
-        alpha_h_ps: disk.0,
-        beta_h_ps_per_byte: disk.1,
-        alpha_s_ps: ssd.0,
-        beta_s_ps_per_byte: ssd.1,
+        e_h_ps: disk[2],
+        t_h_ps_per_byte: disk[3],
+        e_s_ps: ssd[2],
+        t_s_ps_per_byte: ssd[3],
+        alpha_h_ps: disk[0],
+        beta_h_ps_per_byte: disk[1],
+        alpha_s_ps: ssd[0],
+        beta_s_ps_per_byte: ssd[1],
     })
 }
 
@@ -123,8 +127,10 @@ pub fn task(servers: &Servers, file: &File, room: &[u64]) -> Result<Task, String
 /// Whether products of these stay exact.
 fn fits(params: &Params, task: &Task) -> bool {
     let bits = |value: u64| 64 - value.leading_zeros();
-    let startup = bits(params.alpha_h_ps.max(params.alpha_s_ps).max(params.e_ps));
-    let byte = params.beta_h_ps_per_byte.max(params.beta_s_ps_per_byte).max(params.t_ps_per_byte);
+    let connect = params.e_h_ps.max(params.e_s_ps);
+    let startup = bits(params.alpha_h_ps.max(params.alpha_s_ps).max(connect));
+    let device = params.beta_h_ps_per_byte.max(params.beta_s_ps_per_byte);
+    let byte = device.max(params.t_h_ps_per_byte).max(params.t_s_ps_per_byte);
     let one = startup.max(bits(byte) + bits(task.size));
     let servers = bits(params.m + params.n);
     one + bits(params.p.max(params.c)) + bits(task.k) + 2 * servers + 2 <= BITS_MAX
