@@ -1,5 +1,6 @@
 //! The planner on small cases: by hand, against an exhaustive search, and where nothing is to be gained.
 
+mod alone;
 mod limits;
 
 use std::collections::HashMap;
@@ -405,5 +406,6 @@ fn of_a_long_trace_all_requests_decide() {
     assert_eq!((outcome.chosen, outcome.best), (Name::Def, Name::Def));
     let seconds = outcome.of(Name::Psa).expect("psa").simulated_seconds;
     assert!((seconds - 7.0).abs() < 1e-9, "{seconds}");
-    assert!(judge.replays_of_all <= 4, "{} replays of a long trace", judge.replays_of_all);
+    // Four layouts, and everything on the disk or on the SSD.
+    assert!(judge.replays_of_all <= 6, "{} replays of a long trace", judge.replays_of_all);
 }
