@@ -166,6 +166,37 @@ pub fn choose(
     }
 }
 
+/// Lays out a file in stripes of `first` as far as there is room, and what no longer fits on the slowest servers.
+fn place(
+    servers: &Servers,
+    file: &File,
+    first: &[u64],
+    placer: &mut Placer,
+) -> Result<Layout, Error> {
+    let rest = on_disks(servers, file.size());
+    let parts = placer.place(0, file.bytes, &[first, &rest]).map_err(|missing| Error::NoSpace {
+        file: file.number.to_string(),
+        bytes: file.bytes,
+        missing,
+    })?;
+    Ok(assemble(parts))
+}
+
+/// The `files`, in the order in which the trace names them, in stripes of `widths` as far as there is room, as with DEF.
+/// The error means that they do not fit.
+pub fn in_stripes(
+    servers: &Servers,
+    files: &[&File],
+    widths: &[u64],
+    placer: &mut Placer,
+) -> Result<Layouts, Error> {
+    let mut files = files.to_vec();
+    files.sort_by_key(|file| file.number);
+    let placed = |file: &File| Ok((file.number, place(servers, file, widths, placer)?));
+    let files = files.into_iter().map(placed).collect::<Result<_, Error>>()?;
+    Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
+}
+
 /// The files laid out by a scheme, and the ties of PSA. The outer error means that they do not fit, the inner one that
 /// the scheme has no solution.
 pub(crate) fn lay_out(
@@ -196,11 +227,7 @@ pub(crate) fn lay_out(
             Ok(chosen) => chosen,
             Err(why) => return Ok(Err(why)),
         };
-        let rest = on_disks(servers, file.size());
-        let parts = placer.place(0, file.bytes, &[&first, &rest]).map_err(|missing| {
-            Error::NoSpace { file: file.number.to_string(), bytes: file.bytes, missing }
-        })?;
-        layouts.files.insert(file.number, assemble(parts));
+        layouts.files.insert(file.number, place(servers, file, &first, &mut placer)?);
         let pairs = candidates.len();
         if pairs > 1 {
             let candidates = candidates.split_off(pairs.saturating_sub(TIES_MAX));

@@ -15,18 +15,17 @@ use halocline_api::config::{format_bytes, parse_bytes};
 use halocline_model::{admit, tier};
 use halocline_os::bounded;
 use halocline_os::counted::counted;
-use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, Sides, replay};
 use serde::Serialize;
 
-use crate::command::placement::BELOW;
+use crate::command::plan::source;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::reading;
 use crate::text;
 
-use planned::{Comparison, PlannedLayouts};
+use planned::{Comparison, PlannedLayouts, Replays};
 use traced::{TraceFile, refused, tell_if_partial};
 
 /// The most bytes of a description of servers.
@@ -156,39 +155,32 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let stripes = stripes(args, &servers)?;
     let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
     let read = |path: &PathBuf| PlannedLayouts::read(path, args.below.as_deref(), &servers);
-    let planned = args.plan.as_ref().map(read).transpose()?;
-    let wrong = |error: String| refused(&args.trace, &error);
-    let file = TraceFile::new(&args.trace);
-    let mut requests = file.requests()?;
-    let mut replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(wrong)?;
-    let trace = requests.end()?;
-    tell_if_partial(&args.trace, trace.completeness());
-    if replayed.requests == 0 {
-        return Err(wrong("there are no requests in it".into()));
-    }
-    let mut plan = None;
-    if let Some(planned) = planned {
-        let layouts = planned.by_number(&trace);
-        let files = layouts.iter().flatten().count();
-        if files == 0 {
-            return Err(Failure::refused(format!(
-                "the plan has none of the files of the trace; {BELOW}"
-            )));
+    let empty = || refused(&args.trace, "there are no requests in it");
+    let (replayed, plan, completeness) = match args.plan.as_ref().map(read).transpose()? {
+        Some(planned) => {
+            let seen = source::summarize(&args.trace)?;
+            tell_if_partial(&args.trace, &seen.completeness);
+            if seen.workload.requests == 0 {
+                return Err(empty());
+            }
+            let by = Replays { trace: &args.trace, stripes: &stripes, options: &options };
+            let (replayed, compared) = planned.compare(&seen, by)?;
+            (replayed, Some(compared), seen.completeness)
         }
-        let of = |file| layouts.get(file as usize).copied().flatten().unwrap_or(&layout);
-        let mut requests = file.requests()?;
-        let under_plan = replay(&mut requests, &servers, of, &options).map_err(wrong)?;
-        requests.end()?;
-        let default = std::mem::replace(&mut replayed, under_plan);
-        plan = Some(Comparison {
-            files,
-            other_files: layouts.len() - files,
-            gain_over_default: planner::gain(default.seconds, replayed.seconds),
-            promised_gain: planned.promised_gain(),
-            default,
-        });
-    }
-    let trace_weight = trace.completeness().weight();
+        None => {
+            let file = TraceFile::new(&args.trace);
+            let mut requests = file.requests()?;
+            let replayed = replay(&mut requests, &servers, |_| &layout, &options);
+            let replayed = replayed.map_err(|error| refused(&args.trace, &error))?;
+            let trace = requests.end()?;
+            tell_if_partial(&args.trace, trace.completeness());
+            if replayed.requests == 0 {
+                return Err(empty());
+            }
+            (replayed, None, trace.completeness().clone())
+        }
+    };
+    let trace_weight = completeness.weight();
     let report = Report { stripes, trace_weight, plan, replayed };
     if args.json {
         return print_json(&report);
