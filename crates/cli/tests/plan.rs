@@ -257,6 +257,9 @@ fn a_plan_is_simulated_beside_the_default_layout() {
 
     let told = halocline(dir, &[&simulate[..], &["--plan", "p.toml"]].concat());
     assert!(written(&told).contains("SIMULATED"), "{}", written(&told));
+    // What its spread does not include.
+    let told = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    assert!(written(&told).contains("took turns in this trace"), "{}", written(&told));
 
     let refused = |text: &str, what: &str| {
         fs::write(dir.join("wrong.toml"), text).unwrap();

@@ -193,8 +193,8 @@ pub(super) fn order_lines(seen: &TraceSummary, outcome: &Outcome) -> Vec<String>
         return Vec::new();
     }
     let lines = [
-        "each part of the trace has the processes in the order of this run: in one where they take turns",
-        "otherwise, the gain can be far from that",
+        "gain and spread are for the order in which the processes took turns in this trace; in another one",
+        "the gain can be a fraction of that, or a multiple",
     ];
     lines.map(str::to_owned).to_vec()
 }
