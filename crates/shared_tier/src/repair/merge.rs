@@ -134,7 +134,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     Ok(builder.found)
 }
 
-fn name_of(item: &Item) -> Name {
+pub(super) fn name_of(item: &Item) -> Name {
     Name::from(item.path.last())
 }
 
