@@ -8,19 +8,39 @@ use halocline_os::error::Result;
 use crate::disks::{self, Disks};
 use crate::mounted::Mounted;
 
-/// Regression: a repair tried to give a directory its name, which the file had, then the place that it had already, and
-/// ended with "file exists". No node could mount the tier then.
-#[test]
-fn a_directory_stays_beside_a_file_that_was_left_at_its_name() {
-    let disks = Disks::new();
-    let mounted = Mounted::new(&disks, false);
+/// A node; another one has died after the store removed the file `a/f`, and before it took the file away.
+fn left_at_a_name(disks: &Disks) -> Mounted {
+    let mounted = Mounted::new(disks, false);
     mounted.mkdir("a").unwrap();
     mounted.create("a/f", "removed").unwrap();
     let [file, kept] = ["shared/a/f", "kept"].map(|path| disks.at(path));
     fs::hard_link(&file, &kept).unwrap();
     mounted.unlink("a/f").unwrap();
-    // As if the node had died before it removed the file.
     fs::rename(&kept, &file).unwrap();
+    mounted
+}
+
+/// Regression: the name led to the file that was left, and a number was put behind that of the new one.
+#[test]
+fn a_new_file_keeps_its_name_beside_one_that_was_left_there_though_the_store_forgot_everything() {
+    let disks = Disks::new();
+    let mounted = left_at_a_name(&disks);
+    mounted.create("a/f", "new").unwrap();
+    mounted.tier.close().unwrap();
+    drop(mounted);
+    disks.forget();
+    disks.repair();
+    let found = disks::tree(&Mounted::new(&disks, false).tier);
+    assert_eq!(found.get("/a/f").map(String::as_str), Some("new"), "{found:?}");
+    assert!(found.values().any(|text| text == "removed"), "nothing is lost: {found:?}");
+}
+
+/// Regression: a repair tried to give a directory its name, which the file had, then the place that it had already, and
+/// ended with "file exists". No node could mount the tier then.
+#[test]
+fn a_directory_stays_beside_a_file_that_was_left_at_its_name() {
+    let disks = Disks::new();
+    let mounted = left_at_a_name(&disks);
     mounted.mkdir("a/f").unwrap();
     mounted.create("a/f/below", "new").unwrap();
     let wanted = disks::tree(&mounted.tier);
