@@ -192,8 +192,8 @@ pub fn in_stripes(
 ) -> Result<Layouts, Error> {
     let mut files = files.to_vec();
     files.sort_by_key(|file| file.number);
-    let placed = |file: &File| Ok((file.number, place(servers, file, widths, placer)?));
-    let files = files.into_iter().map(placed).collect::<Result<_, Error>>()?;
+    let laid_out = |file: &File| Ok((file.number, place(servers, file, widths, placer)?));
+    let files = files.into_iter().map(laid_out).collect::<Result<_, Error>>()?;
     Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
 }
 

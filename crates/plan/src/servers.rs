@@ -65,7 +65,6 @@ pub struct Network {
 
 impl Network {
     /// Whether it takes no time.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
     const fn is_none(&self) -> bool {
         self.connect_ps == 0 && self.per_byte_ps == 0
     }

@@ -18,7 +18,7 @@ use crate::command::plan::job::{self, Job};
 use crate::command::plan::no_plan;
 use crate::command::plan::source::{self, TraceSummary};
 use crate::command::simulate::tiered::traced_files;
-use crate::command::simulate::traced::{TraceFile, refused};
+use crate::command::traced::{TraceFile, refused};
 use crate::failure::Failure;
 use crate::reading;
 

@@ -8,7 +8,7 @@ use halocline_sim::{Options, Pace, ServerSet};
 use serde::Serialize;
 
 use super::source::TraceSummary;
-use crate::command::simulate::traced::TraceFile;
+use crate::command::traced::TraceFile;
 use crate::failure::Failure;
 
 /// A smaller gain of the whole job is none, as in the advice.

@@ -15,11 +15,11 @@ use halocline_trace::Reader;
 
 use serde::Serialize;
 
-use super::traced::{TraceFile, refused};
 use crate::command::placement::BELOW;
 use crate::command::plan::no_plan;
 use crate::command::plan::source::TraceSummary;
 use crate::command::planned_files::PlannedFiles;
+use crate::command::traced::{TraceFile, refused};
 use crate::command::{judge, placement};
 use crate::failure::Failure;
 use crate::text;
