@@ -439,6 +439,21 @@ pub struct MoveReport {
     pub not_in_order: Option<String>,
 }
 
+impl MoveReport {
+    /// Adds what another move did after this one.
+    pub fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.files += other.files;
+        self.already_files += other.already_files;
+        self.seconds += other.seconds;
+        self.clean_bytes += other.clean_bytes;
+        self.left_bytes += other.left_bytes;
+        self.skipped.extend(other.skipped);
+        self.conflicts.extend(other.conflicts);
+        self.not_in_order = self.not_in_order.take().or(other.not_in_order);
+    }
+}
+
 /// A file that was not moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
