@@ -46,7 +46,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     if let Some(job) = &args.job {
         return places(&args.path, job, args.json);
     }
-    let (paths, range) = args.wanted()?;
+    let Wanted { paths, range } = args.wanted()?;
     let found = mount_lookup::all_matching(&paths)?;
     let (mounted, _) = &found[0];
     if super::tier_text::is_tier(mounted)? {
@@ -108,15 +108,23 @@ fn places(path: &Path, job: &Path, json: bool) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is shown.
+#[derive(Debug)]
+struct Wanted {
+    paths: Vec<PathBuf>,
+    /// Offset and length of a part of the only file.
+    range: Option<(u64, u64)>,
+}
+
 impl LocateArgs {
     /// All paths, or one and a part of it. What is neither a number of bytes nor a file that is there is a wrong number.
-    fn wanted(&self) -> Result<(Vec<PathBuf>, Option<(u64, u64)>), Failure> {
+    fn wanted(&self) -> Result<Wanted, Failure> {
         let bytes = |word: &OsString| byte_count(&word.to_string_lossy());
         let words = [self.offset.as_ref(), self.length.as_ref()];
         if let [Some(Ok(offset)), Some(Ok(length))] = words.map(|word| word.map(bytes))
             && self.more.is_empty()
         {
-            return Ok((vec![self.path.clone()], Some((offset, length))));
+            return Ok(Wanted { paths: vec![self.path.clone()], range: Some((offset, length)) });
         }
         let named = ["OFFSET", "LENGTH"].into_iter().zip(words);
         for (name, word) in named.filter_map(|(name, word)| Some((name, word?))) {
@@ -133,7 +141,7 @@ impl LocateArgs {
         let mut paths = vec![self.path.clone()];
         paths.extend(words.into_iter().flatten().map(PathBuf::from));
         paths.extend(self.more.clone());
-        Ok((paths, None))
+        Ok(Wanted { paths, range: None })
     }
 }
 
