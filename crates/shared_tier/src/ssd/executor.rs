@@ -322,6 +322,9 @@ impl Executor {
                 _ => "the policy kept what is on this SSD instead",
             });
         };
+        if self.base.places.is_read_only(SSD) {
+            return stays("this SSD can be read only");
+        }
         if room.missing > 0 && !self.demote_all(&plan, room.missing) {
             return stays("files that should have left the SSD for it did not");
         }
