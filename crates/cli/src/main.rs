@@ -35,6 +35,7 @@ mod recording;
 mod self_exec;
 mod shared_tier;
 mod slow_open_notice;
+mod store_password;
 mod text;
 
 use std::process::ExitCode;

@@ -192,7 +192,7 @@ fn an_ssd_that_fills_gives_what_was_used_longest_ago_to_the_shared_disk() {
 fn files_that_cannot_move_for_their_attributes_hold_up_no_others() {
     let Some(nodes) = Nodes::new() else { return };
     nodes.mount_both(&LRU);
-    for at in 0..10 {
+    for at in 0..24 {
         let path = nodes.at("one", &format!("full{at}"));
         fs::write(&path, if at == 0 { "" } else { "bytes" }).unwrap();
         let set = |number: usize, bytes: usize| {
@@ -218,10 +218,10 @@ fn files_that_cannot_move_for_their_attributes_hold_up_no_others() {
     let drained = nodes.scratch.halocline(&["cluster", "drain", "one", "two"]);
     let told = [written(&drained), said(&drained)].concat();
     assert_eq!(drained.status.code(), Some(1), "{told}");
-    assert_eq!(told.matches("setfattr -x").count(), 10, "{told}");
+    assert_eq!(told.matches("setfattr -x").count(), 24, "{told}");
     let places = nodes.places();
     let stay: Vec<_> = places.iter().filter(|(_, tier)| *tier != "hdd").map(|at| at.0).collect();
-    assert!(stay.len() == 10 && stay.iter().all(|name| name.starts_with("full")), "{stay:?}");
+    assert!(stay.len() == 24 && stay.iter().all(|name| name.starts_with("full")), "{stay:?}");
 }
 
 #[test]

@@ -83,6 +83,7 @@ pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Vnode;
 pub use joining::{Joining, is_shared};
+pub use places::peers::check_pattern;
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 
