@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use halocline_api::control::mount_lookup::{self, Directly, MountAccess};
-use halocline_api::control::{AnyStatus, Request};
+use halocline_api::control::{AnyStatus, Health, Request};
 use halocline_api::control::{Client, MountedPath, Status, descriptors};
 use halocline_os::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +30,32 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Finds the running mount that a path is on.
 pub(crate) fn find(path: &Path) -> Result<MountedPath> {
-    MountedPath::find_by(path, &Aside::default())
+    find_by(path, &Aside::default())
+}
+
+fn find_by(path: &Path, aside: &Aside) -> Result<MountedPath> {
+    MountedPath::find_by(path, aside).map_err(|error| match why_not_found(path, &error, aside) {
+        Some(reason) => Error::Refused {
+            message: format!("{}: the mount does not find it: {reason}", text::path(path)),
+            errno: error.errno(),
+        },
+        None => error,
+    })
+}
+
+/// What is wrong with the mount of a path where a lookup has failed, if the mount knows: programs get only EIO.
+fn why_not_found(path: &Path, error: &Error, aside: &Aside) -> Option<String> {
+    if error.errno() != libc::EIO {
+        return None;
+    }
+    let absolute = std::path::absolute(path).ok()?;
+    // The mount's root is found without asking the mount for a name.
+    let mounted = |above: &Path| MountedPath::find_by(above, aside).ok();
+    let mounted = absolute.ancestors().skip(1).find_map(mounted)?;
+    match status(&mounted).ok()?.status.health {
+        Health::Degraded { reason } => Some(reason),
+        _ => None,
+    }
 }
 
 /// Refuses the root of a file tier if one of its directories does not respond.
@@ -70,7 +95,7 @@ pub(crate) fn named(path: &Path) -> Result<MountedPath, Failure> {
 /// The same for many paths, with one process for all lookups.
 pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<MountedPath>, Failure> {
     let aside = Aside::default();
-    paths.iter().map(|path| MountedPath::find_by(path, &aside).map_err(not_found)).collect()
+    paths.iter().map(|path| find_by(path, &aside).map_err(not_found)).collect()
 }
 
 /// Why a path given by the user is on no mount: one that does not exist, or is elsewhere, is a wrong argument.

@@ -14,7 +14,7 @@ use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 
 use crate::SharedTier;
-use crate::errors::of_store;
+use crate::errors::of_names;
 use crate::explain::Explainer;
 use crate::file_infos::FileInfos;
 use crate::inodes::Inode;
@@ -72,7 +72,7 @@ impl Controlled for SharedTier {
             notes.push(format!("not demoted: {trouble}"));
         }
         // A store that has lost its names may know this node's session all the same.
-        let lost = || base.names.refusal().map_or(Ok(()), |error| Err(of_store(&error)));
+        let lost = || base.names.check().map_err(of_names);
         let checked = base.sessions.check().and_then(|()| lost());
         let checked = checked.and_then(|()| store_memory::room(base.names.memory(), &mut notes));
         let health = match checked.and_then(|()| check_writable(self)) {

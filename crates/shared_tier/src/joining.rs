@@ -216,7 +216,13 @@ pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
 /// Whether a store has the names of the tier below a root.
 #[must_use]
 pub fn is_shared(root: &Path) -> bool {
-    root.join("hdd").join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
+    is_shared_disk(&root.join("hdd"))
+}
+
+/// Whether a directory is the shared disk of such a tier.
+#[must_use]
+pub fn is_shared_disk(dir: &Path) -> bool {
+    dir.join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
 }
 
 /// Locks an SSD for this process: any earlier holder has ended.
