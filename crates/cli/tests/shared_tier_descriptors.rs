@@ -102,7 +102,7 @@ fn mappings_of_closed_files_leave_descriptors_for_others() {
     fs::write(nodes.at("two", "there"), "on two").unwrap();
     let many = nodes.at("one", "many");
     fs::create_dir(&many).unwrap();
-    (0..LIMIT).for_each(|at| fs::write(many.join(at.to_string()), [b'a'; BYTES]).unwrap());
+    (0..LIMIT).for_each(|at| fs::write(many.join(at.to_string()), vec![b'a'; BYTES]).unwrap());
     nodes.until_closed("one", "many");
     drop(File::open(many.join("0")).unwrap());
     let passthrough = nodes.scratch.status("one")["tier"]["passthrough"].clone();
