@@ -156,6 +156,21 @@ impl Lifecycle {
         Ok(())
     }
 
+    /// A program's `close` of a file that it could write, which waits for this: our changes of the origin's file end
+    /// here, and it is examined. So whatever is changed behind the mount after the `close` is found (I9); the last handle
+    /// is released at some later time.
+    pub(crate) fn closing(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
+        let given = self.times.try_give_time(file);
+        // Nothing fails here that the release, or the next flush, does not try and report again.
+        let examined = given.and_then(|is_still| {
+            if is_still { self.own.refresh_last_seen(file, Some(origin)) } else { Ok(()) }
+        });
+        if let Err(error) = examined {
+            let path = self.namespace.path_of(&file.vnode.read());
+            tracing::debug!("closing {}: {error}", path.display());
+        }
+    }
+
     /// The last handle of a file is being closed; `origin` is its descriptor.
     pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         let unlinked = file.unlinked.load(Ordering::SeqCst);

@@ -71,6 +71,12 @@ impl ModificationTimes {
         self.give_time_at_rest(file)
     }
 
+    /// The same unless a write is in progress, whose close does this. Returns whether it was done.
+    pub(crate) fn try_give_time(&self, file: &CachedFile) -> Result<bool> {
+        let Some(_still) = file.range.try_shared(WHOLE) else { return Ok(false) };
+        self.give_time_at_rest(file).map(|()| true)
+    }
+
     fn give_time_at_rest(&self, file: &CachedFile) -> Result<()> {
         let _times = file.times.lock();
         if let Some(held) = file.held_mtime_ns() {

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -158,6 +158,32 @@ fn i9_what_others_wrote_under_an_open_file_stays() {
         assert_eq!(saved(&fixture, 8 << 10, 4 << 10), pattern(2, 8 * KIB, 4 * KIB));
         fixture.close();
         assert_eq!(fs::read(origin_path(&fixture)).unwrap(), found, "{theirs:?}");
+    }
+}
+
+/// Regression: our own change of the origin's file, which became larger or got the time of the write, went on until the
+/// handle was released, some time after the program's `close`; others' changes in between passed for it.
+#[test]
+fn i9_what_others_wrote_right_after_a_close_stays() {
+    for from in [9 * KIB, 32 * KIB] {
+        for theirs in [SameBytes, OtherBytes, Growth, Truncation] {
+            let fixture = dirty();
+            let handle = fixture.handle("file");
+            fixture.engine().write(&handle, from, &pattern(2, from, KIB), ME).unwrap();
+            Engine::flush(&**fixture.engine(), &handle).unwrap();
+            let path = origin_path(&fixture);
+            let ours = fixture.engine().stat(&fixture.vnode("file"), None).unwrap().raw;
+            let on_origin = fs::metadata(&path).unwrap();
+            assert_eq!(
+                (ours.st_mtime, ours.st_mtime_nsec),
+                (on_origin.mtime(), on_origin.mtime_nsec())
+            );
+            theirs.make(&fixture);
+            let found = fs::read(&path).unwrap();
+            drop(handle);
+            assert_eq!(fixture.flush().conflicts.len(), 1, "{theirs:?} after a write at {from}");
+            assert_eq!(fs::read(&path).unwrap(), found, "{theirs:?} after a write at {from}");
+        }
     }
 }
 

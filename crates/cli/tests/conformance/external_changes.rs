@@ -140,6 +140,37 @@ fn i9_dirty_bytes_do_not_go_over_what_others_wrote() {
     }
 }
 
+/// Regression: of some files, because the mount had not yet done with them when `close` returned.
+#[test]
+fn i9_what_others_write_right_after_a_close_is_a_conflict() {
+    const FILES: usize = 200;
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mut kinds = vec![vec!["--policy=always", "--rebuild=false"]];
+    if mount::ring_obstacle().is_none() {
+        kinds.push([&kinds[0][..], &[IO_URING]].concat());
+    }
+    for options in kinds {
+        let mount = Mount::new(&options);
+        let names: Vec<_> = (0..FILES).map(|at| format!("file{at}")).collect();
+        for name in &names {
+            fs::write(mount.origin().join(name), vec![1; 65536]).expect("write");
+        }
+        for name in &names {
+            let [ours, theirs] = [mount.path(), mount.origin()]
+                .map(|dir| File::options().write(true).open(dir.join(name)).expect("open"));
+            ours.write_all_at(&[2; 4096], 8192).expect("write");
+            drop(ours);
+            theirs.write_all_at(&[3; 4096], 16384).expect("write");
+        }
+        let (flush, said) = halocline("flush", &mount);
+        assert_eq!(flush.status.code(), Some(4), "{said}");
+        let status = mount.status();
+        assert_eq!(status["report"]["conflicts"].as_u64(), Some(FILES as u64), "{status}");
+    }
+}
+
 /// The same where an unmount is the first to find it: it says so by its status.
 #[test]
 fn i9_an_unmount_tells_of_a_conflict() {
