@@ -83,7 +83,8 @@ pub use directory::Directory;
 pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Vnode;
-pub use joining::{Joining, is_shared};
+pub use joining::{Joining, is_shared, is_shared_disk};
+pub use places::peers::check_pattern;
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 

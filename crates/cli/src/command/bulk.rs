@@ -69,7 +69,8 @@ impl Telling {
         if let Some(error) = failed {
             return Err(error);
         }
-        if report.left_bytes > 0 && !self.dry_run {
+        // Files that were left may be empty.
+        if (report.left_bytes > 0 || !report.skipped.is_empty()) && !self.dry_run {
             return Err((self.left)(text::bytes(report.left_bytes)));
         }
         conflicts(&report).map_or(Ok(ExitCode::SUCCESS), Err)
