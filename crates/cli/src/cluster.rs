@@ -26,24 +26,13 @@ use halocline_cluster::store::Store;
 use halocline_cluster::store::redis;
 use halocline_meta::origin_mark;
 use halocline_os::boot_id::boot_id;
-use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
-use halocline_os::private;
 
-use crate::print::tell;
+use crate::store_password::{self, password};
 use crate::text;
 
 /// How often to check whether a lease has expired.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// The environment variable with the store's password, which is never part of a command line.
-pub(crate) const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
-/// The environment variable that names a file with the password.
-const PASSWORD_FILE: &str = "HALOCLINE_CLUSTER_PASSWORD_FILE";
-/// What to do about a password file that cannot be used.
-const REMEDY_OF_FILE: &str = "name a file of yours with the password, of mode 0600";
-/// The most bytes that this file may have.
-const PASSWORD_BYTES_MAX: u64 = 4096;
-
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
@@ -122,6 +111,7 @@ impl ClusterArgs {
         origin.ancestors().skip(1).try_for_each(refuse_beside_others)?;
         let node = self.node.clone().unwrap_or_else(own_name);
         let password = password()?;
+        store_password::note_none(url, password.as_deref());
         let who = Who { node, peers: self.peers.clone() };
         let agent = begin((url, password.as_deref()), who, (origin, cache), config)?;
         Ok(Some(Arc::new(agent)))
@@ -401,50 +391,10 @@ pub(crate) fn of_registry(
     registry: Registry,
     (url, password): (&str, Option<&str>),
 ) -> Result<(Arc<dyn Store>, Registry)> {
-    if has_password(url) {
-        tell!(
-            "halocline: note: other users see the password in --cluster when they list processes; give it by {PASSWORD_FILE}"
-        );
-    }
+    store_password::note_in_url(url);
     let store = redis::open(url, password, &registry.store_name()?)
         .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
     Ok((store, registry))
-}
-
-/// The password of the store, if it has one. It never comes from a command line, which others can see.
-///
-/// # Errors
-/// If both variables are set, or if the file cannot be read or is readable by others.
-pub(crate) fn password() -> Result<Option<String>> {
-    let Some(path) = std::env::var_os(PASSWORD_FILE).map(PathBuf::from) else {
-        return Ok(std::env::var(PASSWORD).ok());
-    };
-    if std::env::var_os(PASSWORD).is_some() {
-        let what = format!("{PASSWORD} and {PASSWORD_FILE} are both set");
-        return Err(Error::invalid(what, "set one of them"));
-    }
-    let file = private::open_secret(&path).map_err(|error| match error {
-        Error::Path { .. } => Error::invalid(format!("{PASSWORD_FILE}: {error}"), REMEDY_OF_FILE),
-        other => other,
-    })?;
-    let bytes = bounded::read_from(file, PASSWORD_BYTES_MAX).map_err(Error::at(&path, "read"))?;
-    let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| {
-        Error::invalid(format!("{}: not text", path.display()), "write the password into it")
-    })?;
-    Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
-}
-
-/// Whether a URL, which is in a command line, has a password in it.
-fn has_password(urls: &str) -> bool {
-    urls.split(',').any(|url| {
-        let server = url.split_once("://").map_or(url, |(_, server)| server);
-        let user = server.rsplit_once('@').map(|(user, _)| user);
-        let user = user.and_then(|user| user.split_once(':'));
-        // As the URL of a socket has it.
-        let beside = server.split_once('?').and_then(|(_, words)| words.split_once("pass="));
-        user.or(beside).is_some_and(|(_, password)| !password.is_empty())
-    })
 }
 
 fn own_name() -> String {
@@ -455,22 +405,6 @@ fn own_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn passwords_in_urls_are_noticed() {
-        for with in [
-            "redis://:p@h",
-            "redis://u:p@h:1/2",
-            "redis://h,rediss://u:p@h",
-            "redis://:@@h",
-            "redis+unix:///s?pass=p",
-        ] {
-            assert!(has_password(with), "{with}");
-        }
-        for without in ["redis://h:1", "redis://u@h:1", "redis://u:@h", "redis+unix:///a:b", "x"] {
-            assert!(!has_password(without), "{without}");
-        }
-    }
 
     /// Regression: a check that failed counted as one that found nobody.
     #[test]

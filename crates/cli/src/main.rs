@@ -21,6 +21,7 @@ mod command;
 mod failure;
 mod host;
 mod inherited;
+mod log;
 mod mount_lookup;
 mod mount_paths;
 mod mpi;
@@ -35,6 +36,7 @@ mod recording;
 mod self_exec;
 mod shared_tier;
 mod slow_open_notice;
+mod store_password;
 mod text;
 
 use std::process::ExitCode;
@@ -57,13 +59,14 @@ fn main() -> ExitCode {
         }
         Err(asked) => asked.exit(),
     };
-    start_log(cli.verbose);
+    log::begin(cli.verbose);
     if !cli.command.serves() {
         end_with_the_reader();
     }
     let answer =
         if cli.command.waits_for_no_path() { Ok(()) } else { mount_lookup::all_answer(&paths) };
     let ended = answer.map_err(Failure::refused).and_then(|()| cli.command.execute());
+    log::end();
     let lost = print::lost().filter(|_| !cli.command.passes_a_status_on());
     match (ended, lost) {
         (Ok(_), Some(error)) => Failure::failed(format!("standard output: {error}")).report(),
@@ -76,16 +79,4 @@ fn main() -> ExitCode {
 fn end_with_the_reader() {
     // SAFETY: the default action runs no code of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-}
-
-/// Messages of the libraries go to standard error: warnings, or what `HALOCLINE_LOG` selects.
-fn start_log(verbose: u8) {
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let filter = tracing_subscriber::EnvFilter::try_from_env("HALOCLINE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    // Without colours, because most of it is read in a log file.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    // A log on a full disk loses lines. If the subscriber reported that on standard error, which is the log, it would
-    // panic instead, and fail a program's request.
-    log.log_internal_errors(false).with_writer(|| print::Log(std::io::stderr())).init();
 }

@@ -10,12 +10,15 @@ use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use halocline_os::root_reserve::drop_resource_capability;
-use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, is_shared};
+use halocline_shared_tier::{
+    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared,
+};
 
 use crate::cluster::{self, ClusterArgs};
 use crate::host::Hosted;
 use crate::mount_paths::MountPaths;
 use crate::open_engine;
+use crate::store_password::{self, password};
 
 impl Hosted for SharedTier {
     const BOUND: bool = true;
@@ -29,7 +32,7 @@ impl Hosted for SharedTier {
 /// Checks what a mount of a shared tier is asked for.
 ///
 /// # Errors
-/// If the tiers have other names, or the pattern of the peers names no node.
+/// If the tiers have other names, or the pattern of the peers names no node or lies where others could replace it.
 pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
     if config.tiers != ["ssd", "hdd"] {
         return Err(Error::invalid(
@@ -41,13 +44,7 @@ pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
             "name the directories so, or by links, and leave the option out",
         ));
     }
-    if cluster.peers().is_some_and(|peers| !peers.contains("{node}")) {
-        return Err(Error::invalid(
-            "--peers: with --tier, other nodes' SSDs are found by their nodes' names",
-            "give a path with {node} in it",
-        ));
-    }
-    Ok(())
+    cluster.peers().map_or(Ok(()), check_pattern)
 }
 
 /// Refuses to serve as one node's what nodes share: names that a store has would be seen by nobody.
@@ -97,7 +94,8 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     };
     drop_resource_capability()?;
     let url = cluster.url().unwrap_or_default();
-    let password = cluster::password()?;
+    let password = password()?;
+    store_password::note_none(url, password.as_deref());
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;

@@ -258,8 +258,10 @@ fn a_plan_is_simulated_beside_the_default_layout() {
     let told = halocline(dir, &[&simulate[..], &["--plan", "p.toml"]].concat());
     assert!(written(&told).contains("SIMULATED"), "{}", written(&told));
     // What its spread does not include.
-    let told = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
-    assert!(written(&told).contains("took turns in this trace"), "{}", written(&told));
+    let plan = ["plan", "t.hct", "--servers", "servers.toml", "--html", "page.html"];
+    let told = written(&halocline(dir, &plan));
+    let page = fs::read_to_string(dir.join("page.html")).unwrap();
+    assert!([&told, &page].iter().all(|it| it.contains("took turns in this trace")), "{told}");
 
     let refused = |text: &str, what: &str| {
         fs::write(dir.join("wrong.toml"), text).unwrap();

@@ -11,6 +11,7 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
+use halocline_testkit::waiting::eventually;
 use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
 use serde_json::Value;
 
@@ -181,6 +182,34 @@ fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
     }
     let on_disk = nodes.scratch.path("one-tiers/ssd/f");
     assert_eq!(fs::read_to_string(on_disk).unwrap(), "of one");
+}
+
+/// Regression: it spoke of files of a cache that may be lost, and asked for `--yes`.
+#[test]
+fn the_session_of_a_node_of_a_tier_is_ended_without_talk_of_caches() {
+    let Some(nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("one", "f"), "of one").unwrap();
+    nodes.scratch.kill("one");
+    let url = nodes.store.url();
+    let cluster = |what: &str, name: &[&str]| -> Output {
+        let named = [&["cluster", what, "disk"], name, &["--cluster", &url]].concat();
+        nodes.scratch.halocline(&named)
+    };
+    let told = cluster("nodes", &[]);
+    let told = String::from_utf8_lossy(&told.stdout);
+    assert!(told.contains(" SSD /") && !told.contains("cache"), "{told}");
+    let refused = cluster("recover", &["one"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("mounted again"), "{}", said(&refused));
+    eventually("its lease is over", || {
+        let done = cluster("forget", &["one"]);
+        let told = [String::from_utf8_lossy(&done.stdout).into_owned(), said(&done)].concat();
+        assert!(done.status.success() || told.contains("its lease runs"), "{told}");
+        assert!(!done.status.success() || told.contains("its files stay on its SSD"), "{told}");
+        done.status.success()
+    });
+    nodes.mount_again("one");
+    assert_eq!(fs::read_to_string(nodes.at("two", "f")).unwrap(), "of one");
 }
 
 /// Regression: the time of the change was noted only by a node that knew another name of the file.
@@ -364,10 +393,19 @@ fn a_mount_whose_names_are_lost_says_so() {
         serde_json::from_str::<Value>(&told).unwrap()["health"].clone()
     };
     let sound = health("one");
+    fs::write(nodes.at("one", "file"), "x").unwrap();
     nodes.store.command(&["FLUSHALL"]);
-    assert!(fs::read_dir(nodes.scratch.path("one")).is_err());
+    // Regression: it was good until a program asked for a name.
     let lost = health("one");
     assert!(sound != lost && lost.to_string().contains("cluster fsck --repair"), "{sound} {lost}");
+    assert!(fs::read_dir(nodes.scratch.path("one")).is_err());
+    assert_eq!(health("one"), lost);
+    // Regression: commands about a file told of a fault of a device.
+    for command in [&["where"][..], &["warm"], &["demote"], &["explain"]] {
+        let failed = nodes.scratch.halocline(&[command, &["one/file"]].concat());
+        assert_eq!(failed.status.code(), Some(1), "{}", said(&failed));
+        assert!(said(&failed).contains("cluster fsck --repair"), "{}", said(&failed));
+    }
     nodes.unmount();
     assert!(nodes.fsck(&["--repair"]).status.success(), "{}", said(&nodes.fsck(&[])));
     nodes.mount_again("one");

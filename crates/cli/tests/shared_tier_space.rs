@@ -186,6 +186,44 @@ fn an_ssd_that_fills_gives_what_was_used_longest_ago_to_the_shared_disk() {
     });
 }
 
+/// Regression: eight files of one user, with all the attributes that they can have, kept all others on the SSD; and commands
+/// said that the disk had no room, or, of empty files, nothing.
+#[test]
+fn files_that_cannot_move_for_their_attributes_hold_up_no_others() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&LRU);
+    for at in 0..24 {
+        let path = nodes.at("one", &format!("full{at}"));
+        fs::write(&path, if at == 0 { "" } else { "bytes" }).unwrap();
+        let set = |number: usize, bytes: usize| {
+            let (name, value) = (format!("user.{bytes}-{number}"), vec![b'v'; bytes]);
+            rustix::fs::setxattr(&path, &name, &value, rustix::fs::XattrFlags::empty()).is_ok()
+        };
+        let kept = [400, 40, 1].map(|bytes| (0..100).take_while(|at| set(*at, bytes)).count());
+        if kept.contains(&100) {
+            return skip("this file system keeps any number of attributes");
+        }
+    }
+    for at in 0..16 {
+        fs::write(nodes.at("one", &format!("f{at}")), bytes_of("f", 512 * KIB)).unwrap();
+    }
+    let high = nodes.tier("one")["high_bytes"].as_u64().unwrap();
+    eventually("the SSD is below its limit", || nodes.used("one") <= high);
+    eventually("they are closed", || {
+        let tried = nodes.scratch.halocline(&["demote", "one/full0"]);
+        let told = [written(&tried), said(&tried)].concat();
+        assert_eq!(tried.status.code(), Some(1), "an empty file that stays: {told}");
+        told.contains("setfattr -x")
+    });
+    let drained = nodes.scratch.halocline(&["cluster", "drain", "one", "two"]);
+    let told = [written(&drained), said(&drained)].concat();
+    assert_eq!(drained.status.code(), Some(1), "{told}");
+    assert_eq!(told.matches("setfattr -x").count(), 24, "{told}");
+    let places = nodes.places();
+    let stay: Vec<_> = places.iter().filter(|(_, tier)| *tier != "hdd").map(|at| at.0).collect();
+    assert!(stay.len() == 24 && stay.iter().all(|name| name.starts_with("full")), "{stay:?}");
+}
+
 #[test]
 fn what_is_used_comes_to_the_ssd_of_the_node_that_uses_it() {
     let Some(nodes) = Nodes::new() else { return };

@@ -25,6 +25,15 @@ pub struct OpenFiles {
     pub flush_handles: usize,
 }
 
+/// How many files this process may have open now.
+pub fn limit() -> usize {
+    count(getrlimit(Resource::Nofile).current)
+}
+
+fn count(limit: Option<u64>) -> usize {
+    limit.map_or(1 << 20, |limit| usize::try_from(limit).unwrap_or(1 << 20))
+}
+
 impl OpenFiles {
     /// The shares of this process. Raises its soft limit to the hard one first.
     ///
@@ -37,7 +46,7 @@ impl OpenFiles {
             Ok(()) => limit.maximum,
             Err(_) => limit.current,
         };
-        let limit = current.map_or(1 << 20, |limit| usize::try_from(limit).unwrap_or(1 << 20));
+        let limit = count(current);
         if limit < LIMIT_MIN {
             return Err(Error::invalid(
                 format!("this process may have {limit} files open, and a mount needs {LIMIT_MIN}"),

@@ -60,6 +60,11 @@ impl Base {
         }
     }
 
+    /// Where names are, and where they are recorded with files.
+    pub(crate) fn listing(&self) -> (&Namespace, &Places) {
+        (&self.names, &self.places)
+    }
+
     /// What is at a path below the root; the root has no name.
     pub(crate) fn at(&self, path: &Path) -> Result<(Option<EntryName>, StoredInode)> {
         let (mut name, mut stored) = (None, self.names.directory(ROOT).map_err(of_names)?);

@@ -14,7 +14,7 @@ use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 
 use crate::SharedTier;
-use crate::errors::of_store;
+use crate::errors::of_names;
 use crate::explain::Explainer;
 use crate::file_infos::FileInfos;
 use crate::inodes::Inode;
@@ -31,6 +31,24 @@ const LISTED_MAX: usize = 100_000;
 fn infos(tier: &SharedTier) -> FileInfos<'_> {
     let (base, lookup) = (&*tier.tree.base, &*tier.tree.lookup);
     FileInfos { base, lookup, executor: &tier.ssd.executor }
+}
+
+/// # Errors
+/// If a disk can be read only.
+fn check_writable(tier: &SharedTier) -> Result<()> {
+    let (ssd, hdd) = (tier.root.join("ssd"), tier.root.join("hdd"));
+    for (at, disk, what) in [
+        (SHARED, hdd, "no directories can be made or renamed, and no links or devices"),
+        (SSD, ssd, "new files are made on the shared disk, and those on the SSD cannot be written"),
+    ] {
+        if tier.tree.base.places.is_read_only(at) {
+            return Err(Error::Unreached {
+                what: format!("{} can be read only: {what}", disk.display()),
+                remedy: "see the kernel's log (dmesg), and mount it for writing".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The commands that move files to a tier.
@@ -54,16 +72,16 @@ impl Controlled for SharedTier {
             notes.push(format!("not demoted: {trouble}"));
         }
         // A store that has lost its names may know this node's session all the same.
-        let lost = || base.names.refusal().map_or(Ok(()), |error| Err(of_store(&error)));
+        let lost = || base.names.check().map_err(of_names);
         let checked = base.sessions.check().and_then(|()| lost());
-        let health =
-            match checked.and_then(|()| store_memory::room(base.names.memory(), &mut notes)) {
-                Ok(()) => Health::Ok,
-                Err(error) => {
-                    notes.push(error.to_string());
-                    Health::Degraded { reason: error.to_string() }
-                }
-            };
+        let checked = checked.and_then(|()| store_memory::room(base.names.memory(), &mut notes));
+        let health = match checked.and_then(|()| check_writable(self)) {
+            Ok(()) => Health::Ok,
+            Err(error) => {
+                notes.push(error.to_string());
+                Health::Degraded { reason: error.to_string() }
+            }
+        };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -20,6 +20,7 @@ use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::locked_file::LockedFile;
+use halocline_os::open_files::OpenFiles;
 use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{FlockOperation, flock, stat};
 use rustix::io::Errno;
@@ -86,8 +87,11 @@ impl Joining<'_> {
     /// Begins the session, and makes the names if the tier is new.
     ///
     /// # Errors
-    /// If the store cannot be used or has lost the names, if a directory is another tier's or node's, or in use.
+    /// If the store cannot be used or has lost the names, if a directory is another tier's or node's, or in use, or if this
+    /// process may have too few files open.
     pub fn open(self) -> Result<SharedTier> {
+        // Nothing here keeps files open but for programs: only the limit is raised.
+        OpenFiles::of_process()?;
         self.open_by(&Clock::MACHINE)
     }
 
@@ -212,7 +216,13 @@ pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
 /// Whether a store has the names of the tier below a root.
 #[must_use]
 pub fn is_shared(root: &Path) -> bool {
-    root.join("hdd").join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
+    is_shared_disk(&root.join("hdd"))
+}
+
+/// Whether a directory is the shared disk of such a tier.
+#[must_use]
+pub fn is_shared_disk(dir: &Path) -> bool {
+    dir.join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
 }
 
 /// Locks an SSD for this process: any earlier holder has ended.

@@ -65,6 +65,7 @@ mod stat_conversion;
 mod sticky;
 mod store_directories;
 mod store_memory;
+mod told_names;
 mod tree;
 mod tree_walk;
 mod waiting_closes;
@@ -82,7 +83,8 @@ pub use directory::Directory;
 pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Vnode;
-pub use joining::{Joining, is_shared};
+pub use joining::{Joining, is_shared, is_shared_disk};
+pub use places::peers::check_pattern;
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 

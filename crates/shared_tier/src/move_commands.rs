@@ -354,7 +354,8 @@ impl MoveCommands<'_> {
                 return Some(file);
             }
             Ok(Moved::Busy) => IS_OPEN.to_owned(),
-            Err(error) if error.is_full() => NO_ROOM.to_owned(),
+            // A store without room tells it in its own words.
+            Err(error @ Error::Io(_)) if error.is_full() => NO_ROOM.to_owned(),
             Err(error) => error.to_string(),
         };
         pass.skip(file, reason);

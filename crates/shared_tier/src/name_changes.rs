@@ -3,7 +3,6 @@
 
 mod bytes_of_links;
 mod renamed_bytes;
-mod told_names;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -16,7 +15,6 @@ use halocline_vfs::{Caller, Make, Maker, Stat};
 use rustix::io::Errno;
 
 use self::bytes_of_links::{follow_names, leave};
-use self::told_names::tell_names;
 use crate::acl::inherit;
 use crate::base::Base;
 use crate::entry_names::entry_name_of_program;
@@ -28,6 +26,7 @@ use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
+use crate::told_names::tell_names;
 
 /// Changes names.
 #[derive(Debug)]
@@ -149,7 +148,7 @@ impl NameChanges {
         vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => tell_names(
-                &self.base,
+                self.base.listing(),
                 linked.inode,
                 place_of(&linked.attributes),
                 (&[&from, &to], &[]),
@@ -192,7 +191,7 @@ impl NameChanges {
         }
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
-            Kind::File => tell_names(&self.base, left.inode, place, (&[], &[name])),
+            Kind::File => tell_names(self.base.listing(), left.inode, place, (&[], &[name])),
             // Each of its names is one on the shared disk.
             _ => self.lost_other(name, left.inode),
         };
@@ -474,7 +473,7 @@ impl NameChanges {
         let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            tell_names(&self.base, number, Ok(&old), (&[to], &[from]))?;
+            tell_names(self.base.listing(), number, Ok(&old), (&[to], &[from]))?;
             return follow_names(&self.base, &found, from);
         }
         renamed_bytes::follow_name(&self.base, &found, (from, to))

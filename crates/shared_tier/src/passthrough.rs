@@ -21,7 +21,7 @@ use halocline_api::control::tier::PassthroughStatus;
 use halocline_api::file_tier::KernelServed;
 use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_os::clock::Clock;
-use halocline_os::kernel_passthrough;
+use halocline_os::{kernel_passthrough, open_files};
 use parking_lot::Mutex;
 
 use crate::inodes::{Inode, Vnode};
@@ -32,6 +32,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How many checks are made when the mount ends.
 const LAST_LOOKS: usize = 20;
+/// The part of this process's open files that closed ones, which may be mapped, should take.
+const MAPPED_SHARE: usize = 8;
 
 /// Why the mount process must serve a handle; `None` if the kernel may.
 pub(crate) type WhyOurs = Option<&'static str>;
@@ -50,6 +52,8 @@ pub(crate) struct Passthrough {
     clock: Clock,
     wanted: bool,
     served: KernelServed<Inode>,
+    /// How many closed files may stay open for their mappings, which count for no user, before no more are handed over.
+    mapped_max: usize,
     /// Files that were handed over and closed, but may still be mapped.
     closed: Mutex<Closed>,
 }
@@ -76,6 +80,7 @@ impl Passthrough {
             clock: clock.clone(),
             wanted: why_none.is_none(),
             served: KernelServed::new(why_none),
+            mapped_max: open_files::limit() / MAPPED_SHARE,
             closed: Mutex::default(),
         }
     }
@@ -102,6 +107,8 @@ impl Passthrough {
             Some("opened with O_DIRECT")
         } else if of.mode & set_id != 0 {
             Some("has set-id bits")
+        } else if self.closed.lock().files.len() >= self.mapped_max {
+            Some("too many that are closed are still mapped")
         } else {
             None
         }

@@ -116,6 +116,14 @@ impl Places {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
     }
 
+    /// Whether the SSD or the shared disk can be read only now: its file system was mounted so, or has met an error.
+    pub(crate) fn is_read_only(&self, tier: u8) -> bool {
+        let tree = if tier == SSD { &self.ssd } else { &self.shared.tree };
+        // Its flags do not tell of an error (ext4 since Linux 6.15).
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        openat(&tree.tmp, ".", flags, Mode::RUSR).is_err_and(|errno| errno == Errno::ROFS)
+    }
+
     /// Bytes that can still be written there.
     ///
     /// # Errors
@@ -173,10 +181,11 @@ impl Places {
         })
     }
 
-    /// Makes a file on a tier, or on the node's other tier if that one is full; it is open for reading and writing.
+    /// Makes a file on a tier, or on the node's other tier if that one is full or can be read only; it is open for reading
+    /// and writing.
     ///
     /// # Errors
-    /// `ENOSPC` if both are full.
+    /// `ENOSPC`, `EROFS` if neither takes it.
     pub(crate) fn make_file(
         &self,
         near: &[DirectoryStep],
@@ -189,7 +198,11 @@ impl Places {
         let prefers_ssd = tier == SSD && !self.ssd.is_nearly_full();
         let [first, second] = if prefers_ssd { [SSD, SHARED] } else { [SHARED, SSD] };
         match self.make_file_on(first, near, name, inode, owner) {
-            Err(error) if error.is_full() => self.make_file_on(second, near, name, inode, owner),
+            Err(error) if error.is_full() || error.errno() == libc::EROFS => {
+                // Of a disk that is full and one that can be read only, the first may have room again.
+                let placed = self.make_file_on(second, near, name, inode, owner);
+                placed.map_err(|other| if error.is_full() { error } else { other })
+            }
             placed => placed,
         }
     }

@@ -105,7 +105,7 @@ fn hidden_skips(source: &Source) -> Vec<Finding> {
 /// files here write for programs.
 const WRITERS: [&str; 7] = [
     "crates/cli/src/print.rs",
-    "crates/cli/src/main.rs",
+    "crates/cli/src/log.rs",
     "crates/cli/src/progress.rs",
     "crates/cli/src/mount_lookup.rs",
     "crates/cli/src/command/model.rs",

@@ -11,14 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use halocline_cluster::registry::FileIdentity;
+use halocline_cluster::registry::{FileIdentity, Registry};
 use halocline_cluster::sessions::{self, Exclusive, Node};
+use halocline_cluster::store::Store;
 use halocline_meta::identity::identity_of;
 use halocline_meta::origin_mark;
 use halocline_meta::table::Access;
 use halocline_model::token::{Life, Session};
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
+use halocline_shared_tier::is_shared_disk;
 use serde::Serialize;
 
 use super::offline_cache::OfflineCache;
@@ -176,13 +178,18 @@ fn nodes(args: &AskArgs) -> Outcome {
     if args.json {
         return print_json(&nodes);
     }
+    let (none, holds) = if is_shared_disk(&args.store.origin) {
+        ("no node has this tier mounted", "SSD")
+    } else {
+        ("no node caches this origin", "cache")
+    };
     if nodes.is_empty() {
-        say!("no node caches this origin");
+        say!("{none}");
     }
     for node in &nodes {
         let name = node.node.as_deref().unwrap_or("?");
         let cache = node.cache.as_deref().map_or_else(|| "?".to_owned(), text::path);
-        say!("{:16} {:10} cache {cache}", text::line(name), state(node));
+        say!("{:16} {:10} {holds} {cache}", text::line(name), state(node));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -220,6 +227,13 @@ fn recover(args: &RecoverArgs) -> Outcome {
     let EndArgs { store, node: name, dry_run, json } = &args.end;
     let mut done = Vec::new();
     let origin = std::path::absolute(&store.origin)?;
+    if is_shared_disk(&origin) {
+        return Err(Failure::refused(format!(
+            "nodes of a file tier cache nothing: what {name} wrote is on its SSD, and there for all once it is mounted again; \
+             `halocline cluster forget` ends its session",
+            name = text::line(name)
+        )));
+    }
     let (store, registry) = store.open().map_err(Failure::refused)?;
     let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     for node in gone(all, name)? {
@@ -298,7 +312,12 @@ fn forget(args: &ForgetArgs) -> Outcome {
     let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     let name = text::line(&args.node);
     let mut done = Vec::new();
+    let is_tier = is_shared_disk(&args.store.origin);
     for node in gone(all, &args.node)? {
+        if is_tier {
+            done.push(forget_on_tier(args, (&*store, &registry), &node)?);
+            continue;
+        }
         let Exclusive { held, is_complete } =
             sessions::exclusive(&*store, node.session).map_err(Failure::refused)?;
         let mut inodes: BTreeSet<u64> = held.iter().map(|(file, _)| file.inode).collect();
@@ -340,6 +359,27 @@ fn forget(args: &ForgetArgs) -> Outcome {
         }
     }
     if args.json { print_json(&done) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// Ends the session of a node of a file tier: all that it wrote is on its SSD.
+fn forget_on_tier(
+    args: &EndArgs,
+    (store, registry): (&dyn Store, &Registry),
+    node: &Node,
+) -> Result<EndedSession, Failure> {
+    if !args.dry_run {
+        sessions::end(store, registry, node.session).map_err(Failure::refused)?;
+    }
+    if !args.json {
+        let would = if args.dry_run { "would be" } else { "is" };
+        say!(
+            "the session of {} {would} ended: its files stay on its SSD, and can be used again once it is mounted",
+            text::line(&args.node)
+        );
+    }
+    let what = SessionEnd::Forgotten { files: Vec::new(), is_complete: true };
+    let is_done = !args.dry_run;
+    Ok(EndedSession { session: node.session, node: args.node.clone(), is_done, what })
 }
 
 /// The files with dirty bytes in the cache of a session that is gone, if it is to be seen here.

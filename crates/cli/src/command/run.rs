@@ -24,7 +24,7 @@ use super::bulk::{conflicts, tell_left};
 use super::curve::{self, Curve, Sizes};
 use super::write_json;
 use crate::child::Signals;
-use crate::cluster::{self, ClusterArgs};
+use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{self, Flushing, Host};
 use crate::mount_lookup;
@@ -37,6 +37,7 @@ use crate::print::{self, tell};
 use crate::progress::Meter;
 use crate::recording::{self, Recording};
 use crate::slow_open_notice::SlowOpenNotice;
+use crate::store_password;
 use crate::text;
 
 /// How long a flush may stay silent before the user is told what it waits for.
@@ -318,7 +319,7 @@ fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failu
 fn command_of(args: &RunArgs, plan: &Plan) -> Result<Command, Failure> {
     let mut command = Command::new(&plan.program);
     // Any program, and whoever sees its environment, could take other nodes' tokens.
-    command.env_remove(cluster::PASSWORD);
+    command.env_remove(store_password::PASSWORD);
     command.args(&args.command[1..]);
     enter(&mut command, plan)?;
     Ok(command)

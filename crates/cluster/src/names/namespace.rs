@@ -129,10 +129,13 @@ impl Namespace {
         self.driver.memory()
     }
 
-    /// Why the names cannot be used, if the last request found that the store has lost them.
-    #[must_use]
-    pub fn refusal(&self) -> Option<NamesError> {
-        self.driver.refusal()
+    /// Asks the store whether it still has the names.
+    ///
+    /// # Errors
+    /// If it has lost them, or does not answer.
+    pub fn check(&self) -> Result<()> {
+        self.driver.read(ROOT, &Script::Read(Slot::Attributes))?;
+        self.driver.refusal().map_or(Ok(()), |lost| Err(lost.into()))
     }
 
     /// The attributes of what names lead to, to be known and changed.

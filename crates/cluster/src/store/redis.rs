@@ -69,6 +69,12 @@ pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn 
     Ok(Arc::new(RedisStore::connect(urls[0], password, origin)?))
 }
 
+/// Whether a store can be used without a password from other machines, as far as its URLs tell.
+#[must_use]
+pub fn is_open_to_machines(urls: &str, password: Option<&str>) -> bool {
+    urls.split(',').any(|url| info_of(url, password).is_ok_and(|info| server::is_open(&info)))
+}
+
 /// The URLs in a text, at least one.
 fn urls_of(urls: &str) -> Result<Vec<&str>> {
     let urls: Vec<&str> = urls.split(',').collect();

@@ -1,17 +1,19 @@
-//! Limits how many files one user may have open on a shared mount, so that others can open theirs.
+//! Limits how many files one user may have open on a mount, so that others can open theirs, and the engine can work.
 //!
 //! Each open file or directory takes a descriptor of the mount process, whose number is limited. What must hold: no
 //! user takes the last ones. A user may have as many as are left for all others, so `n` greedy users leave a fraction
-//! of `1 / (n + 1)`; and no user may take any of the last sixteenth, which is reserved for the engine and for commands.
-//! Root and the mount's own user are not limited.
+//! of `1 / (n + 1)`; and none of them may take any of the last sixteenth. Root and the mount's own user may have three
+//! quarters, and the first half of that sixteenth, too. The rest is the engine's: without a descriptor it could neither
+//! move files nor ask other nodes.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use fuser::Errno;
+use halocline_os::open_files;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::geteuid;
 
 use super::backing::Connection;
 use super::{Answer, Refused};
@@ -72,9 +74,11 @@ impl UserLimits {
 impl Users {
     /// Starts with nothing open; the limit is the process's current one.
     fn new() -> Arc<Self> {
-        let limit = getrlimit(Resource::Nofile).current;
-        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        Arc::new(Self { limit, own: geteuid().as_raw(), open: Mutex::default() })
+        Arc::new(Self {
+            limit: open_files::limit(),
+            own: geteuid().as_raw(),
+            open: Mutex::default(),
+        })
     }
 
     /// Counts one more for a user. `some` is any open descriptor.
@@ -82,14 +86,11 @@ impl Users {
     /// # Errors
     /// `ENFILE` if the user has too many.
     fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<CountedOpen> {
-        if user == 0 || user == self.own {
-            return Ok(CountedOpen(None));
-        }
         let mut open = self.open.lock();
         let own = open.by.get(&user).copied().unwrap_or(0);
         if own >= FEW || open.all >= self.limit / 16 {
             let left = self.limit.saturating_sub(some.map_or(0, in_use));
-            if own >= left || left < self.limit / 16 {
+            if !self.may_have_one_more(user, own, left) {
                 tracing::debug!(user, open = own, left, "a user has too many files open");
                 return Err(Refused(Errno::ENFILE));
             }
@@ -97,6 +98,15 @@ impl Users {
         *open.by.entry(user).or_default() += 1;
         open.all += 1;
         Ok(CountedOpen(Some((self.clone(), user))))
+    }
+
+    /// Whether a user who has `own` may take one of the descriptors that are left.
+    fn may_have_one_more(&self, user: u32, own: usize, left: usize) -> bool {
+        if user == 0 || user == self.own {
+            own < self.limit - self.limit / 4 && left >= self.limit / 32
+        } else {
+            own < left && left >= self.limit / 16
+        }
     }
 }
 
@@ -143,21 +153,35 @@ mod tests {
             assert!(users.take(other, Some(null.as_fd())).is_ok(), "user {other}");
         }
         drop(many);
+        // Regression: root, and the mount's own user, took all.
+        for ours in [0, 1] {
+            let many: Vec<_> =
+                (0..1000).map_while(|_| users.take(ours, Some(null.as_fd())).ok()).collect();
+            assert_eq!(many.len(), 750, "user {ours}");
+            assert!(users.take(8, Some(null.as_fd())).is_ok());
+        }
         assert!(users.take(7, Some(null.as_fd())).is_ok());
         let open = users.open.lock();
         assert_eq!((open.all, open.by.len()), (0, 0));
     }
 
     #[test]
-    fn the_last_ones_are_for_root() {
+    fn the_last_ones_are_for_the_engine() {
         let null = std::fs::File::open("/dev/null").expect("open");
         let (users, lowest) = (users(16), null.as_raw_fd());
         assert!(lowest > 0);
         let opens: Vec<_> = (2..100).map_while(|user| users.take(user, None).ok()).collect();
         assert_eq!(opens.len(), 98, "many users with one each, and all else is free");
         drop(opens);
-        let users = Arc::new(Users { limit: 1, own: 1, open: Mutex::default() });
-        assert!(users.take(2, Some(null.as_fd())).is_err());
-        assert!(users.take(0, Some(null.as_fd())).is_ok());
+        let users = Arc::new(Users { limit: 320, own: 1, open: Mutex::default() });
+        for (left, is_for_others, is_for_ours) in
+            [(20, true, true), (19, false, true), (10, false, true), (9, false, false)]
+        {
+            assert_eq!(users.may_have_one_more(2, 0, left), is_for_others, "{left}");
+            assert_eq!(users.may_have_one_more(0, 0, left), is_for_ours, "{left}");
+            assert_eq!(users.may_have_one_more(1, 0, left), is_for_ours, "{left}");
+        }
+        let none = Arc::new(Users { limit: 1, own: 1, open: Mutex::default() });
+        assert!(none.take(2, Some(null.as_fd())).is_err());
     }
 }

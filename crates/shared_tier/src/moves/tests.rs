@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 
 use super::*;
 use crate::places::SSD;
+use crate::places::own_xattrs::is_too_many;
 use crate::repair::tests::{Node, World};
 
 const TEXT: &str = "all of these bytes";
@@ -70,6 +71,62 @@ fn a_file_goes_down_and_up_and_to_another_node_with_everything_that_it_has() {
             again.attributes.xattrs.get(&b"user.a"[..]).map(Vec::as_slice),
             Some(&b"value"[..])
         );
+    }
+}
+
+/// Regression: it was said that the disk had no room, and the files of a user who made some of these first kept all others
+/// on the SSD.
+#[test]
+fn a_file_with_all_the_attributes_that_it_can_have_stays_and_the_reason_is_told() {
+    let (world, at) = world();
+    let node = world.node("n1");
+    let found = node.names.lookup(&at).unwrap();
+    let place = found.attributes.location.unwrap();
+    let set = |name: &str, bytes| {
+        let name = std::ffi::OsString::from(format!("user.{name}"));
+        node.places.set_xattr(&place, found.inode.0, &name, &vec![b'v'; bytes], 0)
+    };
+    let mut all = Vec::new();
+    for bytes in [400, 40, 1] {
+        for number in 0..100 {
+            let name = format!("{bytes}-{number}");
+            if set(&name, bytes).is_err() {
+                break;
+            }
+            all.push(name);
+        }
+    }
+    assert!(all.len() < 300, "a file system that keeps this many attributes tests nothing");
+    let error = go(&node, 1, &at, SHARED).unwrap_err();
+    assert!(is_too_many(&error) && !error.is_full(), "{error:?}");
+    assert!(error.to_string().contains("setfattr -x"), "{error}");
+    let report = world.repair(false);
+    assert!(report.is_clean(), "{report:?}");
+    for name in &all[..2] {
+        let name = std::ffi::OsString::from(format!("user.{name}"));
+        node.places.remove_xattr(&place, found.inode.0, &name).unwrap();
+    }
+    assert_eq!(go(&node, 1, &at, SHARED).unwrap(), Moved::Done(TEXT.len() as u64));
+}
+
+/// Regression: the place of its old copy did not fit into the new one's attribute, and it was said that the disk had no
+/// room.
+#[test]
+fn a_file_with_a_path_as_long_as_can_be_is_moved() {
+    let world = World::new();
+    let node = world.node("n1");
+    let mut directory = 1;
+    for _ in 0..20 {
+        directory = node.mkdir(directory, &"d".repeat(202)).unwrap();
+    }
+    let at = Node::entry(directory, "f");
+    node.create(directory, "f", TEXT).unwrap();
+    let before = world.tree();
+    for tier in [SHARED, SSD, SHARED] {
+        assert_eq!(go(&node, 1, &at, tier).unwrap(), Moved::Done(TEXT.len() as u64));
+        let report = world.repair(false);
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!(world.tree(), before);
     }
 }
 

@@ -5,10 +5,10 @@ use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::EntryName;
 use halocline_os::error::Result;
 
-use super::told_names::tell_names;
 use crate::base::Base;
 use crate::files::place_of;
 use crate::renames;
+use crate::told_names::tell_names;
 
 /// Moves the bytes of a file that the store has `found` at a name to the place of that name.
 ///
@@ -41,14 +41,14 @@ pub(super) fn follow_name(
             if now.links == 1 && names.is_ok_and(|names| names.len() <= 1) {
                 Ok(())
             } else {
-                tell_names(base, number, Ok(&new), (&[to], &[from]))
+                tell_names(base.listing(), number, Ok(&new), (&[to], &[from]))
             }
         }
         Err(error) => {
             // If the store's answer was lost, it may have the new place: then neither is removed.
             if error.errno() != libc::EIO {
                 // At the new place: the old one is gone if others renamed or moved the file.
-                let told = tell_names(base, number, Ok(&new), (&[to], &[from]));
+                let told = tell_names(base.listing(), number, Ok(&new), (&[to], &[from]));
                 // The store does not have it, and nobody else takes it away.
                 places.remove(&new, number.0).and(told)?;
             }

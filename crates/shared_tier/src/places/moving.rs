@@ -79,6 +79,7 @@ impl<'a> FileMove<'a> {
             let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, own_xattrs::LEAVING, number)
+                    .map_err(own_xattrs::or_too_many(&fd))
             })?;
             // With what programs wrote: only durable data is copied.
             tree.step("syncing a file that is moved", || fsync(&file))?;
@@ -117,18 +118,20 @@ impl<'a> FileMove<'a> {
         let to = File::from(tree.temporary(&fresh)?);
         let copied = (|| {
             contents(tree, source, &to, goes_on)?;
-            attributes(tree, source, &to)?;
+            attributes(tree, source, &to).map_err(own_xattrs::or_too_many(&to))?;
             tree.step("marking a copy", || {
                 own_xattrs::set_number(&to, own_xattrs::INODE, inode)?;
                 own_xattrs::set_number(&to, own_xattrs::ARRIVING, source.number)?;
                 own_xattrs::set_from(&to, from)
-            })?;
+            })
+            .map_err(own_xattrs::or_too_many(&to))?;
             mode_and_times(tree, source, &to)?;
             tree.step("syncing a copy", || fsync(&to))?;
             if !source.is_unchanged()? {
                 return Err(Errno::CANCELED.into());
             }
             tree.settle(&to, &fresh, &above, (directory, name), inode)
+                .map_err(own_xattrs::or_too_many(&to))
         })();
         let path = copied.inspect_err(|_| tree.drop_temporary(&fresh))?;
         let place = places.place(tier, directory, &path)?;

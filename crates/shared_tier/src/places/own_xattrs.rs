@@ -14,6 +14,7 @@ use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::statx::statfs;
 use halocline_vfs::namespace::xattr;
 
 /// A file's number.
@@ -33,6 +34,9 @@ const FROM: &str = "user.halocline.from";
 
 /// While a rename replaces or exchanges a name of a file: its kind, the old and the new name.
 const RENAMING: &str = "user.halocline.renaming";
+
+/// The errno of [`or_too_many`]: not that of a full disk, which other files would meet, too.
+const TOO_MANY: i32 = libc::E2BIG;
 
 /// A name of a file, in the directory with a number.
 pub(crate) type NameIn = (u64, Name);
@@ -120,9 +124,37 @@ pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> 
     xattr::set_on(fd, OsStr::new(what), number.to_string().as_bytes(), 0)
 }
 
-/// Records on the new copy of a file where the old one is.
+/// For `map_err` where an attribute could not be set on a copy of a file that is moved: says so if the file has more of
+/// them than its file system keeps.
+pub(crate) fn or_too_many(fd: &impl AsFd) -> impl FnOnce(Error) -> Error {
+    move |error| {
+        if !is_crowded(fd, &error) {
+            return error;
+        }
+        let message = "its extended attributes, with the one that marks a move, are more than the file system keeps with a \
+                       file; remove some (getfattr -d, setfattr -x), or some of its names, and move it again";
+        Error::Refused { message: message.to_owned(), errno: TOO_MANY }
+    }
+}
+
+/// Whether a move failed because of the file's attributes, and not because of a disk, a node or the store.
+pub(crate) fn is_too_many(error: &Error) -> bool {
+    matches!(error, Error::Refused { errno: TOO_MANY, .. })
+}
+
+/// Records on the new copy of a file where the old one is. Where the file system has no room for a path that long, it is
+/// not recorded: then a file that is removed after its mover died between two steps leaves the old copy to a check.
 pub(crate) fn set_from(fd: &impl AsFd, from: &Location) -> Result<()> {
-    xattr::set_on(fd, OsStr::new(FROM), &from_value(from), 0)
+    match xattr::set_on(fd, OsStr::new(FROM), &from_value(from), 0) {
+        Err(error) if is_crowded(fd, &error) => Ok(()),
+        set => set,
+    }
+}
+
+/// Whether an attribute was not kept because its file has too many, and not because the disk is full.
+fn is_crowded(fd: &impl AsFd, error: &Error) -> bool {
+    // An attribute that finds no room in the inode takes a block.
+    is_without_room(error) && statfs(fd.as_fd()).is_ok_and(|disk| disk.f_bavail > 0)
 }
 
 fn from_value(Location { node, tier, base, path }: &Location) -> Vec<u8> {

@@ -9,7 +9,7 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
-use halocline_os::private::{PrivateDir, Use};
+use halocline_os::private::{PrivateDir, Use, check_above};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
@@ -199,18 +199,30 @@ fn other(path: &Path, found: &str, node: &str) -> Error {
     Error::Unreached { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
 }
 
+/// Refuses a path of the SSDs of other nodes that is the same for all of them, or that others could replace while root
+/// uses it.
+///
+/// # Errors
+/// [`Error::Invalid`] tells which directory above belongs to others.
+pub fn check_pattern(pattern: &str) -> Result<()> {
+    let Some((fixed, _)) = pattern.split_once(PATTERN) else {
+        return Err(Error::invalid(
+            format!("--peers {pattern:?}: it is one path for the SSDs of all nodes"),
+            "give one with {node} in it: --peers '/cluster/{node}/ssd'",
+        ));
+    };
+    // What is above all of them. The rest is checked where a node's name is known.
+    let (above, _) = fixed.rsplit_once('/').unwrap_or(("", fixed));
+    check_above(&Path::new("/").join(above).join(PATTERN))
+}
+
 impl Peers {
     /// `pattern` has `{node}` in place of a node's name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it does not.
+    /// As [`check_pattern`].
     pub(crate) fn new(pattern: Option<&str>, tier: String, steps: Steps) -> Result<Self> {
-        if let Some(pattern) = pattern.filter(|pattern| !pattern.contains(PATTERN)) {
-            return Err(Error::invalid(
-                format!("{pattern:?} is one path for the SSDs of all nodes"),
-                "give one with {node} in it: --peers '/cluster/{node}/ssd'",
-            ));
-        }
+        pattern.map_or(Ok(()), check_pattern)?;
         Ok(Self { pattern: pattern.map(str::to_owned), tier, steps })
     }
 
@@ -232,6 +244,7 @@ impl Peers {
             remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"
                 .to_owned(),
         };
+        check_above(&path).map_err(|error| unreached(error.to_string()))?;
         // Checked before anything is made there: an empty directory where nothing is mounted is not its SSD.
         let found = whose(&path).map_err(|error| unreached(error.to_string()))?;
         if found != format!("{node}\n{}", self.tier) {

@@ -350,3 +350,35 @@ fn i15_the_copy_that_the_store_names_is_not_removed() {
     let arrived = moving.copy(&source, SHARED, (&[], &name("f")), &mut |_| true).unwrap();
     drop(FileMove::new(&one, &arrived.place, 7).end(&arrived));
 }
+
+/// Regression: root used SSDs below a directory to which others may write, who could put another one there.
+#[test]
+fn root_reaches_no_ssd_that_others_could_replace() {
+    let disks = Disks::new();
+    drop(disks.node("n2"));
+    let one = disks.node("n1");
+    let is_reached = |node: &str| {
+        let place = Location {
+            node: Some(node.to_owned()),
+            tier: SSD,
+            base: ROOT.0,
+            path: RelativePath::new(b"f").unwrap(),
+        };
+        one.stat(&place, 7).unwrap_err()
+    };
+    assert_eq!(is_reached("n2").errno(), libc::ENOENT);
+    let pattern = |above: &str| disks.at(above).join("{node}/ssd").to_str().unwrap().to_owned();
+    peers::check_pattern(&pattern("missing")).unwrap();
+    fs::create_dir(disks.at("open")).unwrap();
+    fs::set_permissions(disks.at("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = peers::check_pattern(&pattern("open"));
+    let prefixed = peers::check_pattern(disks.at("open/node-{node}").to_str().unwrap());
+    // As the checks of all directories that root uses.
+    if halocline_os::private::own_uid() != 0 || refused.is_ok() {
+        return;
+    }
+    for refused in [refused, prefixed] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("others may write to"), "{refused}");
+    }
+}

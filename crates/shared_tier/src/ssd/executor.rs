@@ -23,6 +23,7 @@ use crate::base::Base;
 use crate::closes::note_all;
 use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
+use crate::places::own_xattrs::is_too_many;
 use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
@@ -230,7 +231,10 @@ impl Executor {
                     }
                     Left::No => {}
                     Left::Failed(error) => {
-                        failures.fetch_add(1, Ordering::Relaxed);
+                        // The next file may be moved all the same: else a user's few files would keep all others here.
+                        if !is_too_many(&error) {
+                            failures.fetch_add(1, Ordering::Relaxed);
+                        }
                         let path = Paths::new(&self.base.paths).of(&resident.name);
                         let path = path.unwrap_or_default();
                         *self.trouble.lock() = Some(format!("{}: {error}", path.display()));
@@ -318,6 +322,9 @@ impl Executor {
                 _ => "the policy kept what is on this SSD instead",
             });
         };
+        if self.base.places.is_read_only(SSD) {
+            return stays("this SSD can be read only");
+        }
         if room.missing > 0 && !self.demote_all(&plan, room.missing) {
             return stays("files that should have left the SSD for it did not");
         }

@@ -21,8 +21,8 @@ use self::masters::Masters;
 pub(super) use self::processor_split::ProcessorSplit;
 use super::mount_processes::MountProcess;
 use super::scratch_dir::{ScratchDir, clear_away_in};
-use crate::cluster::password;
 use crate::failure::Failure;
+use crate::store_password::password;
 use crate::text;
 
 /// Programs that can serve; the first one that is installed is used.

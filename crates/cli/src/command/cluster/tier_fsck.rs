@@ -18,6 +18,7 @@ use super::print_json;
 use crate::cluster;
 use crate::failure::{Failure, Outcome};
 use crate::print::{say, tell};
+use crate::store_password::password;
 use crate::text;
 
 /// A node whose SSD is not reached.
@@ -102,7 +103,7 @@ fn report_is_right(args: &FsckArgs, root: &Path, names: &RedisNames) -> Result<b
 
 /// The names. To change any, no node may live.
 fn open(root: &Path, args: &FsckArgs) -> Result<RedisNames> {
-    let (url, password) = (args.url.as_str(), cluster::password()?);
+    let (url, password) = (args.url.as_str(), password()?);
     let path = root.join("hdd").join(REGISTRY);
     // A tier that was one node's alone has no list yet.
     let registry =

@@ -24,7 +24,7 @@ use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, tell};
 use crate::progress::Meter;
-use crate::{cluster, host, mount_lookup, mpi, text};
+use crate::{host, mount_lookup, mpi, store_password, text};
 
 /// How often it is checked whether a mount has begun or ended.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -134,7 +134,7 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
     }
     let mut command = Command::new(&plan.program);
     // Any program, and whoever sees its environment, could take other nodes' tokens.
-    command.env_remove(cluster::PASSWORD);
+    command.env_remove(store_password::PASSWORD);
     // Its name leads into the mount.
     command.args(&args.command[1..]).current_dir(&plan.workdir);
     let cache = File::open(&plan.paths.cache)?;

@@ -1,6 +1,7 @@
 //! One server: a pool of connections to it, and what its errors mean.
 
 use std::fmt;
+use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -59,6 +60,18 @@ pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInf
         }
         None => info,
     })
+}
+
+/// Whether a server is used without a password, at an address that is not this machine's alone.
+pub(super) fn is_open(info: &ConnectionInfo) -> bool {
+    let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr()
+    else {
+        return false;
+    };
+    let is_local = (host.as_str(), *port)
+        .to_socket_addrs()
+        .is_ok_and(|mut all| all.all(|address| address.ip().to_canonical().is_loopback()));
+    info.redis_settings().password().is_none_or(str::is_empty) && !is_local
 }
 
 /// A value of a server's report about its memory.
@@ -255,5 +268,24 @@ impl Server {
     /// Its address, without any secret.
     pub(super) fn address(&self) -> &str {
         &self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::redis::is_open_to_machines;
+
+    #[test]
+    fn a_store_is_open_that_needs_no_password_and_is_not_this_machines() {
+        for open in ["redis://10.0.0.1", "rediss://[2001:db8::1]:6379/1", "redis://u@10.0.0.1"] {
+            assert!(is_open_to_machines(open, None), "{open}");
+            assert!(is_open_to_machines(open, Some("")), "{open}");
+            assert!(!is_open_to_machines(open, Some("p")), "{open}");
+        }
+        assert!(is_open_to_machines("redis://127.0.0.1,redis://10.0.0.1", None));
+        let closed = ["redis://127.0.0.1:7", "redis://[::1]", "redis://[::ffff:127.0.0.2]"];
+        for closed in closed.iter().chain(&["redis+unix:///s", "redis://:p@10.0.0.1", "x"]) {
+            assert!(!is_open_to_machines(closed, None), "{closed}");
+        }
     }
 }

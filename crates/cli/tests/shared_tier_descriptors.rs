@@ -1,0 +1,120 @@
+//! What one user of a shared tier can open leaves descriptors of the mount process for others, and for its own work.
+
+use std::fs::{self, File};
+use std::io::Error;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers::{SharedTiers, peers};
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+const NODES: [&str; 2] = ["one", "two"];
+/// The limit of the mount's process.
+const LIMIT: u64 = 600;
+const BYTES: usize = 64 << 10;
+
+/// Two mounts; that of `one` may have few files open, and is started with a lower limit that it may raise.
+fn nodes() -> Option<SharedTiers> {
+    let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+    let nodes = SharedTiers::new(scratch, &NODES)?;
+    let (url, peers) = (nodes.store.url(), peers(&nodes.scratch));
+    let args = ["mount", "--tier", "one-tiers", "one", "--cluster", &url, "--node", "one"];
+    let mut command = nodes.scratch.command(&[&args[..], &["--peers", &peers]].concat());
+    let limit = Rlimit { current: Some(300), maximum: Some(LIMIT) };
+    // SAFETY: between fork and exec the closure makes a system call only.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+    let mounted = command.output().unwrap();
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    Some(nodes.mounted(&["two"], &[]))
+}
+
+/// This process may have more open than the mount.
+fn raise_own_limit() {
+    let limit = Rlimit { current: Some(2 * LIMIT), maximum: Some(20_000) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+/// Another node reads what this one has, which moves files of both.
+fn works(nodes: &SharedTiers) {
+    assert_eq!(fs::read_to_string(nodes.at("two", "here")).unwrap(), "on one");
+    nodes.moves(&["demote", "one/here"]);
+    nodes.moves(&["warm", "one/there"]);
+    assert_eq!(nodes.scratch.status("one")["health"]["state"], "ok");
+}
+
+/// A mapping of a file's first bytes.
+struct Mapping(*mut libc::c_void);
+
+impl Mapping {
+    fn of(file: &File) -> Option<Self> {
+        let (read, shared) = (ProtFlags::READ, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        unsafe { mmap(std::ptr::null_mut(), BYTES, read, shared, file, 0) }.ok().map(Self)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length, and not used any more.
+        unsafe { munmap(self.0, BYTES).unwrap() };
+    }
+}
+
+fn open_all(at: &Path, open: impl Fn(&Path) -> std::io::Result<File>) -> (Vec<File>, Error) {
+    let mut files = Vec::new();
+    loop {
+        match open(&at.join(files.len().to_string())) {
+            Ok(file) => files.push(file),
+            Err(error) => return (files, error),
+        }
+    }
+}
+
+/// Regression: the limit stayed at that of the shell, and whoever mounted took all: the mount's own work failed with EMFILE.
+#[test]
+fn the_user_who_mounted_leaves_descriptors_for_the_mounts_work() {
+    let Some(nodes) = nodes() else { return };
+    raise_own_limit();
+    fs::write(nodes.at("one", "here"), "on one").unwrap();
+    fs::write(nodes.at("two", "there"), "on two").unwrap();
+    let many = nodes.at("one", "many");
+    fs::create_dir(&many).unwrap();
+    let (files, error) = open_all(&many, |path| File::create_new(path));
+    assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "{} were open", files.len());
+    assert_eq!(files.len(), 450, "three quarters");
+    works(&nodes);
+    drop(files);
+    eventually("that they are closed", || File::open(many.join("0")).is_ok());
+}
+
+/// Regression: a mapping takes no descriptor of the program once it has closed the file, but one of the mount.
+#[test]
+fn mappings_of_closed_files_leave_descriptors_for_others() {
+    let Some(nodes) = nodes() else { return };
+    raise_own_limit();
+    fs::write(nodes.at("one", "here"), "on one").unwrap();
+    fs::write(nodes.at("two", "there"), "on two").unwrap();
+    let many = nodes.at("one", "many");
+    fs::create_dir(&many).unwrap();
+    (0..LIMIT).for_each(|at| fs::write(many.join(at.to_string()), vec![b'a'; BYTES]).unwrap());
+    nodes.until_closed("one", "many");
+    drop(File::open(many.join("0")).unwrap());
+    let passthrough = nodes.scratch.status("one")["tier"]["passthrough"].clone();
+    if passthrough["works"] != true {
+        return skip(format!("the kernel serves no files: {passthrough}"));
+    }
+    let map = |at: u64| Mapping::of(&File::open(many.join(at.to_string())).unwrap());
+    let maps: Vec<_> = (0..LIMIT).map_while(map).collect();
+    assert!((75..=85).contains(&maps.len()), "an eighth: {}", maps.len());
+    let (files, error) = open_all(&many, |path| File::open(path));
+    assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "{} were open", files.len());
+    works(&nodes);
+    drop((files, maps));
+    eventually("that they are unmapped", || map(1).is_some());
+}
