@@ -33,7 +33,9 @@ fn fastest_alone(servers: &Servers, workload: &Workload) -> f64 {
     let each = classes.chain((0..servers.count()).map(|server| vec![server]));
     let seconds = |(members, stripe): (Vec<usize>, u64)| {
         let mut widths = vec![0; servers.count()];
-        members.iter().for_each(|server| widths[*server] = stripe);
+        for server in members {
+            widths[server] = stripe;
+        }
         let mut placer = Placer::new(servers.room());
         let file = &workload.files[0];
         let parts = placer.place(0, file.bytes, &[&widths]).ok()?;
