@@ -234,6 +234,36 @@ fn a_volume_of_an_earlier_version_is_bound() {
     assert_eq!(local_files(dir.path()).len(), 3);
 }
 
+/// Whoever may write to one file can write nonsense there, past the mount.
+#[test]
+fn nonsense_in_one_file_keeps_nobody_from_checking_the_others() {
+    for nonsense in [&b"zz"[..], b"", &[b'7'; 100], &[0xff; 32]] {
+        let dir = tempfile::tempdir().unwrap();
+        let origin = open_volume(dir.path());
+        let tree = origin.namespace_dir().to_owned();
+        for path in ["file", "gone", "theirs"] {
+            create(&origin, path, &vec![7; 30_000]);
+        }
+        let number = named_by(&tree.join("theirs"));
+        drop(origin);
+        fs::remove_file(tree.join("gone")).unwrap();
+        name(&tree.join("theirs"), nonsense);
+        let origin = Origin::open_alone(dir.path()).unwrap().unwrap();
+        origin.bind_objects().unwrap();
+        let orphans = origin.orphans().unwrap();
+        assert_eq!(orphans.len(), 1, "{nonsense:?}: {orphans:?}");
+        for id in orphans.keys() {
+            origin.remove_orphan(*id).unwrap();
+        }
+        assert_eq!(read(&open(&origin, "file")).unwrap(), vec![7; 30_000]);
+        let error = read(&open(&origin, "theirs")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{nonsense:?}");
+        // Its data is still there for who writes the number again.
+        name(&tree.join("theirs"), &number);
+        assert_eq!(read(&open(&origin, "theirs")).unwrap(), vec![7; 30_000]);
+    }
+}
+
 /// Any user can open the label, and whoever has a file open can lock it.
 #[test]
 fn who_locks_the_label_keeps_nobody_waiting() {

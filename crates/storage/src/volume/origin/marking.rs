@@ -86,12 +86,8 @@ fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
 /// Counts what each server has of the file at `path`.
 fn count_held(origin: &Origin, path: &Path, held: &mut [PartCounts]) -> Result<()> {
     let failed = || Error::at(path, "look at the data of");
-    let number = match ObjectNumber::named_by(path) {
-        // Nonsense that a file's owner wrote there refers to no object.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
-        number => number.map_err(failed())?,
-    };
-    let Some(number) = number else { return Ok(()) };
+    let named = ObjectNumber::named_by(path).map_err(failed())?;
+    let Some(number) = named.object() else { return Ok(()) };
     let found = path.symlink_metadata().map_err(failed())?;
     let id = ObjectId { number, inode: Some(found.ino()) };
     let layout = layouts::distribution_of(id, &origin.volume, origin.striping());

@@ -5,7 +5,6 @@
 //! the other's data. The tree is only read; an interrupted pass is repeated.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -102,12 +101,8 @@ fn tell_of_several(named: &Claims) {
 fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
     each_file(tree, &mut |path| {
-        let number = match ObjectNumber::named_by(path) {
-            // Nonsense that a file's owner wrote there must not keep others from mounting.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
-            named => named.map_err(Error::at(path, "read the object of"))?,
-        };
-        let Some(number) = number else { return Ok(()) };
+        let named = ObjectNumber::named_by(path).map_err(Error::at(path, "read the object of"))?;
+        let Some(number) = named.object() else { return Ok(()) };
         let inode = path.symlink_metadata().map_err(Error::at(path, "stat"))?.ino();
         let named = claims.entry(number).or_insert_with(|| Claims {
             inodes: Vec::new(),

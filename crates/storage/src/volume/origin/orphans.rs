@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::identity::{ObjectId, ObjectNumber};
+use super::identity::{ObjectId, ObjectNumber, Reference};
 use super::layouts;
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
@@ -61,15 +62,26 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
 }
 
 /// Removes the objects to which files below `dir` refer, whether they are those files' objects or not. Any error ends
-/// the search: a name that cannot be seen must not make its object an orphan.
+/// the search: a name that cannot be seen must not make its object an orphan. What a file's owner can write is no such
+/// error, or one user would keep all objects from being checked; of a file that refers to nonsense, its own objects are
+/// kept, because whoever knows its number can write it again.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
-    let mut named = BTreeSet::new();
+    let (mut named, mut inodes) = (BTreeSet::new(), BTreeSet::new());
     each_file(dir, &mut |path| {
-        let number = ObjectNumber::named_by(path).map_err(Error::at(path, "read the object of"))?;
-        named.extend(number);
+        match ObjectNumber::named_by(path).map_err(Error::at(path, "read the object of"))? {
+            Reference::None => {}
+            Reference::Object(number) => drop(named.insert(number)),
+            Reference::Nonsense => {
+                let found = path.symlink_metadata().map_err(Error::at(path, "stat"))?;
+                inodes.insert(found.ino());
+            }
+        }
         Ok(())
     })?;
-    orphans.retain(|id, _| !named.contains(&id.number));
+    orphans.retain(|id, _| {
+        let is_kept = id.inode.is_some_and(|inode| inodes.contains(&inode));
+        !is_kept && !named.contains(&id.number)
+    });
     Ok(())
 }
 

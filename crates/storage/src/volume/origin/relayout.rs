@@ -213,13 +213,10 @@ impl Relayout {
             return Ok(false);
         }
         each_file(self.origin.namespace_dir(), &mut |path| {
-            match ObjectNumber::named_by(path) {
-                // Nonsense that a file's owner wrote there refers to no object.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-                named => {
-                    let named = named.map_err(Error::at(path, "read the object of"))?;
-                    named.map(|number| numbers.remove(&number));
-                }
+            let named = ObjectNumber::named_by(path);
+            let named = named.map_err(Error::at(path, "read the object of"))?;
+            if let Some(number) = named.object() {
+                numbers.remove(&number);
             }
             Ok(())
         })?;
