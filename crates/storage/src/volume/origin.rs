@@ -67,14 +67,12 @@ impl Origin {
     /// `shape` describes how the file system below distributes files: costs are computed from it, and data goes to the
     /// one directory.
     pub fn open_or_create(dir: &Path, shape: VolumeShape, decorate: Decorate<'_>) -> Result<Self> {
-        match Self::open_unless_new(dir, shape, decorate)? {
-            Some(origin) => Ok(origin),
-            None => {
-                let volume_dir = VolumeDir::open(dir)?;
-                let label = create_striped(&volume_dir, shape)?;
-                Self::open_striped(&volume_dir, label, Use::Shared, decorate)
-            }
+        if let Some(origin) = Self::open_unless_new(dir, shape, decorate)? {
+            return Ok(origin);
         }
+        let volume_dir = VolumeDir::open(dir)?;
+        let label = create_striped(&volume_dir, shape)?;
+        Self::open_striped(&volume_dir, label, Use::Shared, decorate)
     }
 
     /// As [`Origin::open_or_create`], but makes no volume of a directory that could become one: `None`. Who has more to check
