@@ -271,9 +271,13 @@ mod tests {
             };
             let requests: Vec<Request> = (0..128).zip(sizes).map(request).collect();
             let mut analysis = Analysis::default();
-            requests.iter().for_each(|request| analysis.push(request));
+            for request in &requests {
+                analysis.push(request);
+            }
             let mut aggregator = Aggregator::new(&analysis.finish());
-            requests.iter().for_each(|request| aggregator.push(request));
+            for request in &requests {
+                aggregator.push(request);
+            }
             aggregator.finish(1)
         };
         let laid_out = |scheme, sizes: &[u64]| {
