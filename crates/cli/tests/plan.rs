@@ -257,6 +257,9 @@ fn a_plan_is_simulated_beside_the_default_layout() {
 
     let told = halocline(dir, &[&simulate[..], &["--plan", "p.toml"]].concat());
     assert!(written(&told).contains("SIMULATED"), "{}", written(&told));
+    // What its spread does not include.
+    let told = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    assert!(written(&told).contains("took turns in this trace"), "{}", written(&told));
 
     let refused = |text: &str, what: &str| {
         fs::write(dir.join("wrong.toml"), text).unwrap();
@@ -268,6 +271,61 @@ fn a_plan_is_simulated_beside_the_default_layout() {
     refused(&plan.replace("/data/a", "/data/b"), "none of the files of the trace");
     refused(&plan.replace("name = \"s2\"", "name = \"s3\""), "other servers");
     refused("version = 1", "not a plan");
+}
+
+/// Regression: the default layout of the comparison had all that it wanted of SSDs that hold a part of it, and a plan that
+/// promised much was slower than that.
+#[test]
+fn where_ssds_fill_up_the_default_layout_of_a_simulation_is_that_of_the_plan() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    let simulated = |more: &[&str]| -> serde_json::Value {
+        let simulate = ["simulate", "t.hct", "--servers", "servers.toml", "--json"];
+        let output = halocline(dir, &[&simulate[..], more].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for ssd in ["256K", "1M"] {
+        servers(dir, &[("hdd", "1T"), ("ssd", ssd)]);
+        planned(dir);
+        let both = simulated(&["--plan", "p.toml"]);
+        let held = both["plan"]["default"]["servers"][1]["held_bytes"].as_u64().unwrap();
+        assert!(held <= 1 << 20, "{held} bytes on an SSD of {ssd}");
+        let gain = both["plan"]["gain_over_default"].as_f64().unwrap();
+        let promised = both["plan"]["promised_gain"].as_f64().unwrap();
+        assert!((gain - promised).abs() < 1e-9, "{ssd}: {gain}, and {promised} were promised");
+        // Whoever asks for stripes alone is told when they fill a server.
+        let alone = simulated(&[]);
+        assert!(alone["servers"][1]["full_at_seconds"].is_number(), "{alone}");
+    }
+    // What the plan says nothing of has what room is left.
+    let write = |begin: u64| {
+        let mut run = Writer::new(Vec::new(), &Source::new(Kind::Generated)).unwrap();
+        for name in ["/data/a", "/data/other"] {
+            run.file(name.as_bytes()).unwrap();
+        }
+        run.process(&Process { number: 1, node: Vec::new() }).unwrap();
+        for at in 0..128 {
+            let (start_ns, file, op) = (at, u32::from(at % 2 == 1), Op::Write);
+            let (offset, length) = (begin + at / 2 * 65_536, 65_536);
+            let one = Request { start_ns, duration_ns: None, process: 0, file, op, offset, length };
+            run.push(&one).unwrap();
+        }
+        fs::write(dir.join("t.hct"), run.finish().unwrap()).unwrap();
+    };
+    write(0);
+    let both = simulated(&["--plan", "p.toml"]);
+    assert_eq!(both["plan"]["other_files"], 1, "{both}");
+    for replayed in [&both, &both["plan"]["default"]] {
+        assert!(replayed["servers"][1]["held_bytes"].as_u64().unwrap() <= 1 << 20, "{both}");
+        assert!(replayed["servers"][1]["full_at_seconds"].is_null(), "{both}");
+    }
+    write(1 << 40);
+    let simulate = ["simulate", "t.hct", "--servers", "servers.toml", "--plan", "p.toml"];
+    let output = halocline(dir, &simulate);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("fit on no server"), "{}", said(&output));
 }
 
 /// `apply` and `verify` had it: of a run with another mount point the plan had no file.

@@ -83,6 +83,7 @@ fn a_page_has_its_figures_and_no_markup_of_others() {
     }
     assert!(page.contains("&lt;script&gt;document.title=&#39;evil&#39;"), "names are shown");
     assert!(page.contains("the trace, measured"), "{page}");
+    assert!(page.contains("took turns in this trace"), "{page}");
     let verdict = page.split("<strong>").nth(1).and_then(|rest| rest.split('<').next());
     assert!(["Leave the layout alone", "ours: "].iter().any(|it| verdict.unwrap().starts_with(it)));
     // Written like other results: whole or not at all, and where it can be.

@@ -14,10 +14,14 @@ pub struct Params {
     pub m: u64,
     /// `SServers`, at least 1.
     pub n: u64,
-    /// Establishing one connection.
-    pub e_ps: u64,
-    /// Network transfer of one byte.
-    pub t_ps_per_byte: u64,
+    /// Establishing one connection to an `HServer`. The paper has one e and one t for all servers.
+    pub e_h_ps: u64,
+    /// Network transfer of one byte to or from an `HServer`.
+    pub t_h_ps_per_byte: u64,
+    /// Establishing one connection to an `SServer`.
+    pub e_s_ps: u64,
+    /// Network transfer of one byte to or from an `SServer`.
+    pub t_s_ps_per_byte: u64,
     /// Startup on an `HServer`.
     pub alpha_h_ps: u64,
     /// Transfer of one byte on an `HServer`.
@@ -85,11 +89,14 @@ impl Params {
     /// Cost of a request of `size` bytes with stripes `h` and `s` (Table 3). A class with a zero
     /// stripe is charged nothing: no connection, no startup, no transfer.
     pub(crate) fn heterogeneous_ps(&self, size: u64, h: u64, s: u64) -> Exact {
-        let servers = if h > 0 { self.m } else { 0 } + if s > 0 { self.n } else { 0 };
-        let connect = product([self.e_ps]) * product([self.c, servers]).max(product([self.p]));
-        let network = product([self.c, size, self.t_ps_per_byte])
-            .max(product([self.p, h, self.t_ps_per_byte]))
-            .max(product([self.p, s, self.t_ps_per_byte]));
+        let (e_h, m) = if h > 0 { (self.e_h_ps, self.m) } else { (0, 0) };
+        let (e_s, n) = if s > 0 { (self.e_s_ps, self.n) } else { (0, 0) };
+        let by_client = product([self.c, m, e_h]) + product([self.c, n, e_s]);
+        let connect = by_client.max(product([self.p, e_h.max(e_s)]));
+        let network = self
+            .client_ps(size, h, s)
+            .max(product([self.p, h, self.t_h_ps_per_byte]))
+            .max(product([self.p, s, self.t_s_ps_per_byte]));
         let on = |stripe, alpha, beta| match stripe {
             0 => 0,
             stripe => product([alpha]) + product([stripe, beta]),
@@ -102,11 +109,20 @@ impl Params {
         Exact::whole(connect + network + product([self.p]) * storage)
     }
 
+    /// Network transfer of the bytes of the requests of one client node: what is not on `HServers` is on `SServers`.
+    fn client_ps(&self, size: u64, h: u64, s: u64) -> i128 {
+        if s == 0 {
+            return product([self.c, size, self.t_h_ps_per_byte]);
+        }
+        let more = i128::from(self.t_h_ps_per_byte) - i128::from(self.t_s_ps_per_byte);
+        product([self.c, size, self.t_s_ps_per_byte]) + product([self.c, self.m, h]) * more
+    }
+
     /// Cost of a request of `size` bytes on `HServers` alone with stripe `size / m` (Table 4).
     pub(crate) fn homogeneous_ps(&self, size: u64) -> Exact {
-        let connect = product([self.e_ps]) * product([self.c, self.m]).max(product([self.p]));
-        let all = Exact::whole(product([self.c, size, self.t_ps_per_byte]));
-        let part = Exact::new(product([self.p, size, self.t_ps_per_byte]), product([self.m]));
+        let connect = product([self.e_h_ps]) * product([self.c, self.m]).max(product([self.p]));
+        let all = Exact::whole(product([self.c, size, self.t_h_ps_per_byte]));
+        let part = Exact::new(product([self.p, size, self.t_h_ps_per_byte]), product([self.m]));
         let transfer =
             Exact::new(product([self.p, size, self.beta_h_ps_per_byte]), product([self.m]));
         let startup = product([self.p, self.alpha_h_ps]);
@@ -175,8 +191,10 @@ mod tests {
             c: 2,
             m: 8,
             n: 8,
-            e_ps: 100_000_000,
-            t_ps_per_byte: 8_000,
+            e_h_ps: 100_000_000,
+            t_h_ps_per_byte: 8_000,
+            e_s_ps: 100_000_000,
+            t_s_ps_per_byte: 8_000,
             alpha_h_ps: 10_000_000_000,
             beta_h_ps_per_byte: 10_000,
             alpha_s_ps: 100_000_000,
@@ -210,8 +228,25 @@ mod tests {
     #[test]
     fn without_sservers_both_tables_agree() {
         let task = task();
-        let hom = params().homogeneous_ps(task.size);
-        assert_eq!(params().heterogeneous_ps(task.size, 128 * K, 0), hom);
+        let near_ssds = Params { e_s_ps: 1_000_000, t_s_ps_per_byte: 100, ..params() };
+        for params in [params(), near_ssds] {
+            let hom = params.homogeneous_ps(task.size);
+            assert_eq!(params.heterogeneous_ps(task.size, 128 * K, 0), hom);
+        }
+    }
+
+    /// Regression: the slowest network of all servers was that of each.
+    #[test]
+    fn sservers_that_are_near_do_not_wait_for_the_network_of_the_others() {
+        let near_ssds = Params { e_s_ps: 1_000_000, t_s_ps_per_byte: 100, ..params() };
+        // T_E = max(2*8 * 1 us, 16 * 1 us); T_X = max(2 * 1 MiB, 16 * 128 KiB) * 0.1 ns, which are equal.
+        let by_hand = 16 * 1_000_000 + 2 * 1_048_576 * 100 + 16 * (100_000_000 + 131_072 * 2_000);
+        assert_eq!(near_ssds.heterogeneous_ps(1024 * K, 0, 128 * K), Exact::whole(by_hand));
+        // T_E = max(2*8 * (0.1 ms + 1 us), 16 * 0.1 ms); T_X = max(2 * 8 * (120 KiB * 8 ns + 8 KiB * 0.1 ns), ...).
+        let by_hand = 16 * 101_000_000
+            + 16 * (122_880 * 8_000 + 8_192 * 100)
+            + 16 * (10_000_000_000 + 122_880 * 10_000);
+        assert_eq!(near_ssds.heterogeneous_ps(1024 * K, 120 * K, 8 * K), Exact::whole(by_hand));
     }
 
     #[test]
@@ -219,7 +254,8 @@ mod tests {
         // Known weakness: if disks are the bottleneck and the network is free, a smaller SSD stripe saves less each
         // time but proportionally more often. 720720 blocks fill an SServer evenly with any of the 16 stripes; the 17th
         // candidate uses no SServer.
-        let network_free = Params { e_ps: 0, t_ps_per_byte: 0, ..params() };
+        let network_free =
+            Params { e_h_ps: 0, t_h_ps_per_byte: 0, e_s_ps: 0, t_s_ps_per_byte: 0, ..params() };
         let full = Task { k: 1 << 20, sserver_bytes: 720_720 * 4 * K, ..task() };
         let ties = ties(&network_free.candidates(&full));
         assert_eq!(ties.len(), 16);

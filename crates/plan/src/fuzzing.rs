@@ -83,6 +83,10 @@ startup_sequential_ps = 50000000
 startup_random_ps = 60000000
 per_byte_ps = 2000
 
+[server.network]
+connect_ps = 50000000
+per_byte_ps = 8000
+
 [[file]]
 path = "/data/a"
 bytes = 16777216

@@ -91,7 +91,6 @@ impl Judge for Queues<'_> {
             }
             queue.push_back(request);
         }
-        let network = self.servers.network();
         let mut queues = vec![Queue::default(); self.servers.count()];
         let mut end_ps = 0;
         while let Some(Reverse((now, order, process))) = ready.pop() {
@@ -100,11 +99,12 @@ impl Judge for Queues<'_> {
             let mut done = now;
             layouts.of(request.file).pieces(request.offset, request.end(), |piece| {
                 let queue = &mut queues[piece.server];
-                let service = self.servers.all()[piece.server].profile.of(direction(request.op));
+                let server = &self.servers.all()[piece.server];
+                let service = server.profile.of(direction(request.op));
                 let sequential = queue.last == Some((request.file, piece.offset));
                 let device = service_ps(service, sequential, piece.length);
-                let transfer = network.per_byte_ps.saturating_mul(piece.length);
-                let arrives = now.saturating_add(network.connect_ps);
+                let transfer = server.network.transfer_ps(piece.length);
+                let arrives = now.saturating_add(server.network.connect_ps);
                 queue.free_ps = queue.free_ps.max(arrives).saturating_add(device.max(transfer));
                 queue.last = Some((request.file, piece.offset + piece.length));
                 done = done.max(queue.free_ps);

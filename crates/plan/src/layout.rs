@@ -168,6 +168,13 @@ impl Placer {
         &self.room
     }
 
+    /// Takes the room of bytes that are there already, as far as there is any.
+    pub fn occupy(&mut self, bytes: &[u64]) {
+        for (room, taken) in self.room.iter_mut().zip(bytes) {
+            *room = room.saturating_sub(*taken);
+        }
+    }
+
     /// Places `[begin, end)` according to the first of `wishes`, what no longer fits according to the next, and so on,
     /// and finally in default stripes on all servers with free space. Returns the parts, or the number of bytes that
     /// fit nowhere.

@@ -12,7 +12,7 @@ use halocline_trace::Op;
 use crate::Error;
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, assemble};
-use crate::servers::Servers;
+use crate::servers::{Network, Servers};
 use crate::workload::{File, Workload};
 
 /// Stripes are multiples of this, in bytes.
@@ -112,24 +112,28 @@ pub fn params(servers: &Servers, workload: &Workload, file: &File) -> Result<Par
         let service = class.profile.of(direction);
         let startup =
             if sequential { service.startup_sequential_ps } else { service.startup_random_ps };
+        let Network { connect_ps, per_byte_ps } = class.network;
         // A server that serves several requests at once moves bytes faster than one caller sees.
-        (startup, service.per_byte_ps / u64::from(class.channels))
+        [startup, service.per_byte_ps / u64::from(class.channels), connect_ps, per_byte_ps]
     };
     let disk = of(&servers.classes()[0]);
     let fast = servers.classes().iter().skip(1).map(of);
-    let ssd = fast.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))).expect("there are two classes");
+    let slower = |a: [u64; 4], b: [u64; 4]| std::array::from_fn(|time| a[time].max(b[time]));
+    let ssd = fast.reduce(slower).expect("there are two classes");
     let m = servers.classes()[0].members.len() as u64;
     Ok(Params {
         p: file.processes,
         c: workload.processes_per_node.min(file.processes),
         m,
         n: servers.count() as u64 - m,
-        e_ps: servers.network().connect_ps,
-        t_ps_per_byte: servers.network().per_byte_ps,
-        alpha_h_ps: disk.0,
-        beta_h_ps_per_byte: disk.1,
-        alpha_s_ps: ssd.0,
-        beta_s_ps_per_byte: ssd.1,
+        e_h_ps: disk[2],
+        t_h_ps_per_byte: disk[3],
+        e_s_ps: ssd[2],
+        t_s_ps_per_byte: ssd[3],
+        alpha_h_ps: disk[0],
+        beta_h_ps_per_byte: disk[1],
+        alpha_s_ps: ssd[0],
+        beta_s_ps_per_byte: ssd[1],
     })
 }
 
@@ -146,8 +150,10 @@ pub fn task(servers: &Servers, file: &File, room: &[u64]) -> Result<Task, String
 /// Whether products of these stay exact.
 fn fits(params: &Params, task: &Task) -> bool {
     let bits = |value: u64| 64 - value.leading_zeros();
-    let startup = bits(params.alpha_h_ps.max(params.alpha_s_ps).max(params.e_ps));
-    let byte = params.beta_h_ps_per_byte.max(params.beta_s_ps_per_byte).max(params.t_ps_per_byte);
+    let connect = params.e_h_ps.max(params.e_s_ps);
+    let startup = bits(params.alpha_h_ps.max(params.alpha_s_ps).max(connect));
+    let device = params.beta_h_ps_per_byte.max(params.beta_s_ps_per_byte);
+    let byte = device.max(params.t_h_ps_per_byte).max(params.t_s_ps_per_byte);
     let one = startup.max(bits(byte) + bits(task.size));
     let servers = bits(params.m + params.n);
     one + bits(params.p.max(params.c)) + bits(task.k) + 2 * servers + 2 <= BITS_MAX
@@ -181,6 +187,37 @@ pub fn choose(
             Ok((wide_enough(widths(servers, (choice.h, choice.s)))?, ties))
         }
     }
+}
+
+/// Lays out a file in stripes of `first` as far as there is room, and what no longer fits on the slowest servers.
+fn place(
+    servers: &Servers,
+    file: &File,
+    first: &[u64],
+    placer: &mut Placer,
+) -> Result<Layout, Error> {
+    let rest = on_disks(servers, file.size());
+    let parts = placer.place(0, file.bytes, &[first, &rest]).map_err(|missing| Error::NoSpace {
+        file: file.number.to_string(),
+        bytes: file.bytes,
+        missing,
+    })?;
+    Ok(assemble(parts))
+}
+
+/// The `files`, in the order in which the trace names them, in stripes of `widths` as far as there is room, as with DEF.
+/// The error means that they do not fit.
+pub fn in_stripes(
+    servers: &Servers,
+    files: &[&File],
+    widths: &[u64],
+    placer: &mut Placer,
+) -> Result<Layouts, Error> {
+    let mut files = files.to_vec();
+    files.sort_by_key(|file| file.number);
+    let laid_out = |file: &File| Ok((file.number, place(servers, file, widths, placer)?));
+    let files = files.into_iter().map(laid_out).collect::<Result<_, Error>>()?;
+    Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
 }
 
 /// The files laid out by a scheme. The outer error means that they do not fit, the inner one that the scheme has a
@@ -219,11 +256,7 @@ pub(crate) fn lay_out(
                 (default.clone(), Vec::new())
             }
         };
-        let rest = on_disks(servers, file.size());
-        let parts = placer.place(0, file.bytes, &[&first, &rest]).map_err(|missing| {
-            Error::NoSpace { file: file.number.to_string(), bytes: file.bytes, missing }
-        })?;
-        layouts.files.insert(file.number, assemble(parts));
+        layouts.files.insert(file.number, place(servers, file, &first, &mut placer)?);
         let pairs = candidates.len();
         if pairs > 1 {
             let candidates = candidates.split_off(pairs.saturating_sub(TIES_MAX));
@@ -250,14 +283,14 @@ mod tests {
     /// Regression: of 169 files of a real log one had requests of 64 bytes, and there was no `pa` and no `psa` of any.
     #[test]
     fn files_without_stripes_of_the_paper_lie_as_under_the_default() {
+        let network = Network { connect_ps: 50_000_000, per_byte_ps: 1_000 };
         let server = |(name, profile): (&str, DeviceProfile)| {
             let (name, directory) = (name.into(), None);
-            Server { name, directory, capacity: None, channels: 1, profile }
+            Server { name, directory, capacity: None, channels: 1, profile, network }
         };
         let (disk, ssd) = (DeviceProfile::hdd_7200(), DeviceProfile::ssd_revodrive_x2());
         let all = [("disk", disk), ("other", disk), ("ssd", ssd)].map(server);
-        let network = Network { connect_ps: 50_000_000, per_byte_ps: 1_000 };
-        let servers = Servers::new(all.into(), network).expect("servers");
+        let servers = Servers::new(all.into()).expect("servers");
         let workload = |sizes: &[u64]| {
             let sizes = (0_u32..).zip(sizes.iter().copied()).cycle();
             let request = |(n, (file, length))| Request {

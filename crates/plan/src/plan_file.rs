@@ -296,7 +296,7 @@ impl Plan {
         toml::to_string(self).expect("tables after values")
     }
 
-    /// Refuses servers that differ from those for which the plan was made, in name, order or service times.
+    /// Refuses servers that differ from those for which the plan was made, in name, order, service times or network.
     pub fn check_servers(&self, there: &[Server]) -> Result<(), Error> {
         let names = |servers: &[Server]| -> Vec<String> {
             servers.iter().map(|server| server.name.clone()).collect()
@@ -306,18 +306,20 @@ impl Plan {
             let (planned, found) = (planned.join(", "), found.join(", "));
             return Err(Error::OtherServers(format!("it is for {planned}; there are {found}")));
         }
-        let other = self
-            .server
-            .iter()
-            .zip(there)
-            .find(|(a, b)| (a.profile, a.channels) != (b.profile, b.channels));
-        match other {
-            None => Ok(()),
-            Some((server, _)) => Err(Error::OtherServers(format!(
-                "{} has other service times than the plan was made with; plan again",
-                server.name
-            ))),
+        for (planned, found) in self.server.iter().zip(there) {
+            let what = if (planned.profile, planned.channels) != (found.profile, found.channels) {
+                "other service times"
+            } else if planned.network != found.network {
+                "another network path"
+            } else {
+                continue;
+            };
+            let name = &planned.name;
+            return Err(Error::OtherServers(format!(
+                "{name} has {what} than the plan was made with; plan again"
+            )));
         }
+        Ok(())
     }
 }
 
@@ -326,6 +328,8 @@ mod tests {
     use super::*;
     use halocline_model::profile::DeviceProfile;
 
+    use crate::servers::Network;
+
     fn plan() -> Plan {
         let server = |name: &str, profile, capacity| Server {
             name: name.into(),
@@ -333,6 +337,7 @@ mod tests {
             capacity,
             channels: 1,
             profile,
+            network: Network::default(),
         };
         let layout = Layout::new(
             vec![
@@ -371,6 +376,18 @@ mod tests {
         let read = Plan::parse(&text).expect("a plan");
         assert_eq!(read, plan());
         assert_eq!(read.file[1].path_bytes().as_deref(), Some(b"/data/\xff".as_slice()));
+    }
+
+    /// Regression: plans had no networks, so that `verify --trace` took each for a drift of the server's device.
+    #[test]
+    fn a_plan_keeps_the_network_of_each_server_and_an_older_one_has_none() {
+        let mut far = plan();
+        far.server[0].network = Network { connect_ps: 50_000_000, per_byte_ps: 8_000 };
+        let text = far.to_toml();
+        assert_eq!(Plan::parse(&text).expect("a plan"), far);
+        let older = plan().to_toml();
+        assert!(text.contains("network") && !older.contains("network"), "{older}");
+        assert_eq!(Plan::parse(&older).expect("a plan").server[0].network, Network::default());
     }
 
     /// Parsed at once, 25 MB took 1.9 GB of memory.
@@ -460,6 +477,10 @@ mod tests {
         let mut other = plan.server.clone();
         other[1].profile = DeviceProfile::ssd_revodrive_x2();
         assert!(plan.check_servers(&other).unwrap_err().to_string().contains("ssd has other"));
+        let mut far = plan.server.clone();
+        far[1].network.per_byte_ps = 8_000;
+        let error = plan.check_servers(&far).unwrap_err().to_string();
+        assert!(error.contains("ssd has another network path"), "{error}");
         other.swap(0, 1);
         let error = plan.check_servers(&other).unwrap_err().to_string();
         assert!(error.contains("it is for disk, ssd; there are ssd, disk"), "{error}");

@@ -7,12 +7,14 @@ use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{Layout, Part};
 use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::predict::Cost;
-use crate::search::Search;
+use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
 use crate::workload::Workload;
 
 /// Number of parts of the sample whose gains are compared.
 const GROUPS: usize = 4;
+/// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
+const HOPELESS: f64 = 4.0;
 /// A smaller gain does not count: simulated devices are not real ones.
 const SPREAD_MIN: f64 = 0.01;
 
@@ -140,7 +142,7 @@ pub fn plan(
     }
     let found = Search::new(servers, workload).run(judge, &starts(&papers));
     let replays = found.replays;
-    let ours = ours(servers, workload, judge, &sample, found.best, &papers);
+    let ours = ours(servers, workload, judge, &sample, found, &papers);
     let [def, pa, psa] = papers.try_into().expect("three schemes");
     let layouts = [def, pa, psa, ours.ok_or_else(|| "nothing fits".to_owned())];
     let (Ok(def), Some((best, fastest))) = (&layouts[0], best_of(&layouts)) else {
@@ -163,19 +165,33 @@ pub fn plan(
     })
 }
 
-/// The best of what our search has found, or one of the paper's layouts if that is faster.
+/// The best of what our search has found, or one of the paper's layouts if that is faster. Layouts with everything on one
+/// class of servers, or on one server, are judged by all requests, too: nobody should find one of these to be faster.
 fn ours(
     servers: &Servers,
     workload: &Workload,
     judge: &mut dyn Judge,
     sample: &[Request],
-    found: Vec<Layouts>,
+    found: SearchResult,
     papers: &[Result<Judged, String>],
 ) -> Option<Judged> {
     // By the sample, because replays of long traces take long.
-    let in_sample = found.into_iter().map(|layouts| (judge.seconds(sample, &layouts), layouts));
+    let best = found.best.into_iter();
+    let in_sample = best.map(|layouts| (judge.seconds(sample, &layouts), layouts));
     let fastest = in_sample.min_by(|a, b| a.0.total_cmp(&b.0));
-    let searched = fastest.map(|(_, it)| measured(servers, workload, judge, sample, it));
+    let least = fastest.as_ref().map_or(f64::INFINITY, |(seconds, _)| *seconds);
+    let mut all: Vec<Layouts> = fastest.into_iter().map(|(_, layouts)| layouts).collect();
+    for alone in found.alone {
+        if !all.contains(&alone) && judge.seconds(sample, &alone) <= least * HOPELESS {
+            all.push(alone);
+        }
+    }
+    let by_all = all
+        .into_iter()
+        .map(|layouts| (simulated_seconds(workload, judge, sample, &layouts), layouts));
+    let searched = by_all.min_by(|a, b| a.0.total_cmp(&b.0));
+    let searched = searched
+        .map(|(seconds, layouts)| judged(servers, workload, judge, sample, (layouts, seconds)));
     let all = searched.into_iter().chain(papers.iter().flatten().cloned());
     all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
 }
@@ -215,6 +231,30 @@ fn measured(
     sample: &[Request],
     layouts: Layouts,
 ) -> Judged {
+    let seconds = simulated_seconds(workload, judge, sample, &layouts);
+    judged(servers, workload, judge, sample, (layouts, seconds))
+}
+
+/// Seconds for the whole trace by its replay, or by that of the sample.
+fn simulated_seconds(
+    workload: &Workload,
+    judge: &mut dyn Judge,
+    sample: &[Request],
+    layouts: &Layouts,
+) -> f64 {
+    // Where requests follow each other, gaps in a sample cost seeks that the trace has not.
+    let whole =
+        if sample.len() as u64 == workload.requests { None } else { judge.seconds_of_all(layouts) };
+    whole.unwrap_or_else(|| judge.seconds(sample, layouts) * workload.scale())
+}
+
+fn judged(
+    servers: &Servers,
+    workload: &Workload,
+    judge: &mut dyn Judge,
+    sample: &[Request],
+    (layouts, simulated_seconds): (Layouts, f64),
+) -> Judged {
     let mut cost = Cost::none(servers.count());
     let mut ssd_bytes = 0u64;
     let mut processes = 1;
@@ -228,14 +268,6 @@ fn measured(
         let on_ssds: u64 = servers.fast().map(|server| bytes[server]).sum();
         ssd_bytes = ssd_bytes.saturating_add(on_ssds);
     }
-    // Where requests follow each other, gaps in a sample cost seeks that the trace has not.
-    let whole = if sample.len() as u64 == workload.requests {
-        None
-    } else {
-        judge.seconds_of_all(&layouts)
-    };
-    let simulated_seconds =
-        whole.unwrap_or_else(|| judge.seconds(sample, &layouts) * workload.scale());
     let full_after = full_after(servers, (sample, workload.scale()), &layouts, ssd_bytes);
     let full_after_seconds = full_after.map(|share| share * simulated_seconds);
     let predicted_seconds = cost.seconds(processes);

@@ -28,19 +28,20 @@ impl Cost {
         layout: &Layout,
         requests: impl IntoIterator<Item = &'a Weighted>,
     ) {
-        let network = servers.network();
         for request in requests {
             let mut slowest = 0u64;
             layout.pieces(request.offset, request.offset + request.length, |piece| {
-                let service = servers.all()[piece.server].profile.of(direction(request.op));
+                let server = &servers.all()[piece.server];
+                let service = server.profile.of(direction(request.op));
                 let device = service_ps(service, request.sequential, piece.length);
-                let transfer = network.per_byte_ps.saturating_mul(piece.length);
-                slowest = slowest.max(device.saturating_add(transfer));
-                let channels = f64::from(servers.all()[piece.server].channels.max(1));
+                let transfer = server.network.transfer_ps(piece.length);
+                let there = server.network.connect_ps.saturating_add(transfer);
+                slowest = slowest.max(device.saturating_add(there));
+                let channels = f64::from(server.channels.max(1));
                 let work = (device as f64 / channels).max(transfer as f64);
                 self.load_ps[piece.server] += request.weight * work;
             });
-            self.latency_ps += request.weight * (slowest.saturating_add(network.connect_ps)) as f64;
+            self.latency_ps += request.weight * slowest as f64;
         }
     }
 
@@ -73,14 +74,46 @@ mod tests {
             capacity: None,
             channels: 1,
             profile: DeviceProfile { read: service, write: service },
+            network: Network::default(),
         };
         let all = vec![server("disk", service(1000, 10)), server("ssd", service(100, 1))];
-        let servers = Servers::new(all, Network::default()).expect("servers");
+        let servers = Servers::new(all).expect("servers");
         let mut cost = Cost::none(2);
         let request =
             Weighted { offset: 0, length: 300, op: Op::Read, sequential: false, weight: 5.0 };
         cost.add(&servers, &Layout::simple(vec![100, 200]), [&request]);
         assert_eq!((cost.load_ps.as_slice(), cost.latency_ps), ([1e4, 1500.0].as_slice(), 1e4));
         assert!((cost.seconds(1) - 1e-8).abs() < 1e-20 && (cost.seconds(4) - 1e-8).abs() < 1e-20);
+    }
+
+    /// Regression: the slowest network of all servers was taken for that of each, so that what lies on the servers that are
+    /// near was predicted to take several times as long as in the replay.
+    #[test]
+    fn each_server_has_its_own_network() {
+        let service = |startup_random_ps| ServiceProfile {
+            startup_sequential_ps: 0,
+            startup_random_ps,
+            per_byte_ps: 1,
+        };
+        let server = |name: &str, startup, connect_ps, per_byte_ps| Server {
+            name: name.into(),
+            directory: None,
+            capacity: None,
+            channels: 1,
+            profile: DeviceProfile { read: service(startup), write: service(startup) },
+            network: Network { connect_ps, per_byte_ps },
+        };
+        let all = vec![server("far", 1000, 500, 80), server("near", 100, 5, 10)];
+        let servers = Servers::new(all).expect("servers");
+        let request =
+            Weighted { offset: 0, length: 100, op: Op::Read, sequential: false, weight: 1.0 };
+        let cost = |widths| {
+            let mut cost = Cost::none(2);
+            cost.add(&servers, &Layout::simple(widths), [&request]);
+            (cost.load_ps, cost.latency_ps)
+        };
+        // A startup, 100 bytes of the device, a connection and 100 bytes of the network.
+        assert_eq!(cost(vec![0, 100]), (vec![0.0, 1000.0], 100.0 + 100.0 + 5.0 + 1000.0));
+        assert_eq!(cost(vec![100, 0]), (vec![8000.0, 0.0], 1000.0 + 100.0 + 500.0 + 8000.0));
     }
 }

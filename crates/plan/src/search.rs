@@ -5,10 +5,12 @@
 //! model sorts them; the best are replayed, then their neighbours, and where replays are short, all widths in equal
 //! steps. Regions get space on the SSDs by traffic per byte, and continue without SSDs where the space ends.
 
+mod alone;
 mod candidates;
 mod finalists;
 mod grid;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rustc_hash::FxHashMap;
@@ -21,7 +23,8 @@ use crate::paper::on_disks;
 use crate::predict::Cost;
 use crate::servers::Servers;
 use crate::workload::{Region, Weighted, Workload};
-use finalists::Finalists;
+use alone::Alone;
+use finalists::{Finalists, choices_max};
 use grid::Grid;
 
 /// Limit of the requests in one replay of the search.
@@ -38,6 +41,8 @@ const BEGINNINGS: usize = 3;
 const TRIED: (usize, usize) = (12, 400);
 /// Limit of the requests by which a candidate is predicted.
 const PREDICTED: usize = 128;
+/// How many layouts with everything on one class of servers, or on one server, are found at most.
+const ALONE: usize = 4;
 /// How many regions are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 
@@ -128,6 +133,9 @@ impl std::fmt::Debug for Search<'_> {
 pub struct SearchResult {
     /// Layouts, sorted by their time on the sample.
     pub best: Vec<Layouts>,
+    /// Those with everything on one class of servers, or on one server, the fastest of each by the search's part of the
+    /// sample.
+    pub alone: Vec<Layouts>,
     /// Number of replays.
     pub replays: usize,
 }
@@ -176,13 +184,11 @@ impl<'a> Search<'a> {
     /// Searches, starting from the best choice by the cost model and from `starts`, widths for all files.
     pub fn run(mut self, judge: &mut dyn Judge, starts: &[Vec<u64>]) -> SearchResult {
         let Some(predicted) = self.by_prediction(judge) else {
-            return SearchResult { best: Vec::new(), replays: 0 };
+            return SearchResult { best: Vec::new(), alone: Vec::new(), replays: 0 };
         };
         let mut tried = vec![predicted];
         for widths in starts {
-            let all = vec![widths.clone(); self.items.len()];
-            let disks = self.items.iter().map(|item| on_disks(self.servers, item.region.size));
-            tried.push(Choice { first: all, rest: disks.collect() });
+            tried.push(self.everywhere(|_| widths.clone()));
         }
         let mut ranked: Vec<Replayed> = Vec::new();
         for choice in tried {
@@ -201,15 +207,54 @@ impl<'a> Search<'a> {
         let mut on_grid = ranked[0].clone();
         self.replays_max = self.replays + GRID_WORK / self.requests.len().max(1);
         self.try_grids(judge, &mut on_grid);
-        if on_grid.seconds < ranked[0].seconds {
-            self.replays_max = self.replays + all_replays / BEGINNINGS;
-            self.improve_until_none_is_better(judge, &mut on_grid);
-            ranked.insert(0, on_grid);
+        let alone = self.alone(judge);
+        for mut better in alone.first().cloned().into_iter().chain([on_grid]) {
+            if better.seconds < ranked[0].seconds {
+                self.replays_max = self.replays + all_replays / BEGINNINGS;
+                self.improve_until_none_is_better(judge, &mut better);
+                ranked.insert(0, better);
+            }
         }
         ranked.truncate(BEGINNINGS);
         let ranked = self.by_all_of_the_sample(judge, ranked);
-        let layouts = ranked.iter().filter_map(|best| self.realise(&best.choice));
-        SearchResult { best: layouts.collect(), replays: self.replays }
+        let layouts = |ranked: Vec<Replayed>| {
+            ranked.iter().filter_map(|best| self.realise(&best.choice)).collect()
+        };
+        SearchResult { best: layouts(ranked), alone: layouts(alone), replays: self.replays }
+    }
+
+    /// The same for all items, given the usual length of their requests, and their rest on the slowest servers.
+    fn everywhere(&self, widths: impl Fn(u64) -> Vec<u64>) -> Choice {
+        let sizes = || self.items.iter().map(|item| item.region.size);
+        Choice {
+            first: sizes().map(widths).collect(),
+            rest: sizes().map(|size| on_disks(self.servers, size)).collect(),
+        }
+    }
+
+    /// Replays everything on each class of servers, and on each server. The fastest of each class, and the fastest server,
+    /// the fastest of these first.
+    fn alone(&mut self, judge: &mut dyn Judge) -> Vec<Replayed> {
+        let (items, servers) = (self.items.len(), self.servers.count());
+        let kept = choices_max(items, servers).clamp(1, ALONE);
+        let mut fastest: BTreeMap<Option<usize>, Replayed> = BTreeMap::new();
+        for alone in Alone::all(self.servers, items) {
+            let choice = self.everywhere(|size| alone.widths(servers, size));
+            self.replays_max = self.replays + 1;
+            let seconds = self.replay(judge, &choice);
+            if fastest.get(&alone.class).is_none_or(|known| seconds < known.seconds) {
+                fastest.insert(alone.class, Replayed { seconds, choice });
+            }
+            if fastest.len() > kept {
+                let by_seconds =
+                    |a: &(_, &Replayed), b: &(_, &Replayed)| a.1.seconds.total_cmp(&b.1.seconds);
+                let slowest = fastest.iter().max_by(by_seconds).map(|(class, _)| *class);
+                slowest.and_then(|class| fastest.remove(&class));
+            }
+        }
+        let mut ranked: Vec<Replayed> = fastest.into_values().collect();
+        rank(&mut ranked);
+        ranked
     }
 
     fn improve_until_none_is_better(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {

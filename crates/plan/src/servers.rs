@@ -26,6 +26,22 @@ pub struct Server {
     pub channels: u32,
     /// The service times seen by one caller.
     pub profile: DeviceProfile,
+    /// The network path to it; plans of earlier versions say nothing of it, and mean none.
+    #[serde(default, skip_serializing_if = "Network::is_none")]
+    pub network: Network,
+}
+
+impl Server {
+    /// The service times of the device behind its network path, as a client sees them.
+    pub fn seen(&self) -> DeviceProfile {
+        let Network { connect_ps, per_byte_ps } = self.network;
+        let behind = |service: ServiceProfile| ServiceProfile {
+            startup_sequential_ps: service.startup_sequential_ps.saturating_add(connect_ps),
+            startup_random_ps: service.startup_random_ps.saturating_add(connect_ps),
+            per_byte_ps: service.per_byte_ps.saturating_add(per_byte_ps),
+        };
+        DeviceProfile { read: behind(self.profile.read), write: behind(self.profile.write) }
+    }
 }
 
 const fn one() -> u32 {
@@ -37,13 +53,26 @@ const fn is_one(channels: &u32) -> bool {
     *channels == 1
 }
 
-/// The network between clients and servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The network between clients and a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Network {
     /// Time to establish one connection, in picoseconds.
     pub connect_ps: u64,
     /// Transfer time of one byte, in picoseconds.
     pub per_byte_ps: u64,
+}
+
+impl Network {
+    /// Whether it takes no time.
+    const fn is_none(&self) -> bool {
+        self.connect_ps == 0 && self.per_byte_ps == 0
+    }
+
+    /// Transfer time of so many bytes, in picoseconds.
+    pub const fn transfer_ps(self, bytes: u64) -> u64 {
+        self.per_byte_ps.saturating_mul(bytes)
+    }
 }
 
 /// Servers of one kind.
@@ -55,6 +84,8 @@ pub struct Class {
     pub profile: DeviceProfile,
     /// Requests that each server serves concurrently.
     pub channels: u32,
+    /// The network path to the farthest of them.
+    pub network: Network,
 }
 
 impl Class {
@@ -73,7 +104,12 @@ impl Class {
             write: slower(a.write, b.write),
         });
         let channels = servers().map(|server| server.channels.max(1)).min().unwrap_or(1);
-        Self { profile: profile.expect("a class has members"), channels, members }
+        let most = |of: fn(Network) -> u64| servers().map(|s| of(s.network)).max().unwrap_or(0);
+        let network = Network {
+            connect_ps: most(|network| network.connect_ps),
+            per_byte_ps: most(|network| network.per_byte_ps),
+        };
+        Self { profile: profile.expect("a class has members"), channels, network, members }
     }
 }
 
@@ -82,7 +118,6 @@ impl Class {
 pub struct Servers {
     all: Vec<Server>,
     classes: Vec<Class>,
-    network: Network,
 }
 
 /// Length in bytes of the request by which classes are ordered.
@@ -112,34 +147,31 @@ pub(crate) fn disk_and_ssd() -> Servers {
         capacity: None,
         channels: 1,
         profile,
+        network: Network::default(),
     };
     let all = [("disk", DeviceProfile::hdd_7200()), ("ssd", DeviceProfile::ssd_generic())];
-    Servers::new(all.map(server).into(), Network::default()).expect("servers")
+    Servers::new(all.map(server).into()).expect("servers")
 }
 
 impl Servers {
-    /// Servers of which those with equal service times are a class. Refused: none.
-    pub fn new(all: Vec<Server>, network: Network) -> Result<Self, Error> {
+    /// Servers of which those with equal service times and network paths are a class. Refused: none.
+    pub fn new(all: Vec<Server>) -> Result<Self, Error> {
         let mut classes: Vec<Vec<usize>> = Vec::new();
         for (index, server) in all.iter().enumerate() {
             let same = |class: &&mut Vec<usize>| {
-                let first = &all[class[0]];
-                (first.profile, first.channels.max(1)) == (server.profile, server.channels.max(1))
+                let kind = |of: &Server| (of.profile, of.channels.max(1), of.network);
+                kind(&all[class[0]]) == kind(server)
             };
             match classes.iter_mut().find(same) {
                 Some(class) => class.push(index),
                 None => classes.push(vec![index]),
             }
         }
-        Self::in_classes(all, classes, network)
+        Self::in_classes(all, classes)
     }
 
     /// Servers in these classes: each server's index is in exactly one. Refused: none.
-    pub fn in_classes(
-        all: Vec<Server>,
-        classes: Vec<Vec<usize>>,
-        network: Network,
-    ) -> Result<Self, Error> {
+    pub fn in_classes(all: Vec<Server>, classes: Vec<Vec<usize>>) -> Result<Self, Error> {
         if all.is_empty() {
             return Err(Error::NoServers);
         }
@@ -147,10 +179,13 @@ impl Servers {
             classes.into_iter().map(|members| Class::of(&all, members)).collect();
         let slowness = |class: &Class| {
             let one = |service| service_ps(service, false, TYPICAL);
-            one(&class.profile.read).saturating_add(one(&class.profile.write))
+            let Network { connect_ps, .. } = class.network;
+            let there = connect_ps.saturating_add(class.network.transfer_ps(TYPICAL));
+            let both = one(&class.profile.read).saturating_add(one(&class.profile.write));
+            both.saturating_add(there.saturating_mul(2))
         };
         classes.sort_by_key(|class| std::cmp::Reverse(slowness(class)));
-        Ok(Self { all, classes, network })
+        Ok(Self { all, classes })
     }
 
     /// All servers in their order.
@@ -171,11 +206,6 @@ impl Servers {
     /// Servers of all classes but the slowest.
     pub fn fast(&self) -> impl Iterator<Item = usize> {
         self.classes.iter().skip(1).flat_map(|class| class.members.iter().copied())
-    }
-
-    /// Network between clients and servers.
-    pub const fn network(&self) -> Network {
-        self.network
     }
 
     /// Capacity of each in bytes.

@@ -121,6 +121,7 @@ mod tests {
             capacity: None,
             channels: 1,
             profile: DeviceProfile::hdd_7200(),
+            network: crate::servers::Network::default(),
         };
         Plan {
             version: VERSION,

@@ -13,7 +13,7 @@ use halocline_os::counted::counted;
 use halocline_sim::ServerSet;
 use serde::Serialize;
 
-use super::{print_json, simulate};
+use super::{print_json, server_file};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::print::say;
 use crate::text;
@@ -96,7 +96,7 @@ pub(super) fn judge<'a>(
 
 /// Advises.
 pub(crate) fn execute(args: &AdviseArgs) -> Ended {
-    let set = simulate::servers(&args.servers)?;
+    let set = server_file::read(&args.servers)?;
     if set.classes().len() < 2 {
         let file = text::path(&args.servers);
         return Err(Failure::refused(format!(

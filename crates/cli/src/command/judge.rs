@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use halocline_model::profile::whole;
 use halocline_os::counted::counted;
 use halocline_plan::judge::{Judge, Layouts, Step};
 use halocline_plan::servers::{Network, Server, Servers};
@@ -17,7 +18,7 @@ const FIRST_LINE_AFTER: Duration = Duration::from_millis(1500);
 /// A profile's "random" requests are within this many bytes.
 const SPAN: u64 = 16 << 30;
 
-/// The servers of a set for the planner. Their network is the slowest one of the set.
+/// The servers of a set for the planner.
 pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error> {
     let server = |server: &halocline_sim::Server| Server {
         name: server.name.clone(),
@@ -25,15 +26,13 @@ pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error>
         capacity: Some(server.capacity),
         channels: server.profile.channels(),
         profile: server.profile.service(SPAN.min(server.capacity)),
-    };
-    let most =
-        |of: fn(&halocline_sim::Server) -> f64| set.servers().iter().map(of).fold(0.0, f64::max);
-    let network = Network {
-        connect_ps: halocline_model::profile::whole(most(|s| s.network.connect_us) * 1e6),
-        per_byte_ps: halocline_model::profile::whole(most(|s| s.network.ns_per_byte) * 1e3),
+        network: Network {
+            connect_ps: whole(server.network.connect_us * 1e6),
+            per_byte_ps: whole(server.network.ns_per_byte * 1e3),
+        },
     };
     let classes = set.classes().into_iter().map(|class| class.servers).collect();
-    Servers::in_classes(set.servers().iter().map(server).collect(), classes, network)
+    Servers::in_classes(set.servers().iter().map(server).collect(), classes)
 }
 
 /// A planned layout for the simulator.

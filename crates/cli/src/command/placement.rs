@@ -130,7 +130,7 @@ impl PlacementArgs {
                 of(place),
             )));
         }
-        let class = |server: &Server| (server.profile, server.channels);
+        let class = |server: &Server| (server.profile, server.channels, server.network);
         let are_alike = plan.server.iter().all(|server| class(server) == class(&plan.server[0]));
         if !is_known && !are_alike {
             let names = plan.server.iter().map(|server| text::line(&server.name));

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{print_json, simulate};
+use super::{print_json, server_file};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::output::Replacement;
 use crate::preflight;
@@ -27,7 +27,7 @@ use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};
 
 use super::judge::{self, Replay};
-use super::simulate::traced::TraceFile;
+use super::traced::TraceFile;
 use job::Job;
 use source::TraceSummary;
 
@@ -85,7 +85,7 @@ impl FileSystem {
 
 /// Plans.
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
-    let set = simulate::servers(&args.servers)?;
+    let set = server_file::read(&args.servers)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
     for file in args.out.iter().chain(&args.html) {
         preflight::report_file(file).map_err(Failure::refused)?;

@@ -3,34 +3,28 @@
 mod cached;
 mod planned;
 pub(crate) mod tiered;
-pub(crate) mod traced;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use halocline_api::config::{format_bytes, parse_bytes};
 use halocline_model::{admit, tier};
-use halocline_os::bounded;
 use halocline_os::counted::counted;
-use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, Sides, replay};
 use serde::Serialize;
 
-use crate::command::placement::BELOW;
-use crate::command::print_json;
+use crate::command::plan::source;
+use crate::command::traced::{TraceFile, refused, tell_if_partial};
+use crate::command::{print_json, server_file};
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::reading;
 use crate::text;
 
-use planned::{Comparison, PlannedLayouts};
-use traced::{TraceFile, refused, tell_if_partial};
-
-/// The most bytes of a description of servers.
-const SERVERS_BYTES_MAX: u64 = 1 << 24;
+use planned::{Comparison, PlannedLayouts, Replays};
 
 /// Simulate how long the requests of a trace take on servers
 #[derive(Debug, Args)]
@@ -132,7 +126,7 @@ struct Report {
 
 /// Executes the command.
 pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
-    let servers = servers(&args.servers)?;
+    let servers = server_file::read(&args.servers)?;
     let pace = match args.pace {
         PaceName::Closed => Pace::ClosedLoop { think: false },
         PaceName::Think => Pace::ClosedLoop { think: true },
@@ -156,39 +150,30 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let stripes = stripes(args, &servers)?;
     let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
     let read = |path: &PathBuf| PlannedLayouts::read(path, args.below.as_deref(), &servers);
+    let empty = || refused(&args.trace, "there are no requests in it");
     let planned = args.plan.as_ref().map(read).transpose()?;
-    let wrong = |error: String| refused(&args.trace, &error);
-    let file = TraceFile::new(&args.trace);
-    let mut requests = file.requests()?;
-    let mut replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(wrong)?;
-    let trace = requests.end()?;
-    tell_if_partial(&args.trace, trace.completeness());
-    if replayed.requests == 0 {
-        return Err(wrong("there are no requests in it".into()));
-    }
-    let mut plan = None;
-    if let Some(planned) = planned {
-        let layouts = planned.by_number(&trace);
-        let files = layouts.iter().flatten().count();
-        if files == 0 {
-            return Err(Failure::refused(format!(
-                "the plan has none of the files of the trace; {BELOW}"
-            )));
+    let (replayed, plan, completeness) = if let Some(planned) = planned {
+        let seen = source::summarize(&args.trace)?;
+        tell_if_partial(&args.trace, &seen.completeness);
+        if seen.workload.requests == 0 {
+            return Err(empty());
         }
-        let of = |file| layouts.get(file as usize).copied().flatten().unwrap_or(&layout);
+        let by = Replays { trace: &args.trace, stripes: &stripes, options: &options };
+        let (replayed, compared) = planned.compare(&seen, by)?;
+        (replayed, Some(compared), seen.completeness)
+    } else {
+        let file = TraceFile::new(&args.trace);
         let mut requests = file.requests()?;
-        let under_plan = replay(&mut requests, &servers, of, &options).map_err(wrong)?;
-        requests.end()?;
-        let default = std::mem::replace(&mut replayed, under_plan);
-        plan = Some(Comparison {
-            files,
-            other_files: layouts.len() - files,
-            gain_over_default: planner::gain(default.seconds, replayed.seconds),
-            promised_gain: planned.promised_gain(),
-            default,
-        });
-    }
-    let trace_weight = trace.completeness().weight();
+        let replayed = replay(&mut requests, &servers, |_| &layout, &options);
+        let replayed = replayed.map_err(|error| refused(&args.trace, &error))?;
+        let trace = requests.end()?;
+        tell_if_partial(&args.trace, trace.completeness());
+        if replayed.requests == 0 {
+            return Err(empty());
+        }
+        (replayed, None, trace.completeness().clone())
+    };
+    let trace_weight = completeness.weight();
     let report = Report { stripes, trace_weight, plan, replayed };
     if args.json {
         return print_json(&report);
@@ -215,13 +200,6 @@ fn check_sides(args: &SimulateArgs, servers: &ServerSet, pace: Pace) -> Result<(
         })?;
     }
     Ok(())
-}
-
-/// The servers that the file at `path` describes.
-pub(crate) fn servers(path: &Path) -> Result<ServerSet, Failure> {
-    let content = bounded::read_to_string(path, SERVERS_BYTES_MAX);
-    let content = content.map_err(|error| Failure::unreadable(path, &error))?;
-    ServerSet::parse(&content, path).map_err(Failure::refused)
 }
 
 /// The stripe of each server.

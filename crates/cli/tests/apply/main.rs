@@ -145,6 +145,41 @@ fn a_run_is_compared_by_what_lies_below_its_mount() {
     assert!(said(&output).contains("other.hct: none of its files is one of"), "{}", said(&output));
 }
 
+/// Regression: the plan had no network, so that a server behind one drifted, however often it was calibrated, and servers
+/// a hundred times as far away were the same.
+#[test]
+fn the_network_of_a_server_is_no_drift_of_its_device() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let network = |ns_per_byte: u32| {
+        let network = format!("[network]\nconnect_us = 100000\nns_per_byte = {ns_per_byte}.0\n");
+        fs::write(scratch.path("servers.toml"), servers() + &network).unwrap();
+    };
+    network(8);
+    scratch.succeed(&["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"]);
+    let mut csv = "time_s,process,file,op,offset,length,duration_s\n".to_owned();
+    for n in 0..512 {
+        writeln!(csv, "{n}.0,0,{file},read,{},4096,0.105", n * 4096 * 7 % (1 << 20)).unwrap();
+    }
+    fs::write(scratch.path("t.csv"), csv).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "run.hct"]);
+    let verify = ["verify", "plan.toml", "volume", "--servers", "servers.toml", "--json"];
+    let output = scratch.halocline(&[&verify[..], &["--trace", "run.hct"]].concat());
+    let measured = json("halocline verify", &output)["measured"].clone();
+    let compared = |server: &&serde_json::Value| server["ratio"].is_number();
+    assert!(measured.as_array().unwrap().iter().find(compared).is_some(), "{measured}");
+    for server in measured.as_array().unwrap() {
+        assert_eq!(server["drifted"], false, "{measured}");
+    }
+    network(800);
+    for command in ["apply", "verify"] {
+        let output = scratch.halocline(&[&[command], &verify[1..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("d0 has another network path"), "{}", said(&output));
+    }
+}
+
 #[test]
 fn a_mount_is_not_taken_for_the_volume_below_it() {
     let Some(scratch) = Scratch::new(program!()) else { return };

@@ -318,7 +318,7 @@ impl Admission for Adaptive {
     }
 
     fn wait_limit_ps(&self, verdict: &Verdict) -> u64 {
-        WAIT_PER_GAIN * verdict.origin_ps.saturating_sub(verdict.cache_ps)
+        WAIT_PER_GAIN.saturating_mul(verdict.origin_ps.saturating_sub(verdict.cache_ps))
     }
 
     fn explain(&self, query: &Query) -> Explanation {

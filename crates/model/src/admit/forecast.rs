@@ -47,7 +47,9 @@ impl Pattern {
             Some(0) if query.run_bytes <= query.last_run_bytes && !interleaves(query) => Self::Run,
             Some(0) => Self::Stream,
             Some(gap)
-                if query.orderly && len >= NEAR_REQUEST_BYTES && gap <= NEAR_LENGTHS * len =>
+                if query.orderly
+                    && len >= NEAR_REQUEST_BYTES
+                    && gap <= NEAR_LENGTHS.saturating_mul(len) =>
             {
                 Self::Stream
             }

@@ -7,7 +7,7 @@ use super::{
     by_name,
 };
 use crate::layout::{CacheGeometry, Layout};
-use crate::profile::DeviceProfile;
+use crate::profile::{DeviceProfile, ServiceProfile};
 use crate::request::{ByteRange, Direction};
 
 const KB: u64 = 1024;
@@ -417,4 +417,52 @@ fn golden_numbers_of_adaptive() {
     assert_eq!(verdict.origin_ps, 16 * (12_170_000_000 + 64 * KB * 8333));
     assert_eq!(verdict.layout, Layout::OneDv);
     assert_eq!(verdict.cache_ps, 4 * (80_000_000 + 512 * KB * 1429));
+}
+
+/// Regression: how long a write may wait for the slowest servers that a description may have overflowed.
+#[test]
+fn the_slowest_servers_there_can_be_are_judged() {
+    let service = |startup_random_ps| ServiceProfile { startup_random_ps, ..slowest().write };
+    let profiles = [0, 1, 100 << 40, 1 << 60].map(service);
+    let profiles = profiles.map(|service| DeviceProfile { read: service, write: service });
+    let lengths = [1, 512 * KB, 1 << 40, i64::MAX.cast_unsigned()];
+    for row in POLICIES {
+        for (disk, ssd) in profiles.iter().flat_map(|disk| profiles.map(|ssd| (*disk, ssd))) {
+            let mut setting = setting(8, 4);
+            (setting.origin.profile, setting.cache.profile) = (disk, ssd);
+            let policy = (row.make)(&setting);
+            for (len, processes) in lengths.into_iter().flat_map(|len| [(len, 1), (len, u32::MAX)])
+            {
+                for distance in [None, Some(0), Some(u64::MAX)] {
+                    let query = Query { processes, ..query(0, len, distance, len) };
+                    let verdict = policy.judge(&query);
+                    let least = if row.name == "adaptive" { verdict.origin_ps / 2 } else { 0 };
+                    let gain = verdict.origin_ps.saturating_sub(verdict.cache_ps);
+                    assert!(policy.wait_limit_ps(&verdict) >= gain.min(least), "{}", row.name);
+                    assert_eq!(policy.explain(&query).critical, verdict.critical, "{}", row.name);
+                    policy.observe(&Observation {
+                        on_cache: verdict.critical,
+                        direction: query.direction,
+                        sequential: distance == Some(0),
+                        bytes: len,
+                        parts: 4,
+                        predicted_ps: verdict.origin_ps,
+                        measured_ps: u64::MAX,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What takes the longest of all that is accepted.
+fn slowest() -> DeviceProfile {
+    let service = ServiceProfile {
+        startup_sequential_ps: 1 << 60,
+        startup_random_ps: 1 << 60,
+        per_byte_ps: 1 << 32,
+    };
+    let profile = DeviceProfile { read: service, write: service };
+    profile.check().expect("accepted");
+    profile
 }

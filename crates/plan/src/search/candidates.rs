@@ -190,20 +190,21 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::servers::{Network, Server, disk_and_ssd};
     use halocline_model::profile::DeviceProfile;
 
     /// Servers of which each is a class of its own, the slowest first.
-    fn unequal(count: u64) -> Servers {
+    pub(in crate::search) fn unequal(count: u64) -> Servers {
         let server = |number: u64| {
             let mut profile = DeviceProfile::hdd_7200();
             profile.read.startup_random_ps /= number + 1;
             let name = number.to_string();
-            Server { name, directory: None, capacity: None, channels: 1, profile }
+            let network = Network::default();
+            Server { name, directory: None, capacity: None, channels: 1, profile, network }
         };
-        Servers::new((0..count).map(server).collect(), Network::default()).expect("servers")
+        Servers::new((0..count).map(server).collect()).expect("servers")
     }
 
     #[test]

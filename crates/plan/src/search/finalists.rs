@@ -13,6 +13,12 @@ const KINDS: usize = 24;
 /// Limit of the memory of their choices, in bytes: with many files and servers there are fewer kinds.
 const BYTES: usize = 64 << 20;
 
+/// How many choices for so many items on so many servers may be kept.
+pub(super) fn choices_max(items: usize, servers: usize) -> usize {
+    let bytes = items.saturating_mul(servers).saturating_mul(2 * size_of::<u64>());
+    BYTES / bytes.max(1)
+}
+
 /// What the classes of servers have of a region, roughly: how many bits each width has.
 type Kind = Vec<u32>;
 
@@ -26,8 +32,7 @@ pub(super) struct Finalists {
 impl Finalists {
     /// None yet, for choices of so many items on so many servers.
     pub(super) fn new(items: usize, servers: usize) -> Self {
-        let bytes = items.saturating_mul(servers).saturating_mul(2 * size_of::<u64>());
-        Self { kinds_max: KINDS.min(BYTES / bytes.max(1)), by_kind: BTreeMap::new() }
+        Self { kinds_max: KINDS.min(choices_max(items, servers)), by_kind: BTreeMap::new() }
     }
 
     /// Notes a choice if it is the fastest of its kind, by the widths of item `index`, and that is one of the fastest

@@ -29,6 +29,7 @@ impl Grid {
     /// For requests of `size` bytes, with at most `replays`; `None` if these are too few.
     pub(super) fn new(servers: &Servers, size: u64, replays: u64) -> Option<Self> {
         let classes = u32::try_from(servers.classes().len()).ok()?;
+        // With many classes, or long requests, saturated.
         let first = |choices: u64| (choices + 1).saturating_pow(classes);
         let pairs = |choices: u64| first(choices).saturating_mul(choices);
         // Others' traces may have requests of exbibytes.
@@ -36,8 +37,9 @@ impl Grid {
         let wanted = widest.div_ceil(STEP);
         let all_pairs = pairs(wanted) <= replays;
         // Twice one after the other, because the best of one depends on the other.
-        let fits = |choices: &u64| all_pairs || 2 * (first(*choices) + choices) <= replays;
-        let most = (CHOICES_MIN..=wanted).rev().find(fits)?;
+        let twice = |choices: u64| first(choices).saturating_add(choices).saturating_mul(2);
+        let fits = |choices: &u64| all_pairs || twice(*choices) <= replays;
+        let most = (CHOICES_MIN..=wanted.min(replays)).rev().find(fits)?;
         // Even parts of a request, if it has any.
         let even = |choices: &u64| widest.is_multiple_of(choices * STEP);
         let choices = (CHOICES_MIN..=most).rev().find(even).unwrap_or(most);
@@ -58,6 +60,7 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::candidates::tests::unequal;
     use crate::servers::disk_and_ssd;
 
     const K: u64 = 1024;
@@ -74,5 +77,20 @@ mod tests {
         assert!(coarse.first.contains(&vec![0, 1024 * K]), "{:?}", coarse.rest);
         assert!(2 * (coarse.first.len() + coarse.rest.len()) <= 1000);
         assert_eq!(Grid::new(&disk_and_ssd(), 8 * K, 100), None);
+    }
+
+    /// Regression: the number of combinations overflowed, and planning ended with a panic.
+    #[test]
+    fn of_many_classes_or_long_requests_there_are_too_many_widths_to_try_them_all() {
+        let sizes = [4 * K, 512 * K, 1 << 30, 1 << 35, WIDTH_BYTES_MAX, u64::MAX];
+        for classes in [1, 2, 3, 4, 8, 10, 64, 600] {
+            let servers = unequal(classes);
+            for size in sizes {
+                let grid = Grid::new(&servers, size, 5000);
+                let tried = grid.map_or(0, |grid| 2 * (grid.first.len() + grid.rest.len()));
+                assert!(tried <= 5000, "{tried} for {classes} classes and requests of {size}");
+            }
+        }
+        assert_eq!(Grid::new(&unequal(10), 512 * K, 5000), None);
     }
 }

@@ -56,7 +56,10 @@ pub(super) fn tell_names(
             }
         }
         let is_there = now.as_ref().is_none_or(|now| *now == place);
-        if is_there && add.is_empty() && remove.is_empty() {
+        // A file that has lost all names that are known here is removed by whoever took the last one: a list cannot say
+        // that it has none.
+        let is_without_names = now.is_none() && remove.len() == listed.len();
+        if is_there && add.is_empty() && (remove.is_empty() || is_without_names) {
             return Ok(());
         }
         place = now.unwrap_or(place);

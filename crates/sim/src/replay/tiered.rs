@@ -92,6 +92,11 @@ impl TracedFiles {
         }
     }
 
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.by_number.values().map(|file| file.len).fold(0, u64::saturating_add)
+    }
+
     /// The files that existed before the first request, with their sizes.
     pub fn there_before(&self) -> impl Iterator<Item = (u32, u64)> {
         let there = self.by_number.iter().filter(|(_, file)| !file.made);

@@ -4,12 +4,11 @@ use std::thread;
 
 use halocline_plan::judge::Layouts;
 use halocline_plan::planner::{self, Judged, Name, Outcome};
-use halocline_sim::{Options, Pace, ServerSet, replay};
+use halocline_sim::{Options, Pace, ServerSet};
 use serde::Serialize;
 
 use super::source::TraceSummary;
-use crate::command::judge::Replay;
-use crate::command::simulate::traced::{TraceFile, refused};
+use crate::command::traced::TraceFile;
 use crate::failure::Failure;
 
 /// A smaller gain of the whole job is none, as in the advice.
@@ -72,12 +71,6 @@ fn seconds_of_all(
     layouts: &Layouts,
     think: bool,
 ) -> Result<f64, Failure> {
-    let wrong = |error: String| refused(trace.path(), &error);
-    let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
-    let mut requests = trace.requests()?;
     let options = Options { pace: Pace::ClosedLoop { think }, ..Options::default() };
-    let of = |file| files.get(&file).unwrap_or(&default);
-    let done = replay(&mut requests, set, of, &options).map_err(wrong)?;
-    requests.end()?;
-    Ok(done.seconds)
+    trace.replay(set, layouts, &options).map(|(done, _)| done.seconds)
 }

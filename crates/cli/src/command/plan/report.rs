@@ -212,9 +212,22 @@ fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
             chosen.text()
         ),
     }
-    for line in job_lines(seen, outcome, job) {
+    for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
         say!("{line}");
     }
+}
+
+/// What the spread does not include, where the order of processes is a matter of chance.
+pub(super) fn order_lines(seen: &TraceSummary, outcome: &Outcome) -> Vec<String> {
+    let has_turns = seen.workload.files.iter().any(|file| file.processes > 1);
+    if outcome.chosen == Name::Def || !has_turns {
+        return Vec::new();
+    }
+    let lines = [
+        "gain and spread are for the order in which the processes took turns in this trace; in another one",
+        "the gain can be a fraction of that, or a multiple",
+    ];
+    lines.map(str::to_owned).to_vec()
 }
 
 /// What the best layout is worth to the job, if that is known.

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::io_time::IoTime;
 use super::picture::Picture;
-use crate::command::simulate::traced::Content;
+use crate::command::traced::Content;
 use crate::failure::Failure;
 use crate::reading::{self, Reading};
 use crate::text;

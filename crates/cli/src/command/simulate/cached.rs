@@ -8,8 +8,8 @@ use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
 use serde::Serialize;
 
 use super::SimulateArgs;
-use super::traced::{TraceFile, refused, tell_if_partial};
 use crate::command::print_json;
+use crate::command::traced::{TraceFile, refused, tell_if_partial};
 use crate::failure::Outcome;
 use crate::print::say;
 use crate::text;

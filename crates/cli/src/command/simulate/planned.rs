@@ -4,12 +4,22 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use halocline_plan::layout::{Layout, Placer};
+use halocline_plan::paper;
 use halocline_plan::plan_file::Plan;
-use halocline_sim::{FileLayout, Outcome as Replayed, ServerSet};
+use halocline_plan::planner;
+use halocline_plan::servers::Servers;
+use halocline_plan::workload::File;
+use halocline_sim::{Options, Outcome as Replayed, ServerSet};
 use halocline_trace::Reader;
+
 use serde::Serialize;
 
+use crate::command::placement::BELOW;
+use crate::command::plan::no_plan;
+use crate::command::plan::source::TraceSummary;
 use crate::command::planned_files::PlannedFiles;
+use crate::command::traced::{TraceFile, refused};
 use crate::command::{judge, placement};
 use crate::failure::Failure;
 use crate::text;
@@ -25,52 +35,92 @@ pub(super) struct Comparison {
     pub(super) gain_over_default: f64,
     /// What the plan promised for its own trace.
     pub(super) promised_gain: f64,
-    /// The replay under the default layout.
+    /// The replay under the default layout, as far as there is room for it on each server.
     pub(super) default: Replayed,
 }
 
-/// A plan, and its layouts by the path of the file.
+/// A plan for the servers on which a trace is replayed.
 #[derive(Debug)]
-pub(super) struct PlannedLayouts {
+pub(super) struct PlannedLayouts<'a> {
     plan: Plan,
     /// What its paths begin with.
     below: Option<PathBuf>,
-    by_path: HashMap<Vec<u8>, FileLayout>,
+    set: &'a ServerSet,
+    servers: Servers,
 }
 
-impl PlannedLayouts {
-    /// The layouts of the plan at `path`. Refused: what is not a plan, or one for other servers than `set`.
+/// How a trace is replayed twice.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Replays<'a> {
+    pub(super) trace: &'a Path,
+    /// The default stripe of each server, in bytes.
+    pub(super) stripes: &'a [u64],
+    pub(super) options: &'a Options,
+}
+
+impl<'a> PlannedLayouts<'a> {
+    /// The plan at `path`. Refused: what is not a plan, or one for other servers than `set`.
     pub(super) fn read(
         path: &Path,
         below: Option<&Path>,
-        set: &ServerSet,
+        set: &'a ServerSet,
     ) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
         let plan = placement::read(path)?;
-        let there = judge::servers(set).map_err(Failure::refused)?;
-        plan.check_servers(there.all()).map_err(|error| refused(error.to_string()))?;
-        let mut by_path = HashMap::new();
-        for file in &plan.file {
-            let name = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
-            let layout = file.layout(set.len()).and_then(|layout| judge::file_layout(&layout));
-            by_path.insert(name, layout.map_err(&refused)?);
+        let servers = judge::servers(set).map_err(Failure::refused)?;
+        plan.check_servers(servers.all()).map_err(|error| refused(error.to_string()))?;
+        Ok(Self { plan, below: below.map(Path::to_owned), set, servers })
+    }
+
+    /// Replays a trace under the default layout and under the plan; answers the latter, and what it is worth.
+    ///
+    /// No server gets more bytes of files than it holds, as in the plan: where SSDs fill up, a default layout that ignores
+    /// that is faster than what is possible, and than many a plan.
+    pub(super) fn compare(
+        &self,
+        seen: &TraceSummary,
+        by: Replays<'_>,
+    ) -> Result<(Replayed, Comparison), Failure> {
+        let trace = TraceFile::known(by.trace, seen.content.clone());
+        let full = |error| refused(by.trace, &no_plan(seen, &error));
+        let files = &seen.workload.files;
+        let in_stripes = |files: &[&File], placer: &mut Placer| {
+            paper::in_stripes(&self.servers, files, by.stripes, placer).map_err(full)
+        };
+        let all: Vec<&File> = files.iter().collect();
+        let layouts = in_stripes(&all, &mut Placer::new(self.servers.room()))?;
+        let (default, read) = trace.replay(self.set, &layouts, by.options)?;
+        let planned = self.by_number(&read)?;
+        if planned.is_empty() {
+            return Err(Failure::refused(format!(
+                "the plan has none of the files of the trace; {BELOW}"
+            )));
         }
-        Ok(Self { plan, below: below.map(Path::to_owned), by_path })
+        let mut placer = Placer::new(self.servers.room());
+        for file in files {
+            if let Some(layout) = planned.get(&file.number) {
+                placer.occupy(&layout.bytes(file.bytes));
+            }
+        }
+        let others = all.into_iter().filter(|file| !planned.contains_key(&file.number));
+        let mut layouts = in_stripes(&others.collect::<Vec<_>>(), &mut placer)?;
+        let (files, other_files) = (planned.len(), read.files() - planned.len());
+        layouts.files.extend(planned);
+        let (replayed, _) = trace.replay(self.set, &layouts, by.options)?;
+        let gain_over_default = planner::gain(default.seconds, replayed.seconds);
+        let promised_gain = self.plan.expected.gain_over_def;
+        let compared = Comparison { files, other_files, gain_over_default, promised_gain, default };
+        Ok((replayed, compared))
     }
 
-    /// What the plan promised for its own trace.
-    pub(super) const fn promised_gain(&self) -> f64 {
-        self.plan.expected.gain_over_def
-    }
-
-    /// The layout of each file of the trace, by its number; `None` keeps the default.
-    pub(super) fn by_number<R: Read>(&self, trace: &Reader<R>) -> Vec<Option<&FileLayout>> {
+    /// The layout of each file of the trace, by its number, for which the plan has one.
+    fn by_number<R: Read>(&self, trace: &Reader<R>) -> Result<HashMap<u32, Layout>, Failure> {
         let files = u32::try_from(trace.files()).unwrap_or(u32::MAX);
         let planned = PlannedFiles::new(&self.plan, self.below.as_deref());
         let layout = |number| {
             let file = planned.find(trace.file(number)?, trace.source())?;
-            self.by_path.get(&file.path_bytes()?)
+            Some(file.layout(self.set.len()).map(|layout| (number, layout)))
         };
-        (0..files).map(layout).collect()
+        (0..files).filter_map(layout).collect::<Result<_, String>>().map_err(Failure::refused)
     }
 }

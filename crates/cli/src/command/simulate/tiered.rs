@@ -8,8 +8,8 @@ use halocline_sim::{Options, ServerSet, TierOutcome, TracedFiles, replay_tiered}
 use serde::Serialize;
 
 use super::SimulateArgs;
-use super::traced::{TraceFile, refused, tell_if_partial};
 use crate::command::print_json;
+use crate::command::traced::{TraceFile, refused, tell_if_partial};
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::text;

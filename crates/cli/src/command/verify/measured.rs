@@ -74,7 +74,7 @@ pub(super) fn measure(
         let mut slowest = (0, 0);
         layout.pieces(request.offset, request.end(), |piece| {
             let head = heads.insert((request.file, piece.server), piece.offset + piece.length);
-            let profile = &plan.server[piece.server].profile;
+            let profile = plan.server[piece.server].seen();
             let service = match direction(request.op) {
                 Direction::Read => &profile.read,
                 Direction::Write => &profile.write,

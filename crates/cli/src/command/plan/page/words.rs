@@ -45,9 +45,13 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     if page.seen.has_few_requests() {
         all.push("These are too few to say what others like them would gain.".to_owned());
     }
-    let job = report::job_lines(page.seen, page.outcome, page.job);
-    if !job.is_empty() {
-        all.push(sentence(&job.join(" ")));
+    for lines in [
+        report::order_lines(page.seen, page.outcome),
+        report::job_lines(page.seen, page.outcome, page.job),
+    ] {
+        if !lines.is_empty() {
+            all.push(sentence(&lines.join(" ")));
+        }
     }
     for load in &page.loads {
         if load.name == Name::Def || load.name == page.outcome.chosen {

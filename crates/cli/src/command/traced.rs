@@ -4,8 +4,11 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use halocline_plan::judge::Layouts;
+use halocline_sim::{Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::{Completeness, Reader, Request};
 
+use crate::command::judge::Replay;
 use crate::failure::Failure;
 use crate::print::tell;
 use crate::reading::{self, Reading};
@@ -55,6 +58,21 @@ impl<'a> TraceFile<'a> {
         let reader = Reader::new(file).map_err(|error| refused(self.path, &error.to_string()))?;
         let block = Vec::new().into_iter();
         Ok(Traced { trace: self, reader, block, is_at_end: false, error: None })
+    }
+
+    /// Replays all of it on simulated servers, in these layouts. Answers the reader, too, which then knows all names.
+    pub(crate) fn replay(
+        &self,
+        set: &ServerSet,
+        layouts: &Layouts,
+        options: &Options,
+    ) -> Result<(Replayed, Reader<BufReader<Reading>>), Failure> {
+        let wrong = |error: String| refused(self.path, &error);
+        let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
+        let of = |file| files.get(&file).unwrap_or(&default);
+        let mut requests = self.requests()?;
+        let replayed = replay(&mut requests, set, of, options).map_err(wrong)?;
+        Ok((replayed, requests.end()?))
     }
 
     /// Refuses a trace of which `content` was read now, and something else before.

@@ -1,0 +1,104 @@
+//! Requests, servers and classes of servers as long, slow and many as there may be.
+
+use super::*;
+
+/// Regression: others' traces may have requests that are longer than any stripe may be; then planning ended with a panic.
+#[test]
+fn requests_that_are_longer_than_any_stripe_are_planned() {
+    let disk = DeviceProfile::hdd_7200();
+    let ssd = DeviceProfile::ssd_generic();
+    let servers = servers(&[(2, disk, Some(1 << 60)), (2, ssd, Some(1 << 60))]);
+    for size in [(1 << 41) + K, 1 << 61] {
+        let workload = seen(&requests(70, 2, size, Op::Read, |_| 0));
+        let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
+        let layout = outcome.choice().layouts.of(0);
+        let widest = layout.parts().iter().flat_map(|part| &part.widths).max();
+        assert!(widest.is_some_and(|width| *width <= 1 << 40), "{widest:?}");
+    }
+}
+
+/// Regression: each of 256 files kept half a million pairs, which took gigabytes.
+#[test]
+fn of_many_ties_the_last_are_kept() {
+    // Nothing fits on the SSD, so it makes no difference what would be there.
+    let (_, outcome) = planned(&hybrid(1, 1, 1024), &requests(70, 2, 8 << 20, Op::Read, |n| n));
+    let ties = &outcome.ties[0];
+    // In steps of 4 KiB from 4 MiB on, and the disk alone.
+    assert_eq!((ties.pairs, ties.candidates.len()), (1025, TIES_MAX));
+    let choice = ties.candidates.last().map(|pair| (pair.h, pair.s));
+    assert_eq!(choice, Some((8 << 20, 0)));
+}
+
+/// Notes how far each step is.
+struct Watching<'a> {
+    queues: Queues<'a>,
+    told: HashMap<Step, Vec<(usize, usize)>>,
+}
+
+impl Judge for Watching<'_> {
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        self.queues.seconds(requests, layouts)
+    }
+
+    fn advanced(&mut self, step: Step, done: usize, all: usize) {
+        self.told.entry(step).or_default().push((done, all));
+    }
+}
+
+/// Regression: of many regions on thousands of servers nothing was said for minutes, until the first replay; nor while the
+/// layouts of the paper were found, of which each file may have half a million.
+#[test]
+fn progress_is_told_of_all_steps_without_replays() {
+    let servers = hybrid(1, 1, 1 << 40);
+    let mut all = requests(60, 2, 16 * K, Op::Read, |n| n);
+    for (number, request) in (0..).zip(&mut all) {
+        request.file = number % 3;
+    }
+    let workload = seen(&all);
+    let mut judge = Watching { queues: Queues::new(&servers), told: HashMap::new() };
+    plan(&servers, &workload, &mut judge, 1.0).expect("a plan");
+    let regions = workload.files.iter().map(|file| file.regions.len()).sum();
+    let files = workload.files.len();
+    assert!(files == 3 && regions >= 3, "{files} {regions}");
+    // DEF, PA and PSA; then these and what the search found.
+    for (step, parts, times) in [
+        (Step::PaperLayouts, files, 3),
+        (Step::Prediction, files, 4),
+        (Step::Candidates, regions, 1),
+    ] {
+        let once = (0..parts).map(|done| (done, parts));
+        let expected: Vec<_> = (0..times).flat_map(|_| once.clone()).collect();
+        assert_eq!(judge.told[&step], expected, "{step:?}");
+    }
+}
+
+/// Regression: where there are too many widths to try them all, their number overflowed.
+#[test]
+fn the_slowest_servers_and_any_number_of_classes_are_planned_for() {
+    let service = |startup_random_ps| ServiceProfile {
+        startup_sequential_ps: startup_random_ps,
+        startup_random_ps,
+        per_byte_ps: 1 << 32,
+    };
+    for (classes, size, startup_ps) in [
+        (10, 512 * K, 1 << 30),
+        (4, 1 << 30, 1 << 40),
+        (3, 32 << 30, 1 << 59),
+        (40, 4 * K, 1 << 50),
+    ] {
+        let of = |number: u64| Server {
+            name: number.to_string(),
+            directory: None,
+            capacity: Some(1 << 50),
+            channels: 1,
+            profile: {
+                let service = service(startup_ps + startup_ps / 40 * number);
+                DeviceProfile { read: service, write: service }
+            },
+            network: Network { connect_ps: 60_000_000_000_000, per_byte_ps: 1_000_000_000 },
+        };
+        let servers = Servers::new((0..classes).map(of).collect()).expect("servers");
+        assert_eq!(servers.classes().len() as u64, classes);
+        planned(&servers, &requests(64, 4, size, Op::Write, |n| n));
+    }
+}
