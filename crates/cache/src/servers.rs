@@ -11,7 +11,7 @@ use halocline_model::request::Direction;
 
 use crate::coherence::{Coherence, PeerCache};
 use crate::decorators::{Decorated, ServerRole};
-use halocline_api::config::{Config, EmulatedGroup, Shares, VolumeKind};
+use halocline_api::config::{Config, EmulatedGroup, Shares, VolumeKind, VolumeShape};
 use halocline_api::control::{ServerStatus, Side};
 use halocline_meta::identity::identity_of;
 use halocline_meta::records::StoreKind;
@@ -25,7 +25,6 @@ use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::meter::Meter;
 use halocline_storage::device::{Device, Directory};
 use halocline_storage::volume::objects::CacheObjects;
-use halocline_storage::volume::origin::Origin;
 use halocline_storage::volume::{Decorate, Server, Volume, label};
 
 /// Bytes of disk over which emulated requests are assumed to spread, for predicting their seeks.
@@ -103,21 +102,21 @@ fn new_meters(dirs: Vec<PathBuf>, config: &Config, clock: &Clock) -> Vec<Arc<Met
     dirs.into_iter().map(meter).collect()
 }
 
-/// Opens the origin.
-pub(crate) fn open_origin(
-    dir: &Path,
+/// Opens the origin of this shape as `open` does, with decorators around its servers.
+pub(crate) fn open_origin<T>(
+    (dir, shape): (&Path, VolumeShape),
     config: &Config,
     meters: &mut Meters,
     around: Decorations<'_>,
-) -> Result<Origin> {
-    let shape = Origin::shape_in(dir, config.origin_shape())?;
+    open: fn(&Path, VolumeShape, Decorate<'_>) -> Result<T>,
+) -> Result<T> {
     let dirs = directories(dir, shape.servers, shape.kind == VolumeKind::Striped);
     meters.origin = new_meters(dirs, config, around.clock);
     let common = around.common_devices.filter(|_| config.emulate.is_some());
     let numbers = 0..shape.servers as usize;
     let queues = |dir: &Path| numbers.map(|number| CommonQueue::open(dir, number)).collect();
     let common: Option<Vec<CommonQueue>> = common.map(queues).transpose()?;
-    Origin::open_or_create(dir, shape, &|index, device| {
+    open(dir, shape, &|index, device| {
         let queue = common.as_ref().map(|queues| queues[index].clone());
         let (clock, injected) = (around.clock, around.origin);
         let meter = Some(&meters.origin[index]);

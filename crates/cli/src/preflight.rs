@@ -242,21 +242,21 @@ pub(crate) fn allow_other(config: &Config, may_enter: bool) -> Result<()> {
     ))
 }
 
-/// Checks that a file can be written where a report is to go, so that no job runs for a report that cannot be written.
+/// Checks that a file can be written where a result is to go, so that no job runs for one that cannot be written.
 pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path)?;
     let parent = path.parent().unwrap_or(Path::new("/"));
-    directory("directory of the report", parent)?;
+    directory("directory of the file to be written", parent)?;
     if path.is_dir() {
         return Err(Error::invalid(
-            format!("report {} is a directory", shown(&path)),
+            format!("{}, which is to be written, is a directory", shown(&path)),
             "name a file in it",
         ));
     }
     output::check(&path).map_err(|error| {
         let remedy =
             error::remedy(&error).unwrap_or("name another file, or correct the permissions");
-        Error::invalid(format!("report {}: it cannot be written: {error}", shown(&path)), remedy)
+        Error::invalid(format!("{}: it cannot be written: {error}", shown(&path)), remedy)
     })?;
     Ok(path)
 }

@@ -72,8 +72,19 @@ pub(crate) fn words<'a>(words: impl IntoIterator<Item = &'a String>) -> String {
 }
 
 /// Bytes in binary units with three digits: `1.50 GiB`.
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub(crate) fn bytes(bytes: u64) -> String {
+    in_units(bytes).0
+}
+
+/// The same where these digits are exact, and else the number: for layouts, of which each byte counts.
+pub(crate) fn exact_bytes(bytes: u64) -> String {
+    let (shown, is_exact) = in_units(bytes);
+    if is_exact { shown } else { format!("{bytes} B") }
+}
+
+/// Bytes as [`bytes`] shows them, and whether that is exact.
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn in_units(bytes: u64) -> (String, bool) {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -82,10 +93,13 @@ pub(crate) fn bytes(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 {
-        return format!("{bytes} B");
+        return (format!("{bytes} B"), true);
     }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {}", UNITS[unit])
+    let digits = if value < 9.995 { 2_u8 } else { u8::from(value < 99.95) };
+    let is_exact =
+        (u128::from(bytes) * 10_u128.pow(digits.into())).trailing_zeros() as usize >= 10 * unit;
+    let digits = usize::from(digits);
+    (format!("{value:.digits$} {}", UNITS[unit]), is_exact)
 }
 
 /// A number beside an axis, without what adding up steps of it left behind.
@@ -455,6 +469,12 @@ mod tests {
         assert_eq!(bytes(1536 << 20), "1.50 GiB");
         assert_eq!(bytes(1023 << 20), "1023 MiB");
         assert_eq!(bytes(u64::MAX), "16384 PiB");
+        // Regression: a part of a layout from byte 700,000 on was said to be from 684 KiB on.
+        assert_eq!((bytes(700_000), exact_bytes(700_000)), ("684 KiB".into(), "700000 B".into()));
+        assert_eq!(exact_bytes((1 << 20) + 4096), "1052672 B");
+        for exact in [0, 700, 1024, 1536, 684 << 10, 1 << 20, 1536 << 20, 1 << 60] {
+            assert_eq!(exact_bytes(exact), bytes(exact));
+        }
         assert_eq!(seconds(0.0), "0 s");
         assert_eq!(seconds(12e-6), "12.0 us");
         assert_eq!(seconds(-1.25), "-1.25 s");

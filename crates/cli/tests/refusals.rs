@@ -288,8 +288,8 @@ fn reports_that_cannot_be_written() {
     let scratch = Unchanged::new();
     let run =
         |file| ["run", "--origin", "origin", "--cache", "cache", "--report", file, "--", "true"];
-    scratch.refused(&run("none/r.json"), &["directory of the report", "none"]);
-    scratch.refused(&run("mnt"), &["report", "is a directory"]);
+    scratch.refused(&run("none/r.json"), &["directory of the file to be written", "none"]);
+    scratch.refused(&run("mnt"), &["mnt", "to be written", "is a directory"]);
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn a_report_that_cannot_be_written() {
     for report in ["nowhere/r.json", "mnt", long.as_str()] {
         let flags = ["run", "--origin", "origin", "--cache", "cache", "--report", report];
         let command = ["--", "touch", "origin/ran"];
-        scratch.refused(&[&flags[..], &command].concat(), &["report"]);
+        scratch.refused(&[&flags[..], &command].concat(), &["written"]);
         assert!(!scratch.path("origin/ran").exists(), "{report}");
     }
 }

@@ -108,7 +108,12 @@ fn what_reads_a_log_has_bounded_memory_and_time() {
         said(&output)
     };
     let told = import("echo has $(ulimit -v) $(ulimit -t) >&2; exit 3", "500");
-    assert!(told.contains("has 3145728 500"), "{told}");
+    // Regression: whatever was wrong with a log, the limits were named beside it.
+    assert!(told.contains("has 3145728 500") && !told.contains("--convert"), "{told}");
+    for limited in ["echo MemoryError >&2; exit 1", "kill -9 $$"] {
+        let told = import(limited, "500");
+        assert!(told.contains("3 GiB of memory") && told.contains("--convert-gib"), "{told}");
+    }
     // It prints nothing, it prints no more, it closes its output and does not end.
     for hangs in ["sleep 1000", "echo '# DXT'; sleep 1000", "exec >&-; sleep 1000"] {
         let told = import(hangs, "2");

@@ -51,6 +51,29 @@ pub struct Ties {
     pub candidates: Vec<Candidate>,
 }
 
+/// Files for which a scheme has no stripes: they lie as with [`Scheme::Def`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unanswered {
+    /// PA or PSA.
+    pub scheme: Scheme,
+    /// How many.
+    pub files: usize,
+    /// The number of the first in the trace.
+    pub first: u32,
+    /// Why there are none for the first.
+    pub why: String,
+}
+
+/// The files laid out by a scheme.
+#[derive(Debug, Clone)]
+pub(crate) struct LaidOut {
+    pub(crate) layouts: Layouts,
+    /// Of PSA.
+    pub(crate) ties: Vec<Ties>,
+    /// `None` if the scheme has stripes for each file.
+    pub(crate) unanswered: Option<Unanswered>,
+}
+
 /// Widths on `HServer`s and `SServer`s for each server.
 pub fn widths(servers: &Servers, (h, s): Pair) -> Vec<u64> {
     let by_class: Vec<u64> =
@@ -197,14 +220,14 @@ pub fn in_stripes(
     Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
 }
 
-/// The files laid out by a scheme, and the ties of PSA. The outer error means that they do not fit, the inner one that
-/// the scheme has no solution.
+/// The files laid out by a scheme. The outer error means that they do not fit, the inner one that the scheme has a
+/// solution for none of them.
 pub(crate) fn lay_out(
     scheme: Scheme,
     servers: &Servers,
     workload: &Workload,
     judge: &mut dyn Judge,
-) -> Result<Result<(Layouts, Vec<Ties>), String>, Error> {
+) -> Result<Result<LaidOut, String>, Error> {
     let mut placer = Placer::new(servers.room());
     let mut files: Vec<&File> = workload.files.iter().collect();
     files.sort_by_key(|file| file.number);
@@ -213,11 +236,13 @@ pub(crate) fn lay_out(
         default: Layout::simple(vec![DEFAULT_STRIPE; servers.count()]),
     };
     let mut all_ties = Vec::new();
+    let mut unanswered: Option<Unanswered> = None;
+    let default = vec![DEFAULT_STRIPE; servers.count()];
     let all = files.len();
     for (done, file) in files.into_iter().enumerate() {
         judge.advanced(Step::PaperLayouts, done, all);
         let chosen = match scheme {
-            Scheme::Def => Ok((vec![DEFAULT_STRIPE; servers.count()], Vec::new())),
+            Scheme::Def => Ok((default.clone(), Vec::new())),
             _ => params(servers, workload, file).and_then(|params| {
                 let task = task(servers, file, placer.room())?;
                 choose(scheme, servers, &params, &task)
@@ -225,7 +250,11 @@ pub(crate) fn lay_out(
         };
         let (first, mut candidates) = match chosen {
             Ok(chosen) => chosen,
-            Err(why) => return Ok(Err(why)),
+            Err(why) => {
+                let first = Unanswered { scheme, files: 0, first: file.number, why };
+                unanswered.get_or_insert(first).files += 1;
+                (default.clone(), Vec::new())
+            }
         };
         layouts.files.insert(file.number, place(servers, file, &first, &mut placer)?);
         let pairs = candidates.len();
@@ -234,5 +263,70 @@ pub(crate) fn lay_out(
             all_ties.push(Ties { file: file.number, pairs, candidates });
         }
     }
-    Ok(Ok((layouts, all_ties)))
+    Ok(match unanswered {
+        Some(Unanswered { files, why, .. }) if files == all => Err(why),
+        unanswered => Ok(LaidOut { layouts, ties: all_ties, unanswered }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::profile::DeviceProfile;
+    use halocline_trace::Request;
+    use halocline_trace::analysis::Analysis;
+
+    use super::*;
+    use crate::judge::Queues;
+    use crate::servers::{Network, Server};
+    use crate::workload::Aggregator;
+
+    /// Regression: of 169 files of a real log one had requests of 64 bytes, and there was no `pa` and no `psa` of any.
+    #[test]
+    fn files_without_stripes_of_the_paper_lie_as_under_the_default() {
+        let network = Network { connect_ps: 50_000_000, per_byte_ps: 1_000 };
+        let server = |(name, profile): (&str, DeviceProfile)| {
+            let (name, directory) = (name.into(), None);
+            Server { name, directory, capacity: None, channels: 1, profile, network }
+        };
+        let (disk, ssd) = (DeviceProfile::hdd_7200(), DeviceProfile::ssd_revodrive_x2());
+        let all = [("disk", disk), ("other", disk), ("ssd", ssd)].map(server);
+        let servers = Servers::new(all.into()).expect("servers");
+        let workload = |sizes: &[u64]| {
+            let sizes = (0_u32..).zip(sizes.iter().copied()).cycle();
+            let request = |(n, (file, length))| Request {
+                start_ns: n,
+                duration_ns: None,
+                process: 0,
+                file,
+                op: Op::Write,
+                offset: n * length,
+                length,
+            };
+            let requests: Vec<Request> = (0..128).zip(sizes).map(request).collect();
+            let mut analysis = Analysis::default();
+            for request in &requests {
+                analysis.push(request);
+            }
+            let mut aggregator = Aggregator::new(&analysis.finish());
+            for request in &requests {
+                aggregator.push(request);
+            }
+            aggregator.finish(1)
+        };
+        let laid_out = |scheme, sizes: &[u64]| {
+            lay_out(scheme, &servers, &workload(sizes), &mut Queues::new(&servers)).expect("room")
+        };
+        let sizes = [32 << 10, 64, 64];
+        let def = laid_out(Scheme::Def, &sizes).expect("def");
+        for scheme in [Scheme::Pa, Scheme::Psa] {
+            let found = laid_out(scheme, &sizes).expect("there are stripes for one of them");
+            assert_ne!(found.layouts.of(0), def.layouts.of(0));
+            assert_eq!(found.layouts.of(1), def.layouts.of(1));
+            let unanswered = found.unanswered.expect("there are none for the others");
+            assert_eq!((unanswered.scheme, unanswered.files, unanswered.first), (scheme, 2, 1));
+            assert!(unanswered.why.contains("none below 512"), "{}", unanswered.why);
+            // Where there are stripes for no file, there is no such layout.
+            laid_out(scheme, &[64]).expect_err("none");
+        }
+    }
 }

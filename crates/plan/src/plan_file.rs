@@ -35,6 +35,10 @@ pub struct Plan {
     pub version: u32,
     /// Which layout was chosen: `def`, `pa`, `psa` or `ours`. With `def` nothing needs to be done.
     pub chosen: String,
+    /// How many files it has at least, from which a plan that is cut off between two of them is known; plans of earlier versions
+    /// do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<usize>,
     /// The trace from which it was made.
     pub trace: Trace,
     /// What it promises.
@@ -123,7 +127,7 @@ impl PlannedFile {
         Self { path: text, path_hex, bytes, part: layout.parts().to_vec() }
     }
 
-    /// Its path; `None` if the plan has none.
+    /// Its path; `None` if the plan has none, or two, or one that is not hexadecimal digits.
     pub fn path_bytes(&self) -> Option<Vec<u8>> {
         match (&self.path, &self.path_hex) {
             (Some(path), None) => Some(path.clone().into_bytes()),
@@ -261,10 +265,20 @@ impl Plan {
 
     fn check_files(&self) -> Result<(), String> {
         let mut paths = BTreeSet::new();
+        // Who adds one by hand need not count.
+        if let Some(files) = self.files.filter(|files| *files > self.file.len()) {
+            return Err(format!(
+                "it says that files = {files}, and has {}: it is cut off, or some were taken out without lowering that",
+                self.file.len()
+            ));
+        }
         for (index, file) in self.file.iter().enumerate() {
-            let path = file.path_bytes();
-            let path =
-                path.ok_or_else(|| format!("file {index} needs one of path and path_hex"))?;
+            let path = file.path_bytes().ok_or_else(|| match (&file.path, &file.path_hex) {
+                (None, Some(_)) => format!(
+                    "path_hex of file {index} is not made of bytes, each two hexadecimal digits"
+                ),
+                _ => format!("file {index} needs one of path and path_hex"),
+            })?;
             let name = String::from_utf8_lossy(&path).into_owned();
             if path.is_empty() || path.contains(&0) {
                 return Err(format!("{name:?} is not a path: it is empty, or has a byte 0 in it"));
@@ -336,6 +350,7 @@ mod tests {
         Plan {
             version: VERSION,
             chosen: "ours".into(),
+            files: Some(2),
             trace: Trace { digest: "xxh3-128:00".into(), requests: 7 },
             expected: Expected {
                 predicted_seconds: 1.0,
@@ -388,6 +403,7 @@ mod tests {
             };
             long.file.push(file);
         }
+        long.files = None;
         let text = long.to_toml();
         assert!(text.len() > WHOLE_BYTES_MAX, "{}", text.len());
         assert!(Plan::parse(&text).expect("a plan") == long);
@@ -404,6 +420,23 @@ mod tests {
         assert!(error.contains("a table of more than"), "{error}");
     }
 
+    /// Regression: a plan of 13 files that was cut off after 9 was a plan of 9.
+    #[test]
+    fn no_beginning_of_a_plan_is_taken_for_it() {
+        let text = plan().to_toml();
+        for (end, _) in text.char_indices().filter(|(end, _)| *end < text.trim_end().len()) {
+            if let Ok(part) = Plan::parse(&text[..end]) {
+                panic!("{end} of {} bytes: {part:?}", text.len());
+            }
+        }
+        let first = text.rfind("[[file]]").expect("a file");
+        let error = Plan::parse(&text[..first]).unwrap_err().to_string();
+        assert!(error.contains("files = 2, and has 1: it is cut off"), "{error}");
+        // Of a plan of an earlier version nobody can tell.
+        let earlier = text.replacen("files = 2\n", "", 1);
+        assert_eq!(Plan::parse(&earlier).expect("a plan").file.len(), 2);
+    }
+
     #[test]
     fn what_is_no_plan_is_refused_and_says_why() {
         let good = plan().to_toml();
@@ -417,7 +450,9 @@ mod tests {
             ("begin = 40960", "begin = 40961", "begins at 40961"),
             ("name = \"ssd\"", "name = \"disk\"", "two servers"),
             ("path_hex = \"2f646174612fff\"", "path = \"/data/a\"", "twice"),
-            ("path_hex = \"2f646174612fff\"", "path_hex = \"2f6\"", "needs one of"),
+            ("path_hex = \"2f646174612fff\"", "path_hex = \"2f6\"", "of file 1 is not"),
+            ("path_hex = \"2f646174612fff\"", "path_hex = \"2g\"", "of file 1 is not"),
+            ("path_hex = \"2f646174612fff\"\n", "", "file 1 needs one of"),
             ("path_hex = \"2f646174612fff\"", "path_hex = \"00\"", "not a path"),
             ("path_hex = \"2f646174612fff\"", "path_hex = \"\"", "not a path"),
             ("gain_over_def = 1.0", "gain_over_def = nan", "gain_over_def is NaN"),

@@ -5,7 +5,7 @@ use halocline_trace::Request;
 use crate::Error;
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{Layout, Part};
-use crate::paper::{self, Scheme, Ties};
+use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::predict::Cost;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
@@ -47,6 +47,15 @@ pub enum Name {
 }
 
 impl Name {
+    /// The kind of a layout by `scheme`.
+    pub const fn of_scheme(scheme: Scheme) -> Self {
+        match scheme {
+            Scheme::Def => Self::Def,
+            Scheme::Pa => Self::Pa,
+            Scheme::Psa => Self::Psa,
+        }
+    }
+
     /// All kinds, in order of appearance.
     pub const ALL: [Self; 4] = [Self::Def, Self::Pa, Self::Psa, Self::Ours];
 
@@ -79,6 +88,8 @@ pub struct Outcome {
     pub best_gain: f64,
     /// Stripes that PSA cannot distinguish.
     pub ties: Vec<Ties>,
+    /// Files for which a layout of the paper has no stripes.
+    pub unanswered: Vec<Unanswered>,
     /// Number of replays in the search.
     pub replays: usize,
 }
@@ -117,13 +128,14 @@ pub fn plan(
         return Err(Error::Empty);
     }
     let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
-    let mut ties = Vec::new();
+    let (mut ties, mut unanswered) = (Vec::new(), Vec::new());
     let mut papers = Vec::new();
     for scheme in [Scheme::Def, Scheme::Pa, Scheme::Psa] {
         papers.push(match paper::lay_out(scheme, servers, workload, judge)? {
-            Ok((layouts, found)) => {
-                ties.extend(found);
-                Ok(measured(servers, workload, judge, &sample, layouts))
+            Ok(laid_out) => {
+                ties.extend(laid_out.ties);
+                unanswered.extend(laid_out.unanswered);
+                Ok(measured(servers, workload, judge, &sample, laid_out.layouts))
             }
             Err(why) => Err(why),
         });
@@ -140,7 +152,17 @@ pub fn plan(
     let spread = spread(judge, workload, &def.layouts, &fastest.layouts) / weight.max(1e-9);
     let is_worth_it = best != Name::Def && best_gain > spread;
     let (chosen, gain_over_def) = if is_worth_it { (best, best_gain) } else { (Name::Def, 0.0) };
-    Ok(Outcome { layouts, chosen, best, gain_over_def, spread, best_gain, ties, replays })
+    Ok(Outcome {
+        layouts,
+        chosen,
+        best,
+        gain_over_def,
+        spread,
+        best_gain,
+        ties,
+        unanswered,
+        replays,
+    })
 }
 
 /// The best of what our search has found, or one of the paper's layouts if that is faster. Layouts with everything on one

@@ -126,6 +126,7 @@ mod tests {
         Plan {
             version: VERSION,
             chosen: "ours".into(),
+            files: None,
             trace: Trace { digest: String::new(), requests: 1 },
             expected: Expected {
                 predicted_seconds: 1.0,

@@ -234,6 +234,67 @@ fn a_volume_of_an_earlier_version_is_bound() {
     assert_eq!(local_files(dir.path()).len(), 3);
 }
 
+/// Programs can make directories whose paths no system call takes; what follows one ended there.
+#[test]
+fn a_directory_with_a_very_long_path_keeps_nobody_from_using_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = open_volume(dir.path());
+    let tree = origin.namespace_dir().to_owned();
+    for path in ["file", "gone"] {
+        create(&origin, path, &vec![7; 30_000]);
+    }
+    let mut deepest = File::open(&tree).unwrap();
+    for _ in 0..30 {
+        let (name, mode) = ("n".repeat(200), rustix::fs::Mode::RWXU);
+        rustix::fs::mkdirat(&deepest, &name, mode).unwrap();
+        let (flags, none) = (rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+        deepest = rustix::fs::openat(&deepest, &name, flags, none).unwrap().into();
+    }
+    // The only name of this data is down there.
+    rustix::fs::renameat(rustix::fs::CWD, tree.join("file"), &deepest, "deep").unwrap();
+    drop(origin);
+    fs::remove_file(tree.join("gone")).unwrap();
+    let is_bound = fs::read_to_string(dir.path().join(LABEL)).unwrap();
+    let inode = fs::metadata(&tree).unwrap().ino();
+    let is_copied = is_bound.replace(&format!("tree = \"{inode}\""), "tree = \"1\"");
+    assert_ne!(is_copied, is_bound);
+    for label in [is_bound, is_copied] {
+        fs::write(dir.path().join(LABEL), label).unwrap();
+        let origin = Origin::open_volume(dir.path()).unwrap();
+        assert_eq!(origin.orphans().unwrap().len(), 1);
+    }
+}
+
+/// Whoever may write to one file can write nonsense there, past the mount.
+#[test]
+fn nonsense_in_one_file_keeps_nobody_from_checking_the_others() {
+    for nonsense in [&b"zz"[..], b"", &[b'7'; 100], &[0xff; 32]] {
+        let dir = tempfile::tempdir().unwrap();
+        let origin = open_volume(dir.path());
+        let tree = origin.namespace_dir().to_owned();
+        for path in ["file", "gone", "theirs"] {
+            create(&origin, path, &vec![7; 30_000]);
+        }
+        let number = named_by(&tree.join("theirs"));
+        drop(origin);
+        fs::remove_file(tree.join("gone")).unwrap();
+        name(&tree.join("theirs"), nonsense);
+        let origin = Origin::open_alone(dir.path()).unwrap().unwrap();
+        origin.bind_objects().unwrap();
+        let orphans = origin.orphans().unwrap();
+        assert_eq!(orphans.len(), 1, "{nonsense:?}: {orphans:?}");
+        for id in orphans.keys() {
+            origin.remove_orphan(*id).unwrap();
+        }
+        assert_eq!(read(&open(&origin, "file")).unwrap(), vec![7; 30_000]);
+        let error = read(&open(&origin, "theirs")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{nonsense:?}");
+        // Its data is still there for who writes the number again.
+        name(&tree.join("theirs"), &number);
+        assert_eq!(read(&open(&origin, "theirs")).unwrap(), vec![7; 30_000]);
+    }
+}
+
 /// Any user can open the label, and whoever has a file open can lock it.
 #[test]
 fn who_locks_the_label_keeps_nobody_waiting() {

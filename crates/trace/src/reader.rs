@@ -17,6 +17,8 @@ pub struct Reader<R: Read> {
     source: Source,
     files: Table,
     processes: Table,
+    /// Which processes have requests so far: of a trace that is cut off, some have only a name.
+    active: Vec<bool>,
     coder: Coder,
     content: Vec<u8>,
     requests: Vec<Request>,
@@ -52,6 +54,7 @@ impl<R: Read> Reader<R> {
             source: source.ok_or(Error::NotATrace("its first block does not say whence it is"))?,
             files: Table::default(),
             processes: Table::default(),
+            active: Vec::new(),
             coder: Coder::new(),
             content,
             requests: Vec::new(),
@@ -80,6 +83,12 @@ impl<R: Read> Reader<R> {
     /// A process in a request read so far.
     pub fn process(&self, number: u32) -> Option<Process> {
         self.processes.get(number).and_then(names::to_process)
+    }
+
+    /// The processes that have requests so far.
+    pub fn active_processes(&self) -> impl Iterator<Item = Process> {
+        let numbers = (0_u32..).zip(&self.active).filter(|(_, active)| **active);
+        numbers.filter_map(|(number, _)| self.process(number))
     }
 
     /// Processes named so far.
@@ -135,6 +144,7 @@ impl<R: Read> Reader<R> {
         let old = self.processes.len();
         self.processes.add(count, &self.content)?;
         let new = old..self.processes.len();
+        self.active.resize(new.end, false);
         let good = |index: usize| {
             let name = u32::try_from(index).ok().and_then(|number| self.processes.get(number));
             name.and_then(names::to_process).is_some()
@@ -155,6 +165,7 @@ impl<R: Read> Reader<R> {
             if request.file as usize >= files || request.process as usize >= processes {
                 return Err("a request of a file or process without a name");
             }
+            self.active[request.process as usize] = true;
             self.requests.push(request);
         }
         if !rest.is_empty() {

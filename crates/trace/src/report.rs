@@ -179,11 +179,10 @@ fn of_summary<R: Read>(summary: Summary, reader: &Reader<R>) -> Report {
     }
 }
 
-/// Processes on the node that has the most, if nodes are known.
+/// Processes with requests on the node that has the most, if nodes are known.
 fn per_node<R: Read>(reader: &Reader<R>) -> Option<u64> {
     let mut nodes: FxHashMap<Vec<u8>, u64> = FxHashMap::default();
-    let count = u32::try_from(reader.processes()).unwrap_or(u32::MAX);
-    for process in (0..count).filter_map(|number| reader.process(number)) {
+    for process in reader.active_processes() {
         if process.node.is_empty() {
             return None;
         }

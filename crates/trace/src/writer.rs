@@ -20,6 +20,8 @@ pub struct Writer<W: Write> {
     rows: Vec<u8>,
     waiting: u32,
     requests: u64,
+    /// Those of them that `out` has.
+    written: u64,
     lost: u64,
     incomplete_source: bool,
     last_start_ns: u64,
@@ -46,6 +48,7 @@ impl<W: Write> Writer<W> {
             rows: Vec::new(),
             waiting: 0,
             requests: 0,
+            written: 0,
             lost: 0,
             incomplete_source: false,
             last_start_ns: 0,
@@ -92,6 +95,11 @@ impl<W: Write> Writer<W> {
     /// Requests so far.
     pub const fn requests(&self) -> u64 {
         self.requests
+    }
+
+    /// Those of them that were written to the output: a reader finds them even if nothing follows.
+    pub const fn written(&self) -> u64 {
+        self.written
     }
 
     /// Notes requests that happened but are not here.
@@ -142,6 +150,7 @@ impl<W: Write> Writer<W> {
             self.write_names()?;
             let (block, count) = (Block::Requests, self.waiting);
             frame::write(&mut self.out, &mut self.chain, block, count, &self.rows)?;
+            self.written = self.requests;
             self.rows.clear();
             self.coder.reset();
             self.waiting = 0;

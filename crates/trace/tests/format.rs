@@ -158,6 +158,30 @@ fn more_requests_than_a_block_holds_come_back() {
     assert!(cut.starts_with("cut off after 32768 requests: "), "{cut}");
 }
 
+/// Regression: a node had more processes than the whole trace, which counts those with requests.
+#[test]
+fn processes_that_only_have_a_name_are_not_counted() {
+    let mut writer = Writer::new(Vec::new(), &Source::new(Kind::Generated)).unwrap();
+    let file = writer.file(b"f").unwrap();
+    for number in 0..8 {
+        let process = writer.process(&Process { number, node: b"n".to_vec() }).unwrap();
+        writer.push(&Request { file, process, ..simple(number) }).unwrap();
+        if number == 3 {
+            writer.flush().unwrap();
+        }
+    }
+    // The names of all are written, and then the requests of the last four.
+    let bytes = writer.finish().unwrap();
+    let whole = report(&bytes);
+    assert_eq!((whole.processes, whole.processes_per_node_max), (8, Some(8)));
+    let cut = report(&bytes[..bytes.len() - 40]);
+    assert_eq!((cut.requests, cut.processes, cut.processes_per_node_max), (4, 4, Some(4)));
+}
+
+fn report(bytes: &[u8]) -> halocline_trace::report::Report {
+    halocline_trace::report::report(&mut Reader::new(bytes).unwrap(), |_| {}).unwrap()
+}
+
 #[test]
 fn requests_that_cannot_be_are_refused_by_number() {
     let mut writer = Writer::new(Vec::new(), &Source::new(Kind::Generated)).unwrap();

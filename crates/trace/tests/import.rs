@@ -145,6 +145,12 @@ fn a_dxt_text_that_is_cut_off_says_what_is_missing() {
     let (all, imported, _) = from_dxt(&text.as_bytes()[..=end], Module::Lowest).unwrap();
     assert_eq!((all.len(), imported.lost), (10, 9));
     assert!(imported.missing[0].contains("9 requests of /global/"), "{:?}", imported.missing);
+    // Regression: requests that none announced were believed.
+    let none = text.replacen("write_count: 7, read_count: 12", "write_count: 0, read_count: 0", 1);
+    assert_ne!(none, text);
+    let (_, imported, reader) = from_dxt(none.as_bytes(), Module::Lowest).unwrap();
+    assert!(imported.missing[0].contains("are there and 0 announced"), "{:?}", imported.missing);
+    assert!(reader.completeness().is_partial());
     // In the middle of a line.
     let (all, imported, _) = from_dxt(&text.as_bytes()[..end - 30], Module::Lowest).unwrap();
     assert_eq!((all.len(), imported.missing.len()), (9, 2));

@@ -50,10 +50,20 @@ pub(super) fn assemble(
     let binding = Binding::of(origin_dir, config)?;
     binding.check(cache_dir)?;
     let mut meters = Meters::default();
-    let origin = servers::open_origin(origin_dir, config, &mut meters, around)?;
-    let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
-    let namespace = if around.coherence.is_some() { namespace.shared() } else { namespace };
+    let shape = Origin::shape_in(origin_dir, config.origin_shape())?;
+    let place = (origin_dir, shape);
+    let found = servers::open_origin(place, config, &mut meters, around, Origin::open_unless_new)?;
     let geometry = geometry(config);
+    let setting = Setting {
+        origin: OriginSide {
+            servers: shape.servers,
+            stripe: shape.stripe,
+            profile: servers::origin_profile(origin_dir, config),
+        },
+        cache: servers::cache(geometry, cache_dir, config),
+    };
+    let settings = settings_of(config, &setting, origin_dir, cache_dir);
+    let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
     let shares = servers::shares(cache_dir, config, around.data_bytes)?;
     let mut options = options(shares, origin_dir, config, around.clock)?;
     options.record_store = Some(by_name(&config.record_store, around.record_stores)?);
@@ -69,15 +79,15 @@ pub(super) fn assemble(
     binding.record(cache_dir)?;
     let cache = servers::open_cache(cache_dir, config, &mut meters, around)?;
     servers::check_servers(&cache, &dmt, cache_dir)?;
-    let setting = Setting {
-        origin: OriginSide {
-            servers: origin.striping().servers(),
-            stripe: origin.striping().stripe(),
-            profile: servers::origin_profile(origin_dir, config),
-        },
-        cache: servers::cache(geometry, cache_dir, config),
+    let lease = Lease::open(cache_dir, boot_id)?;
+    let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
+    // Whatever else can refuse comes before a directory becomes a volume, which it stays.
+    let origin = match found {
+        Some(origin) => origin,
+        None => servers::open_origin(place, config, &mut meters, around, Origin::open_or_create)?,
     };
-    let settings = settings_of(config, &setting, origin_dir, cache_dir);
+    let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
+    let namespace = if around.coherence.is_some() { namespace.shared() } else { namespace };
     let (objects, flush_handles) = within_open_files(cache, geometry, &origin)?;
     let store = ExtentStore::new(dmt, objects, geometry);
     let base = Base::new(
@@ -87,9 +97,6 @@ pub(super) fn assemble(
         around.clock,
         around.coherence,
     );
-    let lease = Lease::open(cache_dir, boot_id)?;
-    let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
-    let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
     let components = Components::wire(&base, lease, identifier, globs);
     Ok(Assembled { base, components, meters, recovery })
 }

@@ -2,6 +2,7 @@
 //! and leaves both directories as they were (I1, I2, I8).
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use crate::fixture::{Fixture, still};
 use halocline_api::config::{Binding, Config, VolumeKind, VolumeShape};
@@ -40,6 +41,35 @@ fn a_cache_of_another_origin_is_refused_and_nothing_is_made_there() {
     }
     fixture.open();
     assert_eq!(fixture.read("a", 0, 5), b"dirty");
+}
+
+/// Regression: the origin was a striped volume for good before the cache was looked at.
+#[test]
+fn an_origin_becomes_a_striped_volume_only_if_nothing_refuses_the_mount() {
+    let shape = VolumeShape { kind: VolumeKind::Striped, servers: 2, stripe: 65_536 };
+    let config = Config { origin: shape, ..still(1 << 20, "always") };
+    let scratch = tempfile::tempdir().unwrap();
+    let (origin, full) = (scratch.path().join("origin"), scratch.path().join("full"));
+    let (open, cache) = (scratch.path().join("open/cache"), scratch.path().join("cache"));
+    for dir in [&origin, &full, &open, &cache] {
+        fs::create_dir_all(dir).unwrap();
+    }
+    fs::write(full.join("data"), b"another's").unwrap();
+    fs::set_permissions(open.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+    let unknown = Config { policy: "best".to_owned(), ..config.clone() };
+    let glob = Config { pin: vec!["[".to_owned()], ..config.clone() };
+    for (cache, config, what) in [
+        (&full, &config, "full"),
+        (&open, &config, "open"),
+        (&cache, &unknown, "best"),
+        (&cache, &glob, "["),
+    ] {
+        let refused = ExtentEngine::open(&origin, cache, config).unwrap_err().to_string();
+        assert!(refused.contains(what), "{what}: {refused}");
+        assert_eq!(fs::read_dir(&origin).unwrap().count(), 0, "{what}: {refused}");
+    }
+    ExtentEngine::open(&origin, &cache, &config).unwrap().close().unwrap();
+    assert!(origin.join("namespace").is_dir());
 }
 
 #[test]

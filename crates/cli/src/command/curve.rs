@@ -31,7 +31,8 @@ const HALVINGS: u32 = 8;
 pub(crate) enum Sizes {
     /// Fractions of the bytes that the trace touches.
     Footprint,
-    /// A cache of so many bytes, and such of a quarter, half, twice and four times as many.
+    /// A cache of so many bytes, and such of a quarter, half, twice and four times as many; below the footprint those of
+    /// its fractions where a quarter holds all that the trace touches, so that each would miss the same.
     Around(u64),
     /// These, in bytes.
     Given(Vec<u64>),
@@ -110,6 +111,11 @@ impl Curves {
         let footprint_bytes = accesses.footprint() * BLOCK;
         let sizes = match sizes {
             Sizes::Given(sizes) => sizes.clone(),
+            Sizes::Around(bytes) if footprint_bytes > 0 && bytes / 4 >= footprint_bytes => {
+                let mut sizes = halves(footprint_bytes, 3);
+                sizes.push(*bytes);
+                sizes
+            }
             Sizes::Around(bytes) => {
                 let mut sizes = [bytes / 4, bytes / 2, *bytes]
                     .into_iter()
@@ -119,10 +125,7 @@ impl Curves {
                 sizes.dedup();
                 sizes
             }
-            Sizes::Footprint => {
-                let halves = (0..=HALVINGS).rev().map(|times| footprint_bytes >> times);
-                halves.filter(|bytes| *bytes >= BLOCK).collect()
-            }
+            Sizes::Footprint => halves(footprint_bytes, HALVINGS),
         };
         let blocks: Vec<u64> = sizes.iter().map(|bytes| bytes / BLOCK).collect();
         let report = |(&cache_bytes, point): (&u64, Point)| PointReport {
@@ -142,6 +145,11 @@ impl Curves {
             points: sizes.iter().zip(curve(&accesses, &blocks)).map(report).collect(),
         })
     }
+}
+
+/// So many bytes, and half of them, so many times, without those that are less than a block; the least first.
+fn halves(bytes: u64, times: u32) -> Vec<u64> {
+    (0..=times).rev().map(|times| bytes >> times).filter(|bytes| *bytes >= BLOCK).collect()
 }
 
 /// The curve of the whole trace at `path`.
@@ -259,6 +267,9 @@ mod tests {
         assert_eq!(sizes(16 * BLOCK), [4, 8, 16, 32, 64]);
         assert_eq!(sizes(2 * BLOCK), [1, 2, 4, 8]);
         assert_eq!(sizes(0), [1]);
+        // Regression: five caches of which each holds the 8 blocks, and all miss as many.
+        assert_eq!(sizes(32 * BLOCK), [1, 2, 4, 8, 32]);
+        assert_eq!(sizes(1 << 40), [1, 2, 4, 8, (1 << 40) / BLOCK]);
     }
 
     /// Regression: each block of it would have been counted, for days.

@@ -268,12 +268,12 @@ pub(crate) fn parts(distribution: &Distribution) -> Vec<PartJson> {
 pub(crate) fn told(distribution: &Distribution) -> String {
     let width = |width: &u64| match *width {
         0 => "-".to_owned(),
-        width => text::bytes(width),
+        width => text::exact_bytes(width),
     };
     let widths = |part: &PartJson| part.widths.iter().map(width).collect::<Vec<_>>().join(", ");
     let part = |part: PartJson| match part.begin {
         0 => widths(&part),
-        begin => format!("from {} {}", text::bytes(begin), widths(&part)),
+        begin => format!("from {} {}", text::exact_bytes(begin), widths(&part)),
     };
     parts(distribution).into_iter().map(part).collect::<Vec<_>>().join("; ")
 }

@@ -179,6 +179,7 @@ fn plan_of(
     Plan {
         version: VERSION,
         chosen: outcome.chosen.text().to_owned(),
+        files: Some(seen.workload.files.len()),
         trace: Trace { digest, requests },
         expected: Expected {
             predicted_seconds: choice.predicted_seconds,

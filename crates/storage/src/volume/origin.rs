@@ -67,6 +67,21 @@ impl Origin {
     /// `shape` describes how the file system below distributes files: costs are computed from it, and data goes to the
     /// one directory.
     pub fn open_or_create(dir: &Path, shape: VolumeShape, decorate: Decorate<'_>) -> Result<Self> {
+        if let Some(origin) = Self::open_unless_new(dir, shape, decorate)? {
+            return Ok(origin);
+        }
+        let volume_dir = VolumeDir::open(dir)?;
+        let label = create_striped(&volume_dir, shape)?;
+        Self::open_striped(&volume_dir, label, Use::Shared, decorate)
+    }
+
+    /// As [`Origin::open_or_create`], but makes no volume of a directory that could become one: `None`. Who has more to check
+    /// does so before a refusal would leave the directory changed for good.
+    pub fn open_unless_new(
+        dir: &Path,
+        shape: VolumeShape,
+        decorate: Decorate<'_>,
+    ) -> Result<Option<Self>> {
         if shape.servers == 0 || shape.stripe == 0 {
             let what = format!(
                 "{}: an origin of {} servers with a stripe of {} bytes",
@@ -92,16 +107,15 @@ impl Origin {
                 let remedy = "give the volume's own numbers, or unstripe it and stripe it anew";
                 Err(Error::invalid(what, remedy))
             }
-            (Some(found), _) => Self::open_striped(&volume_dir, found, Use::Shared, decorate),
-            (None, VolumeKind::Striped) => {
-                let label = create_striped(&volume_dir, shape)?;
-                Self::open_striped(&volume_dir, label, Use::Shared, decorate)
+            (Some(found), _) => {
+                Self::open_striped(&volume_dir, found, Use::Shared, decorate).map(Some)
             }
+            (None, VolumeKind::Striped) => check_can_become_striped(&volume_dir).map(|()| None),
             (None, _) => {
                 let servers = vec![Server::local(dir, "origin", 0, decorate)?];
                 let volume = Volume::new(servers, shape.stripe);
                 let striping = Striping::new(shape.servers, shape.stripe);
-                Ok(Self::over(dir, volume, striping, None))
+                Ok(Some(Self::over(dir, volume, striping, None)))
             }
         }
     }
@@ -331,13 +345,18 @@ impl Origin {
 /// programs.
 pub const REGISTRY: &str = ".halocline-cluster";
 
-/// Makes an empty directory a striped volume, or continues an interrupted creation. The label comes last: without it
-/// there is no volume.
-fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLabel> {
+/// Refuses a directory with anything but what an interrupted creation of a striped volume leaves.
+fn check_can_become_striped(volume_dir: &VolumeDir) -> Result<()> {
     volume_dir.check_empty(|name| {
         let is_ours = name == label::NAMESPACE || name.starts_with("server-");
         is_ours || [REGISTRY, "lost+found"].contains(&name) || name.starts_with(label::NAME)
-    })?;
+    })
+}
+
+/// Makes an empty directory a striped volume, or continues an interrupted creation. The label comes last: without it
+/// there is no volume.
+fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLabel> {
+    check_can_become_striped(volume_dir)?;
     for index in 0..shape.servers {
         volume_dir.make_directory(&server_name(index), server_marks::is_mark)?;
     }

@@ -37,6 +37,9 @@ use halocline_vfs::namespace::xattr::hidden_xattr;
 /// Flags for any kind of file, without opening its content.
 const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// What can be done instead of copying a file that is none.
+const WHOLE_TREE: &str = "take the whole tree";
+
 /// Copies the file at `relative` of the striped origin in `origin_dir` to the new file `out`.
 pub fn unstripe(
     origin_dir: &Path,
@@ -45,7 +48,7 @@ pub fn unstripe(
     progress: Progress<'_>,
 ) -> Result<()> {
     let origin = Origin::open_volume(origin_dir)?;
-    let from = file(&origin, relative)?;
+    let from = file(&origin, relative, WHOLE_TREE)?;
     let copy = Copy::begin(out)?;
     let made = copy_file(&origin, &from, (&copy.dir, &copy.name, &copy.shown), progress)?;
     copy_attributes(&from, &made, &copy.shown)?;
@@ -73,7 +76,9 @@ pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> R
 /// initial checks as a copy. Creates nothing.
 pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> Result<u64> {
     let bytes = match relative {
-        Some(relative) => file(&Origin::open_volume(origin_dir)?, relative)?.found.len(),
+        Some(relative) => {
+            file(&Origin::open_volume(origin_dir)?, relative, WHOLE_TREE)?.found.len()
+        }
         None => tree_bytes(origin_dir)?,
     };
     Copy::begin(out)?;

@@ -81,8 +81,10 @@ struct Section {
     file: u32,
     name: String,
     node: Vec<u8>,
-    /// Requests that were announced but have not been read yet; `None` before any were announced.
-    awaited: Option<u64>,
+    /// Requests that were announced; `None` before any were.
+    announced: Option<u64>,
+    /// Requests that were read.
+    found: u64,
     process: Option<(u64, u32)>,
 }
 
@@ -124,7 +126,8 @@ impl<W: Write> Text<'_, W> {
         let file = self.sink.file(name)?;
         self.any = true;
         let name = String::from_utf8_lossy(name).into_owned();
-        let section = Section { file, name, node: Vec::new(), awaited: None, process: None };
+        let section =
+            Section { file, name, node: Vec::new(), announced: None, found: 0, process: None };
         self.section = Some(section);
         Ok(())
     }
@@ -138,7 +141,7 @@ impl<W: Write> Text<'_, W> {
         } else if let Some(rest) = said.strip_prefix("write_count: ") {
             let (writes, reads) = rest.split_once(", read_count: ").ok_or_else(bad)?;
             let count = |text: &str| text.trim().parse::<u64>().map_err(|_| bad());
-            section.awaited = Some(count(writes)?.saturating_add(count(reads)?));
+            section.announced = Some(count(writes)?.saturating_add(count(reads)?));
         }
         Ok(())
     }
@@ -173,7 +176,7 @@ impl<W: Write> Text<'_, W> {
         let Some(section) = &mut self.section else {
             return Err(Refused::Line("a request before any file was named".to_owned()));
         };
-        section.awaited = section.awaited.map(|awaited| awaited.saturating_sub(1));
+        section.found += 1;
         let file = section.file;
         match (self.module, is_posix) {
             (Module::Lowest | Module::Posix, true) => drop(self.posix.insert(file)),
@@ -195,15 +198,23 @@ impl<W: Write> Text<'_, W> {
         Ok(self.sink.push(0, request)?)
     }
 
-    /// A section with fewer requests than announced was cut off, and one that announces none before it did.
+    /// A section with fewer requests than announced was cut off, and one that announces none before it did. One with more
+    /// is not what was printed either.
     fn end_section(&mut self) {
-        let Some(Section { name, awaited, .. }) = self.section.take() else { return };
-        match awaited {
-            Some(0) => {}
-            Some(lost) => {
+        let Some(Section { name, announced, found, .. }) = self.section.take() else { return };
+        match announced {
+            Some(announced) if announced > found => {
+                let lost = announced - found;
                 let why = format!("{lost} requests of {name} are announced and not there");
                 self.sink.missing(Some(lost), why);
             }
+            Some(announced) if announced < found => {
+                let why = format!(
+                    "{found} requests of {name} are there and {announced} announced: the text was changed"
+                );
+                self.sink.missing(None, why);
+            }
+            Some(_) => {}
             None => self
                 .sink
                 .missing(None, format!("how many requests of {name} there are is not there")),

@@ -33,8 +33,6 @@ pub(super) struct Writing<W: Write> {
     lost: u64,
     /// While requests are being written: the number of requests in the trace afterwards, plus those that are held back.
     at_stake: u64,
-    /// Requests of the trace that are certainly in the file.
-    flushed: u64,
     /// Start of the last request written.
     last_ns: u64,
     /// Requests that start later than this may still be reported.
@@ -56,7 +54,6 @@ impl<W: Write> Writing<W> {
             spare: Slot::spare(),
             lost: 0,
             at_stake: 0,
-            flushed: 0,
             last_ns: 0,
             complete_ns: 0,
             node: node.trim_ascii().to_vec(),
@@ -141,10 +138,7 @@ impl<W: Write> Writing<W> {
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        writer.flush()?;
-        self.flushed = writer.requests();
-        Ok(())
+        self.writer.as_mut().map_or(Ok(()), Writer::flush)
     }
 
     fn put(&mut self, served: &ServedRequest) -> Result<(), Error> {
@@ -212,9 +206,11 @@ impl<W: Write> Writing<W> {
         }
         if let Err(error) = written {
             progress.error.get_or_insert_with(|| error.to_string());
-            self.lost += progress.requests - self.flushed;
-            progress.requests = self.flushed;
-            self.writer = None;
+            if let Some(writer) = self.writer.take() {
+                // What it has written stays there, whether it was flushed or not.
+                self.lost += writer.requests() - writer.written();
+                progress.requests = writer.written();
+            }
         }
         progress.lost = self.lost;
     }

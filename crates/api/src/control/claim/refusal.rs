@@ -41,6 +41,16 @@ impl From<DirectoryInUse> for Error {
                  joins it",
             );
         }
+        if wanted_cache.as_os_str().is_empty() {
+            // A command that is to have the origin for itself, without any cache.
+            return Self::invalid(
+                format!(
+                    "{} is in use: process {pid} of user {uid} serves or uses {what}{with}",
+                    wanted.display()
+                ),
+                "end that mount or command first, or wait until it ends",
+            );
+        }
         Self::invalid(
             format!(
                 "{} is in use: process {pid} of user {uid} serves {what}{with}, and two caches over \
@@ -86,5 +96,9 @@ mod tests {
         assert!(same.contains("with this cache already") && !same.contains("two caches"), "{same}");
         let other = told("/ssd/other");
         assert!(other.contains("cache /ssd/cache, and two caches"), "{other}");
+        // Regression: `apply`, which has no cache, was told of two, and that `run` joins one.
+        let without = told("");
+        assert!(without.contains("serves or uses it with the cache /ssd/cache; end"), "{without}");
+        assert!(!without.contains("two caches") && !without.contains("joins"), "{without}");
     }
 }

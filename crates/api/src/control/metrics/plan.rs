@@ -76,5 +76,10 @@ pub(super) const PLANNED_LAYOUT: &[Metric] = &[
     metric("stripes[].parts[].begin", "bytes", "Where a part of it begins."),
     metric("stripes[].parts[].end", "bytes", "Where it ends; absent of the last."),
     metric("stripes[].parts[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric(
+        "default_files",
+        "number",
+        "Files for which the paper has no such stripes; they lie as under `def`.",
+    ),
     metric("unavailable", "text", "Why there is no such layout; absent where there is one."),
 ];

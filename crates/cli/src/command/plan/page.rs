@@ -200,8 +200,8 @@ impl Page<'_> {
                 let end = part.end.unwrap_or(file.bytes);
                 rows.push(vec![
                     Cell::Text(String::from_utf8_lossy(self.seen.name(file.number)).into_owned()),
-                    Cell::Number(text::bytes(part.begin)),
-                    Cell::Number(text::bytes(end)),
+                    Cell::Number(text::exact_bytes(part.begin)),
+                    Cell::Number(text::exact_bytes(end)),
                     Cell::Text(report::stripes(self.servers, part)),
                 ]);
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use halocline_os::counted::counted;
 use halocline_plan::layout::Layout;
+use halocline_plan::paper::Unanswered;
 use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;
 use serde::Serialize;
@@ -44,6 +45,8 @@ struct LayoutJson {
     /// Simulated seconds until the SSDs are full.
     full_after_seconds: Option<f64>,
     stripes: Vec<FileJson>,
+    /// Files for which the paper has no stripes.
+    default_files: usize,
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     unavailable: Option<String>,
@@ -70,7 +73,7 @@ pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> 
     let name = |number| text::line(&String::from_utf8_lossy(seen.name(number)));
     let layouts = Name::ALL.into_iter().map(|which| {
         let layout = match outcome.of(which) {
-            Ok(judged) => layout_json(seen, judged),
+            Ok(judged) => layout_json(seen, judged, unanswered(outcome, which)),
             Err(why) => LayoutJson { unavailable: Some(why.clone()), ..LayoutJson::default() },
         };
         (which.text(), layout)
@@ -97,7 +100,31 @@ pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> 
     }
 }
 
-fn layout_json(seen: &TraceSummary, judged: &Judged) -> LayoutJson {
+/// How many files lie as under `def` because this layout has no stripes for them.
+fn unanswered(outcome: &Outcome, which: Name) -> usize {
+    let mut all = outcome.unanswered.iter();
+    all.find(|it| Name::of_scheme(it.scheme) == which).map_or(0, |it| it.files)
+}
+
+/// The same in sentences, with the reason of the first.
+pub(super) fn unanswered_lines(seen: &TraceSummary, outcome: &Outcome) -> Vec<String> {
+    let line = |it: &Unanswered| {
+        let verbs = if it.files == 1 { ("has", "lies") } else { ("have", "lie") };
+        format!(
+            "{} of {} {} no stripes of {} and {} as under def; of the first, {}: {}",
+            it.files,
+            counted(seen.workload.files.len(), "file"),
+            verbs.0,
+            Name::of_scheme(it.scheme).text(),
+            verbs.1,
+            text::line(&String::from_utf8_lossy(seen.name(it.first))),
+            it.why
+        )
+    };
+    outcome.unanswered.iter().map(line).collect()
+}
+
+fn layout_json(seen: &TraceSummary, judged: &Judged, default_files: usize) -> LayoutJson {
     let stripes = seen.workload.files.iter().map(|file| FileJson {
         file: text::line(&String::from_utf8_lossy(seen.name(file.number))),
         parts: judged.layouts.of(file.number).parts().to_vec(),
@@ -108,6 +135,7 @@ fn layout_json(seen: &TraceSummary, judged: &Judged) -> LayoutJson {
         ssd_bytes: Some(judged.ssd_bytes),
         full_after_seconds: judged.full_after_seconds,
         stripes: stripes.collect(),
+        default_files,
         unavailable: None,
     }
 }
@@ -145,6 +173,9 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
         }
     }
     say!("");
+    for line in unanswered_lines(seen, outcome) {
+        say!("{line}");
+    }
     for ties in &outcome.ties {
         let name = text::line(&String::from_utf8_lossy(seen.name(ties.file)));
         say!("{name}: psa cannot tell {} of stripes apart", counted(ties.pairs, "pair"));
@@ -244,7 +275,7 @@ fn print_row(which: Name, judged: &Judged, bytes: u64) {
 
 fn print_parts(servers: &Servers, layout: &Layout) {
     for part in layout.parts() {
-        say!("  from {}: {}", text::bytes(part.begin), stripes(servers, part));
+        say!("  from {}: {}", text::exact_bytes(part.begin), stripes(servers, part));
     }
 }
 
@@ -268,9 +299,10 @@ pub(super) fn stripes(servers: &Servers, part: &halocline_plan::layout::Part) ->
         if even && widths[0] == 0 {
             format!("nothing on {names}")
         } else if even && widths.len() > 1 {
-            format!("{} on each of {names}", text::bytes(widths[0]))
+            format!("{} on each of {names}", text::exact_bytes(widths[0]))
         } else {
-            let widths: Vec<String> = widths.iter().map(|width| text::bytes(*width)).collect();
+            let widths: Vec<String> =
+                widths.iter().map(|width| text::exact_bytes(*width)).collect();
             format!("{} on {names}", widths.join(", "))
         }
     });

@@ -103,11 +103,10 @@ fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
     })
 }
 
-/// Processes on the node that has most; 1 where nodes are not known.
+/// Processes with requests on the node that has most; 1 where nodes are not known.
 fn processes_per_node<R: Read>(reader: &Reader<R>) -> u64 {
     let mut nodes: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
-    let all = u32::try_from(reader.processes()).unwrap_or(u32::MAX);
-    for process in (0..all).filter_map(|number| reader.process(number)) {
+    for process in reader.active_processes() {
         if !process.node.is_empty() {
             *nodes.entry(process.node).or_default() += 1;
         }

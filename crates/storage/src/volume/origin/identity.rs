@@ -58,21 +58,55 @@ impl ObjectNumber {
         Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?)
     }
 
-    /// The number in the namespace file at `path`, if any.
-    pub(super) fn named_by(path: &Path) -> io::Result<Option<Self>> {
+    /// What the namespace file at `path` refers to.
+    pub(super) fn named_by(path: &Path) -> io::Result<Reference> {
         let mut value = [0_u8; 64];
         let len = match rustix::fs::getxattr(path, ATTRIBUTE, &mut value) {
             Ok(len) => len,
-            Err(Errno::NODATA) => return Ok(None),
+            Err(Errno::NODATA) => return Ok(Reference::None),
+            // Longer than any number.
+            Err(Errno::RANGE) => return Ok(Reference::Nonsense),
             Err(errno) => return Err(errno.into()),
         };
         let number = std::str::from_utf8(&value[..len]).ok().and_then(Self::parse);
-        number.map(Some).ok_or_else(|| {
-            io::Error::new(
+        Ok(number.map_or(Reference::Nonsense, Reference::Object))
+    }
+}
+
+/// What a namespace file's attribute refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reference {
+    /// It has none: the file has no object yet.
+    None,
+    /// An object with this number.
+    Object(ObjectNumber),
+    /// What the file's owner, or who else may write to it, wrote there past the mount. It refers to no object, and must
+    /// keep nobody from using the other files.
+    Nonsense,
+}
+
+impl Reference {
+    /// The number, if it refers to an object.
+    ///
+    /// # Errors
+    /// `InvalidData` for nonsense.
+    pub(super) fn number(self) -> io::Result<Option<ObjectNumber>> {
+        match self {
+            Self::None => Ok(None),
+            Self::Object(number) => Ok(Some(number)),
+            Self::Nonsense => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{ATTRIBUTE} is not an object number"),
-            )
-        })
+            )),
+        }
+    }
+
+    /// The number, if it refers to an object; nonsense refers to none.
+    pub(super) fn object(self) -> Option<ObjectNumber> {
+        match self {
+            Self::Object(number) => Some(number),
+            Self::None | Self::Nonsense => None,
+        }
     }
 }
 
@@ -121,8 +155,8 @@ impl ObjectId {
 
     /// The object of a namespace file, if it has one. The descriptor may be `O_PATH`.
     pub(super) fn of(namespace_file: impl AsFd) -> io::Result<Option<Self>> {
-        let number = ObjectNumber::named_by(Path::new(&by_descriptor(&namespace_file)))?;
-        number.map(|number| Self::bound(number, &namespace_file)).transpose()
+        let named = ObjectNumber::named_by(Path::new(&by_descriptor(&namespace_file)))?;
+        named.number()?.map(|number| Self::bound(number, &namespace_file)).transpose()
     }
 
     /// The object with this number that belongs to a namespace file.

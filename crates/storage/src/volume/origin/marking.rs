@@ -11,7 +11,7 @@ use halocline_model::request::ByteRange;
 
 use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use};
-use super::orphans::each_file;
+use super::tree_walk::{FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{
     Origin, layouts, not_bound, open_servers, required_label, server_marks, tree_and_time,
@@ -67,7 +67,7 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
 /// Refuses servers whose contents are not those of a server in their place.
 fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
     let mut held = vec![PartCounts::default(); origin.servers().len()];
-    each_file(origin.namespace_dir(), &mut |path| count_held(origin, path, &mut held))?;
+    each_file(origin.namespace_dir(), &mut |file| count_held(origin, file, &mut held))?;
     let mut seen = origin.servers().iter().zip(held);
     let empty = seen.find(|(_, held)| held.present == 0 && held.missing > 0);
     let Some((server, held)) = empty.filter(|_| evidence == Evidence::Contents) else {
@@ -83,15 +83,12 @@ fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
     ))
 }
 
-/// Counts what each server has of the file at `path`.
-fn count_held(origin: &Origin, path: &Path, held: &mut [PartCounts]) -> Result<()> {
-    let failed = || Error::at(path, "look at the data of");
-    let number = match ObjectNumber::named_by(path) {
-        // Nonsense that a file's owner wrote there refers to no object.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
-        number => number.map_err(failed())?,
-    };
-    let Some(number) = number else { return Ok(()) };
+/// Counts what each server has of a file.
+fn count_held(origin: &Origin, file: &FoundFile, held: &mut [PartCounts]) -> Result<()> {
+    let FoundFile { path, shown } = file;
+    let failed = || Error::at(shown, "look at the data of");
+    let named = ObjectNumber::named_by(path).map_err(failed())?;
+    let Some(number) = named.object() else { return Ok(()) };
     let found = path.symlink_metadata().map_err(failed())?;
     let id = ObjectId { number, inode: Some(found.ino()) };
     let layout = layouts::distribution_of(id, &origin.volume, origin.striping());
@@ -102,7 +99,7 @@ fn count_held(origin: &Origin, path: &Path, held: &mut [PartCounts]) -> Result<(
         if lengths.iter().all(|length| *length == 0) {
             return Ok(());
         }
-        let (first, path) = (origin.servers()[0].dir().display(), path.display());
+        let (first, path) = (origin.servers()[0].dir().display(), shown.display());
         return Err(Error::invalid(
             format!("{first}: the layout of {path}, which is on the first server, is not there"),
             "mount the first server in its place",
@@ -113,7 +110,7 @@ fn count_held(origin: &Origin, path: &Path, held: &mut [PartCounts]) -> Result<(
         let room = distribution.local_range(index, whole).len();
         let length = length_on(server, id).map_err(failed())?;
         if length > room {
-            let (server, path) = (server.dir().display(), path.display());
+            let (server, path) = (server.dir().display(), shown.display());
             return Err(Error::invalid(
                 format!(
                     "{server}: {length} bytes of {path} are there, and server {index} has {room} at most: it is another server"

@@ -5,14 +5,14 @@
 //! the other's data. The tree is only read; an interrupted pass is repeated.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::identity::{ObjectId, ObjectNumber};
-use super::orphans::{each_file, ids_on};
+use super::orphans::ids_on;
+use super::tree_walk::each_file;
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -101,21 +101,18 @@ fn tell_of_several(named: &Claims) {
 /// The files that refer to each object.
 fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
-    each_file(tree, &mut |path| {
-        let number = match ObjectNumber::named_by(path) {
-            // Nonsense that a file's owner wrote there must not keep others from mounting.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
-            named => named.map_err(Error::at(path, "read the object of"))?,
-        };
-        let Some(number) = number else { return Ok(()) };
-        let inode = path.symlink_metadata().map_err(Error::at(path, "stat"))?.ino();
+    each_file(tree, &mut |file| {
+        let named = ObjectNumber::named_by(&file.path)
+            .map_err(Error::at(&file.shown, "read the object of"))?;
+        let Some(number) = named.object() else { return Ok(()) };
+        let inode = file.path.symlink_metadata().map_err(Error::at(&file.shown, "stat"))?.ino();
         let named = claims.entry(number).or_insert_with(|| Claims {
             inodes: Vec::new(),
-            paths: (path.to_owned(), path.to_owned()),
+            paths: (file.shown.clone(), file.shown.clone()),
         });
         if !named.inodes.contains(&inode) {
             named.inodes.push(inode);
-            path.clone_into(&mut named.paths.1);
+            file.shown.clone_into(&mut named.paths.1);
         }
         Ok(())
     })?;

@@ -3,12 +3,13 @@
 //! takes space.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use super::identity::{ObjectId, ObjectNumber};
+use super::identity::{ObjectId, ObjectNumber, Reference};
 use super::layouts;
+use super::tree_walk::each_file;
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -61,32 +62,27 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
 }
 
 /// Removes the objects to which files below `dir` refer, whether they are those files' objects or not. Any error ends
-/// the search: a name that cannot be seen must not make its object an orphan.
+/// the search: a name that cannot be seen must not make its object an orphan. What a file's owner can write is no such
+/// error, or one user would keep all objects from being checked; of a file that refers to nonsense, its own objects are
+/// kept, because whoever knows its number can write it again.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
-    let mut named = BTreeSet::new();
-    each_file(dir, &mut |path| {
-        let number = ObjectNumber::named_by(path).map_err(Error::at(path, "read the object of"))?;
-        named.extend(number);
-        Ok(())
-    })?;
-    orphans.retain(|id, _| !named.contains(&id.number));
-    Ok(())
-}
-
-/// Calls `look` for each name of a regular file below `dir`.
-pub(super) fn each_file(dir: &Path, look: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
-    let mut open: Vec<PathBuf> = vec![dir.to_owned()];
-    while let Some(dir) = open.pop() {
-        for entry in fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
-            let entry = entry.map_err(Error::at(&dir, "list"))?;
-            let (path, kind) = (entry.path(), entry.file_type());
-            let kind = kind.map_err(Error::at(&path, "stat"))?;
-            if kind.is_dir() {
-                open.push(path);
-            } else if kind.is_file() {
-                look(&path)?;
+    let (mut named, mut inodes) = (BTreeSet::new(), BTreeSet::new());
+    each_file(dir, &mut |file| {
+        let found = ObjectNumber::named_by(&file.path);
+        match found.map_err(Error::at(&file.shown, "read the object of"))? {
+            Reference::None => {}
+            Reference::Object(number) => drop(named.insert(number)),
+            Reference::Nonsense => {
+                let found = file.path.symlink_metadata().map_err(Error::at(&file.shown, "stat"))?;
+                inodes.insert(found.ino());
             }
         }
-    }
+        Ok(())
+    })?;
+    orphans.retain(|id, _| {
+        // Nobody can tell whose one of an earlier format is.
+        let is_kept = id.inode.map_or(!inodes.is_empty(), |inode| inodes.contains(&inode));
+        !is_kept && !named.contains(&id.number)
+    });
     Ok(())
 }

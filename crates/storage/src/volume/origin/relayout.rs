@@ -21,9 +21,9 @@ use rustix::io::Errno;
 use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use, VolumeLabel};
 use super::layouts;
-use super::orphans::{each_file, ids_on};
+use super::orphans::ids_on;
 use super::sparse_copy::copy_data;
-use super::tree_walk::file;
+use super::tree_walk::{each_file, file};
 use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
 use crate::volume::{Distribution, VolumeFile, object_paths};
@@ -34,6 +34,9 @@ use halocline_vfs::Seek;
 const MOVING: &str = "halocline-moving";
 /// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
 const OVERHEAD_BYTES: u64 = 16 << 10;
+
+/// What can be done with a path of a plan that is no file's.
+const LEAVE_OUT: &str = "leave it out of the plan";
 
 /// A file, and the layout that it should have.
 #[derive(Debug, Clone)]
@@ -136,7 +139,7 @@ impl Relayout {
         before: Before<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let namespace_file = file(&self.origin, &to.path)?;
+        let namespace_file = file(&self.origin, &to.path, LEAVE_OUT)?;
         let changed = || {
             let what = format!("{} was changed meanwhile", namespace_file.shown.display());
             Error::invalid(what, "end what changes it, and apply the plan again")
@@ -212,14 +215,11 @@ impl Relayout {
         if note.is_empty() {
             return Ok(false);
         }
-        each_file(self.origin.namespace_dir(), &mut |path| {
-            match ObjectNumber::named_by(path) {
-                // Nonsense that a file's owner wrote there refers to no object.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-                named => {
-                    let named = named.map_err(Error::at(path, "read the object of"))?;
-                    named.map(|number| numbers.remove(&number));
-                }
+        each_file(self.origin.namespace_dir(), &mut |file| {
+            let named = ObjectNumber::named_by(&file.path);
+            let named = named.map_err(Error::at(&file.shown, "read the object of"))?;
+            if let Some(number) = named.object() {
+                numbers.remove(&number);
             }
             Ok(())
         })?;
@@ -314,7 +314,7 @@ pub fn is_missing(error: &Error) -> bool {
 /// # Errors
 /// If it is no longer there.
 pub fn used(origin: &Origin, of: &LayoutChange) -> Result<Vec<u64>> {
-    let namespace_file = file(origin, &of.path)?;
+    let namespace_file = file(origin, &of.path, LEAVE_OUT)?;
     let data = origin.open_data(namespace_file.fd.as_fd(), libc::O_RDONLY);
     let data = data.map_err(Error::at(&namespace_file.shown, "open"))?;
     used_by(origin, &data).map_err(Error::at(&namespace_file.shown, "look at the data of"))
@@ -339,7 +339,7 @@ fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
         return Err(refused(format!("a layout over {planned} servers; there are {servers}")));
     }
     layouts::check(&wish.layout).map_err(refused)?;
-    let namespace_file = file(origin, &wish.path)?;
+    let namespace_file = file(origin, &wish.path, LEAVE_OUT)?;
     let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
     let data = origin
         .open_data(namespace_file.fd.as_fd(), flags)

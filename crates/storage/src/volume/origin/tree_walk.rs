@@ -1,6 +1,6 @@
 //! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -40,12 +40,16 @@ impl TreeEntry {
     }
 }
 
-/// The regular file at `relative`, its path below the mount.
-pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<TreeEntry> {
+/// The regular file at `relative`, its path below the mount. `or_else` is what else can be done where it is none.
+pub(in crate::volume) fn file(
+    origin: &Origin,
+    relative: &Path,
+    or_else: &str,
+) -> Result<TreeEntry> {
     if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(Error::invalid(
             format!("{}: not a path below the origin", relative.display()),
-            "give the path as it was below the mount point, without .. and without a leading /",
+            "give its path from the mount point on, such as `dir/file`, without ..",
         ));
     }
     let shown = origin.namespace_dir().join(relative);
@@ -57,7 +61,7 @@ pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<TreeEn
     from.filter(|from| from.found.is_file()).ok_or_else(|| {
         Error::invalid(
             format!("{}: not a regular file", shown.display()),
-            "give a file below directories that are not links, or take the whole tree",
+            format!("give a file below directories that are not links, or {or_else}"),
         )
     })
 }
@@ -76,4 +80,55 @@ pub(in crate::volume) fn by_descriptor(fd: &impl AsFd) -> PathBuf {
 pub(in crate::volume) fn at(path: &Path, what: &'static str) -> impl FnOnce(Errno) -> Error {
     let path = path.to_owned();
     move |errno| Error::at(&path, what)(errno.into())
+}
+
+/// A regular file of a tree, under one of its names.
+pub(super) struct FoundFile {
+    /// Leads to it while it is looked at, however long its path is.
+    pub(super) path: PathBuf,
+    /// Its path, for people.
+    pub(super) shown: PathBuf,
+}
+
+/// Limit of the bytes of a path in one system call; the system's own is 4096.
+const STEP_BYTES_MAX: usize = 2048;
+
+/// Calls `look` for each name of a regular file below `tree`. Programs and users can make directories whose paths are
+/// longer than a system call takes, which must not keep others' files from being looked at.
+pub(super) fn each_file(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Result<()> {
+    let root = openat(CWD, tree, DIRECTORY, Mode::empty()).map_err(at(tree, "list"))?;
+    let mut open = vec![PathBuf::new()];
+    while let Some(below) = open.pop() {
+        let shown = tree.join(&below);
+        let dir = open_below(&root, &below).map_err(at(&shown, "list"))?;
+        for entry in fs::read_dir(by_descriptor(&dir)).map_err(Error::at(&shown, "list"))? {
+            let entry = entry.map_err(Error::at(&shown, "list"))?;
+            let file = FoundFile { path: entry.path(), shown: shown.join(entry.file_name()) };
+            let kind = entry.file_type().map_err(Error::at(&file.shown, "stat"))?;
+            if kind.is_dir() {
+                open.push(below.join(entry.file_name()));
+            } else if kind.is_file() {
+                look(&file)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens the directory at `below` in as many steps as its length takes.
+fn open_below(root: &OwnedFd, below: &Path) -> rustix::io::Result<OwnedFd> {
+    let mut step = PathBuf::new();
+    let mut above = None;
+    let go = |above: &Option<OwnedFd>, step: &Path| {
+        let from = above.as_ref().unwrap_or(root);
+        beneath::open(from, step, DIRECTORY, Mode::empty())
+    };
+    for name in below {
+        if step.as_os_str().len() + name.len() > STEP_BYTES_MAX {
+            above = Some(go(&above, &step)?);
+            step.clear();
+        }
+        step.push(name);
+    }
+    go(&above, &step)
 }

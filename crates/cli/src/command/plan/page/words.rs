@@ -67,6 +67,9 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
             all.push(format!("There is no layout {}: {why}.", name.text()));
         }
     }
+    for line in report::unanswered_lines(page.seen, page.outcome) {
+        all.push(sentence(&line));
+    }
     for ties in &page.outcome.ties {
         let name = text::line(&String::from_utf8_lossy(page.seen.name(ties.file)));
         let pairs = counted(ties.pairs, "pair");

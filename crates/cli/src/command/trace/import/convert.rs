@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
@@ -133,16 +133,30 @@ impl Read for ConverterOutput {
     }
 }
 
+/// What a converter may take, for a failure that this may be the reason of.
+fn limits(args: &ImportArgs) -> String {
+    format!(
+        " (it may take {} GiB of memory and {} s: --convert-gib, --convert-seconds)",
+        args.convert_gib, args.convert_seconds
+    )
+}
+
+fn is_too_long(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
+}
+
+/// Whether a converter that says this had too little memory, as Python and C libraries put it.
+fn is_of_memory(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    said.contains("memory") || said.contains("alloc")
+}
+
 fn run(
     converter: &mut Command,
     args: &ImportArgs,
     sink: &mut Sink<impl Write>,
 ) -> Result<Converted, Failure> {
     let name = text::path(&args.file);
-    let may = format!(
-        "it may take {} GiB of memory and {} s: --convert-gib, --convert-seconds",
-        args.convert_gib, args.convert_seconds
-    );
     let mut running = match Running::start(converter, args) {
         Ok(running) => running,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Converted::NotThere),
@@ -174,20 +188,24 @@ fn run(
         // What a library that fails says last is why.
         let said = said.join().unwrap_or_default();
         let why = said.lines().last().map_or_else(String::new, |said| format!("{said}; "));
-        let what = format!("{name}: {why}in what was printed of it: {error} ({may})");
+        let too_long = matches!(&error, halocline_trace::Error::Io(error) if is_too_long(error));
+        let limits = if too_long || is_of_memory(&said) { limits(args) } else { String::new() };
+        let what = format!("{name}: {why}in what was printed of it: {error}{limits}");
         return Err(Failure::failed(what));
     }
     let status = running.wait().map_err(|error| {
-        Failure::failed(format!("{name}: not read to its end: {error} ({may})"))
+        let limits = if is_too_long(&error) { limits(args) } else { String::new() };
+        Failure::failed(format!("{name}: not read to its end: {error}{limits}"))
     })?;
     if status.code() == Some(NO_LIBRARY) && nothing {
         return Ok(Converted::NotThere);
     }
     let said = said.join().unwrap_or_default();
     if !status.success() || nothing {
-        return Err(Failure::failed(format!(
-            "{name}: not read to its end ({status}; {may}): {said}"
-        )));
+        let limited = status.signal().is_some() || is_of_memory(&said);
+        let limits = if limited { limits(args) } else { String::new() };
+        let what = format!("{name}: not read to its end ({status}){limits}: {said}");
+        return Err(Failure::failed(what));
     }
     if !said.is_empty() {
         tell!("{name}: {said}");
