@@ -19,6 +19,7 @@ pub mod mount;
 mod mount_access;
 pub mod mount_lookup;
 mod mounted;
+mod moves;
 pub mod report;
 pub mod server;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
 pub use mount_lookup::MountedPath;
 pub use mounted::Mounted;
+pub use moves::{MoveReport, Skipped};
 pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, TokenCounts, Totals};
 pub use server::Server;
@@ -408,45 +410,6 @@ pub struct Progress {
     /// The file being processed, if there is one.
     #[serde(with = "wire::path", default)]
     pub path: PathBuf,
-}
-
-/// What a flush, warm or evict did, or would do.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct MoveReport {
-    /// Bytes moved: written to the origin, fetched, or freed on the cache.
-    pub bytes: u64,
-    /// Files touched.
-    pub files: u64,
-    /// Files with nothing to move, because they were already where they should go.
-    #[serde(default)]
-    pub already_files: u64,
-    /// Duration in seconds.
-    pub seconds: f64,
-    /// Bytes of files that had a clean copy at their destination, so that nothing was copied.
-    #[serde(default)]
-    pub clean_bytes: u64,
-    /// Bytes that should have moved but did not: still dirty, without room, or pinned.
-    pub left_bytes: u64,
-    /// Files that were skipped or failed, with the reason.
-    pub skipped: Vec<Skipped>,
-    /// Files that others had changed, whose dirty bytes are saved elsewhere, and where: those that no flush has
-    /// reported yet.
-    #[serde(default)]
-    pub conflicts: Vec<Skipped>,
-    /// Of the end of a mount: everything was written, and the mount is gone, but something else could not be put in
-    /// order after it, such as the end of its node's session in a store that does not answer; why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_in_order: Option<String>,
-}
-
-/// A file that was not moved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
-    /// The file.
-    #[serde(with = "wire::path")]
-    pub path: PathBuf,
-    /// Why, and what to do about it.
-    pub reason: String,
 }
 
 /// A change of the pin and exclude globs. Globs match paths relative to the mount's root.

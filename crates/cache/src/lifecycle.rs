@@ -162,9 +162,8 @@ impl Lifecycle {
     pub(crate) fn closing(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         let given = self.times.try_give_time(file);
         // Nothing fails here that the release, or the next flush, does not try and report again.
-        let examined = given.and_then(|still| match still {
-            true => self.own.refresh_last_seen(file, Some(origin)),
-            false => Ok(()),
+        let examined = given.and_then(|is_still| {
+            if is_still { self.own.refresh_last_seen(file, Some(origin)) } else { Ok(()) }
         });
         if let Err(error) = examined {
             let path = self.namespace.path_of(&file.vnode.read());

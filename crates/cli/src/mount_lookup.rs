@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use halocline_api::control::mount_lookup::{self, Directly, MountAccess};
-use halocline_api::control::{AnyStatus, Request};
-use halocline_api::control::{Client, MountedPath, Status, descriptors};
+use halocline_api::control::{
+    AnyStatus, Client, MountedPath, Request, Status, descriptors, is_glob,
+};
 use halocline_os::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -71,6 +72,36 @@ pub(crate) fn named(path: &Path) -> Result<MountedPath, Failure> {
 pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<MountedPath>, Failure> {
     let aside = Aside::default();
     paths.iter().map(|path| MountedPath::find_by(path, &aside).map_err(not_found)).collect()
+}
+
+/// The mounts of paths that may end in globs, and the paths below their roots, with one process for all lookups.
+pub(crate) fn all_matching(paths: &[PathBuf]) -> Result<Vec<(MountedPath, PathBuf)>, Failure> {
+    let aside = Aside::default();
+    paths.iter().map(|path| matching(path, &aside)).collect()
+}
+
+fn matching(path: &Path, aside: &Aside) -> Result<(MountedPath, PathBuf), Failure> {
+    let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
+    let literal = match MountedPath::find_by(path, aside) {
+        Ok(mounted) => {
+            let inside = mounted.inside.clone();
+            return Ok((mounted, inside));
+        }
+        // A name may look like a glob, and a glob like a name that does not exist.
+        Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
+            return Err(not_found(error));
+        }
+        Err(error) => error,
+    };
+    let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
+    let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
+    // If neither is on a mount, the error is about what was typed.
+    let Ok(mounted) = MountedPath::find_by(base, aside) else {
+        return Err(not_found(literal));
+    };
+    let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
+    let inside = mounted.inside.join(rest);
+    Ok((mounted, inside))
 }
 
 /// Why a path given by the user is on no mount: one that does not exist, or is elsewhere, is a wrong argument.

@@ -14,8 +14,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, linkat, openat,
-    readlinkat, statat, unlinkat,
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fcntl_getfl,
+    fcntl_setfl, fstat, linkat, openat, readlinkat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -27,9 +27,40 @@ const STICKY: u32 = 0o1000;
 /// The mode of a new file before the umask is applied.
 pub(crate) const FOR_ALL: u32 = 0o666;
 
-/// Writes `text` to `file`, which is created or truncated first.
+/// Writes `text` to `file`: it is created or replaced once all is written, so what was there stays where it cannot be.
 pub(crate) fn write(file: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
-    emptied(&walk(file)?)?.write_all(text.as_ref())
+    let text = text.as_ref();
+    let replace = || {
+        let new = Replacement::begin(file)?;
+        new.file().write_all(text)?;
+        new.finish()
+    };
+    match replace() {
+        Err(error) if keeps_names(&error) => overwrite(&walk(file)?, text),
+        replaced => replaced,
+    }
+}
+
+/// Whether a directory gave no new name: it may not be written to, or the name is a mount point of its own.
+fn keeps_names(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
+}
+
+/// Writes `text` over what is there, once there is room for all of it.
+fn overwrite(end: &End, text: &[u8]) -> io::Result<()> {
+    let mut file = open_end(end, OFlags::WRONLY, FOR_ALL)?;
+    if !file.metadata()?.is_file() {
+        return file.write_all(text);
+    }
+    let bytes = text.len() as u64;
+    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
+        // Not every file system can.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    file.write_all(text)?;
+    file.set_len(bytes)
 }
 
 fn emptied(end: &End) -> io::Result<File> {
@@ -185,13 +216,17 @@ impl Replacement {
         }
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, once it is stored: some file systems notice only then that they have no room.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self.staged {
             Staged::Renamed(file) => {
+                file.as_file().sync_all()?;
                 Ok(file.persist(self.path).map(drop).map_err(|error| error.error)?)
             }
-            Staged::Nameless(file) => name(&file, &self.path),
+            Staged::Nameless(file) => {
+                file.sync_all()?;
+                name(&file, &self.path)
+            }
             Staged::Written(_) => Ok(()),
         }
     }
@@ -228,6 +263,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{FileTypeExt, chown, lchown, symlink};
 
+    use halocline_testkit::small_disk::SmallDisk;
     use rustix::fs::mkfifoat;
     use tempfile::TempDir;
 
@@ -266,6 +302,34 @@ mod tests {
         }
     }
 
+    /// An older file was emptied before there was known to be room for the new one.
+    #[test]
+    fn what_was_there_stays_where_there_is_no_room() {
+        let scratch = scratch(0o755);
+        let Some(disk) = SmallDisk::over(scratch.path().join("shared"), 1 << 20) else { return };
+        let (old, new) = ("old".repeat(1000), "new".repeat(100_000));
+        let at = |name: &str| disk.path().join(name);
+        fs::write(at("file"), &old).unwrap();
+        fs::write(at("alone"), &old).unwrap();
+        // A mount point of its own: nothing can get its name.
+        rustix::mount::mount_bind(at("alone"), at("alone")).unwrap();
+        disk.fill();
+        for name in ["file", "alone"] {
+            let error = write(&at(name), &new).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{name}: {error}");
+            assert!(fs::read(at(name)).unwrap() == old.as_bytes(), "{name}");
+        }
+        disk.free();
+        for name in ["file", "alone"] {
+            for text in [new.as_str(), "short", ""] {
+                write(&at(name), text).unwrap();
+                assert!(fs::read(at(name)).unwrap() == text.as_bytes(), "{name}");
+            }
+        }
+        rustix::mount::unmount(at("alone"), rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 2, "nothing is left beside them");
+    }
+
     #[test]
     fn names_that_others_made_where_anybody_may_are_refused() {
         let scratch = scratch(0o1777);
@@ -275,7 +339,8 @@ mod tests {
         fs::hard_link(at("victim"), at("shared/second")).unwrap();
         write(&at("shared/file"), "new").unwrap();
         assert_eq!(fs::read(at("shared/file")).unwrap(), b"new");
-        write(&at("shared/second"), "lost").unwrap_err();
+        write(&at("shared/second"), "apart").unwrap();
+        assert_eq!(fs::read(at("victim")).unwrap(), b"precious", "of two names one is replaced");
         // The user's own link is followed, as by any program.
         write(&at("shared/link"), "through").unwrap();
         assert_eq!(fs::read(at("victim")).unwrap(), b"through");

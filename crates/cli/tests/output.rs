@@ -113,3 +113,41 @@ fn only_a_report_of_a_recorded_run_tells_misses() {
         fs::remove_file(scratch.path("t")).unwrap();
     }
 }
+
+/// A shell makes many paths of a glob that is not quoted; one was taken, and the next was an "unexpected argument".
+#[test]
+fn commands_about_files_take_several() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
+    // Nothing is flushed but on request.
+    scratch.succeed(&[&mount[..], &["--rebuild=false"]].concat());
+    for name in ["a", "b", "c", "d", "7"] {
+        fs::write(scratch.path("mnt").join(name), "bytes").unwrap();
+    }
+    let four = ["mnt/a", "mnt/b", "mnt/c", "mnt/d"];
+    let told = scratch.succeed(&[&["where"], &four[..], &["--json"]].concat());
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["cached_bytes"], told["files"].as_array().unwrap().len()), (&20.into(), 4));
+    for two in [&four[..2], &four[1..4]] {
+        let told = scratch.succeed(&[&["where"], two].concat());
+        assert!(two.iter().all(|path| told.contains(&path[4..])), "{told}");
+    }
+    assert!(scratch.succeed(&["where", "mnt/a", "0", "4"]).contains("offset"), "a part of one");
+    for wrong in [&["where", "mnt/a", "0"][..], &["where", "mnt/a", "mnt/x", "mnt/b"]] {
+        let output = scratch.halocline(wrong);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("OFFSET"), "{}", said(&output));
+    }
+    let moved = |command: &str| {
+        let told = scratch.succeed(&[&[command], &four[..], &["--json"]].concat());
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        (told["files"].as_u64().unwrap(), told["bytes"].as_u64().unwrap())
+    };
+    assert_eq!(moved("flush"), (4, 20));
+    assert_eq!(moved("evict").0, 4);
+    assert_eq!(moved("warm"), (4, 20));
+    // Nothing is done where one of them is no file of a mount.
+    let output = scratch.halocline(&["evict", "mnt/a", "origin/data"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert_eq!(moved("warm").0, 0, "all are there");
+}

@@ -308,6 +308,14 @@ fn commands_take_a_glob_and_name_the_path_at_which_there_is_nothing() {
     let told: Value = serde_json::from_str(&told).unwrap();
     let paths: Vec<_> = told.as_array().unwrap().iter().map(|file| &file["path"]).collect();
     assert_eq!(paths, ["d/a.log", "d/b.log"]);
+    let several = ["where", "one/d/a.log", "one/d/c", "one/**/b*", "--json"];
+    let told: Value = serde_json::from_str(&nodes.scratch.succeed(&several)).unwrap();
+    assert_eq!(told.as_array().unwrap().len(), 3, "{told}");
+    for command in ["demote", "warm"] {
+        let told = nodes.scratch.succeed(&[command, "one/d/c", "one/**/*.log", "--json"]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["files"], 3, "{command}: {told}");
+    }
     let nothing = "there is no such file or directory on the mount";
     for command in [&["where", "one/x"][..], &["where", "one/x", "0", "1"], &["demote", "one/x"]] {
         let told = said(&nodes.scratch.halocline(command));

@@ -205,6 +205,60 @@ fn real_logs_of_darshan_are_imported_simulated_and_planned_for() {
     }
 }
 
+/// Writes logs like the one named first, whose records of DXT are a zlib stream that the header at 168 finds: with half of the
+/// stream; with a fourth record that says 2^40 requests; with a stream that unfolds to gigabytes of empty records.
+const CRAFT: &str = r#"
+import struct, sys, zlib
+log = open(sys.argv[1], "rb").read()
+begin, length = struct.unpack("<QQ", log[168:184])
+def write(name, begin, length, stream):
+    open(name, "wb").write(log[:168] + struct.pack("<QQ", begin, length) + log[184:] + stream)
+write("half.darshan", begin, length // 2, b"")
+records, at = bytearray(zlib.decompress(log[begin : begin + length])), 0
+for record in range(3):
+    at += 104 + 32 * sum(struct.unpack("<qq", records[at + 88 : at + 104]))
+records[at + 88 : at + 96] = struct.pack("<q", 1 << 40)
+stream = zlib.compress(records)
+write("absurd.darshan", len(log), len(stream), stream)
+deflate = zlib.compressobj(1)
+stream = b"".join([deflate.compress(bytes(1 << 24)) for _ in range(128)] + [deflate.flush()])
+write("bomb.darshan", len(log), len(stream), stream)
+"#;
+
+/// A log of which the library could read no more was taken for a whole one.
+#[test]
+fn logs_that_cannot_be_read_to_their_end_are_partial_and_bombs_end() {
+    let Some(python) = python() else {
+        return skip(
+            "no Python with the package darshan; scripts/dependencies.sh test installs it",
+        );
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let mut craft = Command::new(&python);
+    craft.args(["-c", CRAFT]).arg(data("dxt.darshan")).current_dir(dir);
+    assert!(craft.status().unwrap().success());
+    let bounded = ["import", "--python", python.to_str().unwrap(), "--convert-gib", "2"];
+    for log in ["half.darshan", "absurd.darshan"] {
+        let output = trace(dir, &[&bounded[..], &["-o", "t.hct", log]].concat());
+        assert!(
+            output.status.success() && said(&output).contains("not whole"),
+            "{}",
+            said(&output)
+        );
+        let shown = shown(dir, "t.hct");
+        assert_eq!(shown["completeness"]["partial"], true, "{log}: {shown}");
+        assert!((1..7613).contains(&shown["requests"].as_u64().unwrap()), "{log}: {shown}");
+    }
+    let output = trace(
+        dir,
+        &[&bounded[..], &["--convert-seconds", "4", "-o", "new.hct", "bomb.darshan"]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", written(&output));
+    assert!(said(&output).contains("--convert-seconds"), "{}", said(&output));
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 4, "nothing is left of it");
+}
+
 /// What `trace show --json` answers; docs/METRICS.md has its keys.
 fn shown(dir: &Path, name: &str) -> Value {
     let output = trace(dir, &["show", name, "--json", "--cache-sizes", "auto"]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::clock::Clock;
@@ -14,7 +14,7 @@ use crate::directory_paths::DirectoryPaths;
 use crate::disk_names::DiskNames;
 use crate::errors::of_names;
 use crate::inodes::Table;
-use crate::late_names::LateNames;
+use crate::late_names::{Late, LateNames};
 use crate::passthrough::Passthrough;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
@@ -44,6 +44,25 @@ impl Base {
     /// The names on the shared disk.
     pub(crate) fn disk(&self) -> DiskNames<'_> {
         DiskNames { names: &self.names, places: &self.places, directories: &*self.paths }
+    }
+
+    /// A link or special file has got a name: if it had to be put beside that on the shared disk, because another node
+    /// has yet to move a file or directory away, it is put there later. Names rebuilt from the disks before that have it
+    /// beside its name.
+    pub(crate) fn late_if_beside(
+        &self,
+        (name, number): (&EntryName, InodeNumber),
+        of: &Attributes,
+    ) {
+        // What is not found is elsewhere by now, and whoever moved it follows it.
+        if self.disk().lies_beside(name, of).unwrap_or(false) {
+            self.late.remember(vec![Late::Other(name.clone(), number)]);
+        }
+    }
+
+    /// Where names are, and where they are recorded with files.
+    pub(crate) fn listing(&self) -> (&Namespace, &Places) {
+        (&self.names, &self.places)
     }
 
     /// What is at a path below the root; the root has no name.

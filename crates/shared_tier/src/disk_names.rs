@@ -64,7 +64,17 @@ impl DiskNames<'_> {
         if found.inode != number {
             self.lost_beside(name, number)?;
         }
-        self.made(name, found.inode, &found.attributes)
+        self.made(name, found.inode, &found.attributes)?;
+        if self.lies_beside(name, &found.attributes)? {
+            return Ok(());
+        }
+        // A file or directory was at its name when it was made.
+        self.lost_beside(name, found.inode)
+    }
+
+    /// Whether a link or special file is not at its name, which a file or directory still has on the disk, but beside it.
+    pub(crate) fn lies_beside(&self, name: &EntryName, of: &Attributes) -> Result<bool> {
+        Ok(!links_and_devices::is_as_in_store((&self.above(name)?, &name.name), of)?)
     }
 
     /// Something that is neither a file nor a directory was renamed: renames it on the disk, in one step where

@@ -1,5 +1,5 @@
 //! Names that the store has taken away, or given to something else, while the shared disk could not follow, because it
-//! could only be read or was full: the node's background thread tries again.
+//! could only be read or was full, or another node's file was still at the name: the node's background thread tries again.
 //!
 //! What must hold: whatever is tried again is compared with the store first, or is known by a number that the store never
 //! gives again. So nothing that has got the name since is touched.
@@ -34,11 +34,16 @@ impl LateNames {
     /// Remembers what the disk could not do, if it may do it later.
     pub(crate) fn add(&self, done: Result<()>, late: impl FnOnce() -> Vec<Late>) -> Result<()> {
         if done.as_ref().is_err_and(may_pass) {
-            let mut all = self.0.lock();
-            all.extend(late());
-            all.truncate(CHANGES_MAX);
+            self.remember(late());
         }
         done
+    }
+
+    /// Remembers what the disk must do once others have done with a name.
+    pub(crate) fn remember(&self, late: Vec<Late>) {
+        let mut all = self.0.lock();
+        all.extend(late);
+        all.truncate(CHANGES_MAX);
     }
 
     /// Tries all again; what still cannot be done stays.

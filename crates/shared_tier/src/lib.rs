@@ -65,6 +65,7 @@ mod stat_conversion;
 mod sticky;
 mod store_directories;
 mod store_memory;
+mod told_names;
 mod tree;
 mod tree_walk;
 mod waiting_closes;

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
-use halocline_cluster::names::namespace::{Failure, Namespace};
+use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::errors::of_names;
 use crate::places::{Directories, FileMove, Places, SHARED};
 use crate::stat_conversion::take_over;
+use crate::told_names::tell_names;
 
 /// The outcome of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,8 +172,8 @@ impl Migrator<'_> {
             attributes.writer = None;
             Ok(())
         });
-        match switched {
-            Ok(_) => {}
+        let moved = match switched {
+            Ok(moved) => moved,
             // Renamed, removed, opened or changed meanwhile.
             Err(Failure::Refused(_)) => {
                 self.places.remove(to, inode.0)?;
@@ -180,11 +181,25 @@ impl Migrator<'_> {
                 return Ok(Moved::Busy);
             }
             Err(failure) => return Err(of_names(failure)),
-        }
+        };
         if let Err(error) = moving.end(&arrived) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
+        self.tell_names((name, to), &moved);
         Ok(Moved::Done(copied))
+    }
+
+    /// A file has been moved, and its old copy is gone: other nodes that gave it a name, or took one away, may have
+    /// recorded that with the old copy, or not have found it.
+    fn tell_names(&self, (name, place): (&EntryName, &Location), moved: &StoredInode) {
+        let listed = self.places.listed_names().of(place, moved.inode.0);
+        if moved.links == 1 && listed.is_ok_and(|names| names.len() == 1) {
+            return;
+        }
+        let told = tell_names((self.names, self.places), moved.inode, Ok(place), (&[name], &[]));
+        if let Err(error) = told {
+            tracing::warn!(%error, ?place, "the names of a file that was moved are not recorded with it");
+        }
     }
 
     /// Withdraws the move's attributes and its announcement.

@@ -2,19 +2,19 @@
 //! can be rebuilt from them. Failures on the disks are logged; a name's target is found by its number all the same.
 
 mod bytes_of_links;
-mod told_names;
+mod renamed_bytes;
 
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Open};
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure, Renamed};
 use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
 use halocline_os::error::Result;
 use halocline_vfs::{Caller, Make, Maker, Stat};
 use rustix::io::Errno;
 
-use self::{bytes_of_links::follow_names, told_names::tell_names};
+use self::bytes_of_links::{follow_names, leave};
 use crate::acl::inherit;
 use crate::base::Base;
 use crate::entry_names::entry_name_of_program;
@@ -26,6 +26,7 @@ use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
+use crate::told_names::tell_names;
 
 /// Changes names.
 #[derive(Debug)]
@@ -88,6 +89,7 @@ impl NameChanges {
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
         let done = self.base.disk().made(&name, made.inode, &attributes);
         renames::follow_or_take_back(base, (&name, made.inode), done)?;
+        base.late_if_beside((&name, made.inode), &attributes);
         Ok(self.lookup.seen(&name, made))
     }
 
@@ -146,7 +148,7 @@ impl NameChanges {
         vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => tell_names(
-                &self.base,
+                self.base.listing(),
                 linked.inode,
                 place_of(&linked.attributes),
                 (&[&from, &to], &[]),
@@ -189,7 +191,7 @@ impl NameChanges {
         }
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
-            Kind::File => tell_names(&self.base, left.inode, place, (&[], &[name])),
+            Kind::File => tell_names(self.base.listing(), left.inode, place, (&[], &[name])),
             // Each of its names is one on the shared disk.
             _ => self.lost_other(name, left.inode),
         };
@@ -367,20 +369,21 @@ impl NameChanges {
             let both = [self.steps(from, *one), self.steps(to, *other)];
             renames::exchange(places, both);
         }
-        let mut follow = [
+        let mut followed = [
             (moved.as_ref(), (from, to), replaced),
             (left.as_ref().filter(|_| is_exchange), (to, from), None),
         ];
         if is_exchange && renames::give_way_in_exchange(&self.base, (old, other), (from, to))? {
-            follow.reverse();
+            followed.reverse();
         }
-        for (moved, names, replaced) in follow {
+        for (moved, names, replaced) in followed {
             if let Some(moved) = moved {
                 self.follow_rename(moved, names, replaced, &mut begun)?;
             }
         }
         if let (Some(file), Some(was)) = (&gives_way, left) {
             self.lost_a_name(to, was, file)?;
+            follow("rename", to, follow_names(&self.base, file, to))?;
         }
         renames::forget_two(marked.into_iter().flatten().flatten());
         // Notes of what was replaced, and of what had the names before another node renamed it.
@@ -402,10 +405,18 @@ impl NameChanges {
                 follow("rename", to, lost)?;
             }
             Replaces::FileByOther => {
-                if let Some(left) = renames::give_way(&self.base, left, (from, to)) {
+                // First, so that the name on the shared disk is free.
+                let mut left = left.clone();
+                match leave(&self.base, &left, to) {
+                    Ok(Some(place)) => left.attributes.location = Some(place),
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(%error, "rename: a file stays at a name"),
+                }
+                if let Some(left) = renames::give_way(&self.base, &left, (from, to)) {
                     return Ok(Some(left));
                 }
-                self.lost_a_name(to, was, left)?;
+                self.lost_a_name(to, was, &left)?;
+                follow("rename", to, follow_names(&self.base, &left, to))?;
             }
             Replaces::Another => {
                 self.lost_a_name(to, was, left)?;
@@ -447,8 +458,8 @@ impl NameChanges {
     fn move_data(&self, number: InodeNumber, from: &EntryName, to: &EntryName) -> Result<()> {
         let found = match self.base.names.lookup(to) {
             Ok(found) if found.inode == number => found,
-            // Whoever renamed or removed it since does this.
-            Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
+            // Whoever renamed or removed it since does this, except that only this node knows where a link was.
+            Ok(_) | Err(Failure::Refused(_)) => return self.lost_other(from, number),
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
@@ -456,45 +467,15 @@ impl NameChanges {
             self.or_later(renamed, || {
                 [from, to].map(|name| Late::Other(name.clone(), number)).into()
             })?;
+            self.base.late_if_beside((to, number), &found.attributes);
             return self.note_change(number);
         }
         let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            tell_names(&self.base, number, Ok(&old), (&[to], &[from]))?;
+            tell_names(self.base.listing(), number, Ok(&old), (&[to], &[from]))?;
             return follow_names(&self.base, &found, from);
         }
-        let places = &self.base.places;
-        let near = self.base.near(to.directory)?;
-        let new = places.link(&old, number.0, &near, &to.name)?;
-        let [was, is] = [from, to].map(|name| [(name.directory.0, name.name.clone())]);
-        let of = &found.attributes;
-        let is_own = |open: &Open| open.session == self.base.sessions.own();
-        let told = if of.many_opens || !of.opens.iter().all(is_own) {
-            places.listed_names().tell(&new, number.0, (&is, &was))
-        } else {
-            places.listed_names().change(&new, number.0, (&is, &was))
-        };
-        let swapped = told.and_then(|()| renames::set_place(&self.base, (to, number), &old, &new));
-        match swapped {
-            Ok(now) => {
-                places.remove(&old, number.0)?;
-                // Another node may have added a name meanwhile, maybe the old one.
-                if now.links == 1 {
-                    Ok(())
-                } else {
-                    tell_names(&self.base, number, Ok(&new), (&[to], &[from]))
-                }
-            }
-            Err(error) => {
-                // If the store's answer was lost, it may have the new place: then neither is removed.
-                if error.errno() != libc::EIO {
-                    // At the new place: the old one is gone if others renamed or moved the file.
-                    tell_names(&self.base, number, Ok(&new), (&[to], &[from]))?;
-                    places.remove(&new, number.0)?;
-                }
-                Err(error)
-            }
-        }
+        renamed_bytes::follow_name(&self.base, &found, (from, to))
     }
 }

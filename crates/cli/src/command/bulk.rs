@@ -12,18 +12,24 @@ use crate::print::{self, tell};
 use crate::progress::Meter;
 use crate::text;
 
-/// Refuses a command at a mount of the wrong kind, a file tier or a cache; `remedy` is what to type instead.
-pub(super) fn only_on_a_tier(
+/// Refuses a command at mounts of the wrong kind, a file tier or a cache; `remedy` is what to type instead.
+pub(super) fn only_on_a_tier<'a>(
     tier: bool,
-    mounted: &MountedPath,
+    mounts: impl IntoIterator<Item = &'a MountedPath>,
     remedy: &str,
 ) -> Result<(), Failure> {
-    let is_a_tier = mount_lookup::status(mounted)?.tier.is_some();
-    if is_a_tier == tier {
-        return Ok(());
+    let mut last = None;
+    for mounted in mounts {
+        if last.replace(&mounted.socket) == Some(&mounted.socket) {
+            continue;
+        }
+        let is_a_tier = mount_lookup::status(mounted)?.tier.is_some();
+        if is_a_tier != tier {
+            let what = if is_a_tier { "a file tier" } else { "a cache" };
+            return Err(Failure::refused(format!("this mount is {what}: {remedy}")));
+        }
     }
-    let what = if is_a_tier { "a file tier" } else { "a cache" };
-    Err(Failure::refused(format!("this mount is {what}: {remedy}")))
+    Ok(())
 }
 
 /// How a move is reported.
@@ -41,21 +47,37 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// Requests a move from the mount at `mounted` and waits for its end.
-    pub(super) fn ask(&self, mounted: &MountedPath, request: &Request) -> Outcome {
-        let mut meter = Meter::new(self.doing, self.json || self.dry_run);
-        let report: MoveReport =
-            mount_lookup::connect(mounted)?.call(request, |now| meter.tell(&now))?;
-        drop(meter);
+    /// Requests moves from their mounts, one after the other, and waits for the end of the last one.
+    pub(super) fn ask(&self, requests: &[(MountedPath, Request)]) -> Outcome {
+        let (mut report, mut failed) = (MoveReport::default(), None);
+        for (number, (mounted, request)) in requests.iter().enumerate() {
+            match self.one(mounted, request) {
+                Ok(moved) => report.add(moved),
+                Err(error) if number == 0 => return Err(error),
+                // What was moved before is told.
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
         if self.json {
             print_json(&report)?;
         } else {
             print::lines(&text::moved(self.done, &report, self.dry_run));
         }
+        if let Some(error) = failed {
+            return Err(error);
+        }
         if report.left_bytes > 0 && !self.dry_run {
             return Err((self.left)(text::bytes(report.left_bytes)));
         }
         conflicts(&report).map_or(Ok(ExitCode::SUCCESS), Err)
+    }
+
+    fn one(&self, mounted: &MountedPath, request: &Request) -> Result<MoveReport, Failure> {
+        let mut meter = Meter::new(self.doing, self.json || self.dry_run);
+        Ok(mount_lookup::connect(mounted)?.call(request, |now| meter.tell(&now))?)
     }
 }
 

@@ -3,7 +3,7 @@
 mod servers;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{bytes_within, user_file};
-use crate::output::Replacement;
+use crate::output;
 use crate::preflight;
 use crate::print::{self, say, tell};
 use crate::progress::Meter;
@@ -229,17 +229,7 @@ fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(Error::at(parent, "create the directory"))?;
     }
-    replace(file, &document)
-}
-
-/// Replaces `file` by `document`: a reader sees either the old file or the new one.
-fn replace(file: &Path, document: &DocumentMut) -> Result<(), Failure> {
-    let replace = || -> io::Result<()> {
-        let new = Replacement::begin(file)?;
-        new.file().write_all(document.to_string().as_bytes())?;
-        new.finish()
-    };
-    Ok(replace().map_err(Error::at(file, "write"))?)
+    Ok(output::write(file, document.to_string()).map_err(Error::at(file, "write"))?)
 }
 
 fn table_of(profile: &DeviceProfile) -> Table {

@@ -1,10 +1,9 @@
 //! `halocline demote`: off the SSD of a file tier, now.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use halocline_api::control::{MountedPath, Request, is_glob};
+use halocline_api::control::Request;
 
 use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
@@ -13,8 +12,9 @@ use crate::mount_lookup;
 /// Move files of a file tier from the SSD to the next tier that has room
 #[derive(Debug, Args)]
 pub(crate) struct DemoteArgs {
-    /// File, directory or quoted glob on the mount: /mnt/a, "/mnt/**/*.log"
-    path: PathBuf,
+    /// Files, directories and quoted globs on the mount: /mnt/a, "/mnt/**/*.log"
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
     /// Only tell what would be moved
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -25,13 +25,15 @@ pub(crate) struct DemoteArgs {
 
 /// Demotes.
 pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
-    let (mounted, inside) = find(&args.path)?;
+    let found = mount_lookup::all_matching(&args.paths)?;
     only_on_a_tier(
         true,
-        &mounted,
+        found.iter().map(|(mounted, _)| mounted),
         "`halocline evict` takes files off it, `halocline flush` writes dirty data to the origin",
     )?;
-    let request = Request::Evict { path: inside, dry_run: args.dry_run };
+    let dry_run = args.dry_run;
+    let request = |(mounted, path)| (mounted, Request::Evict { path, dry_run });
+    let requests: Vec<_> = found.into_iter().map(request).collect();
     let telling = Telling {
         doing: "demoting",
         done: "demoted",
@@ -39,30 +41,5 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&mounted, &request)
-}
-
-/// The mount of a path that may end in a glob, and the path below its root.
-pub(super) fn find(path: &Path) -> Result<(MountedPath, PathBuf), Failure> {
-    let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
-    let literal = match mount_lookup::find(path) {
-        Ok(mounted) => {
-            let inside = mounted.inside.clone();
-            return Ok((mounted, inside));
-        }
-        // A name may look like a glob, and a glob like a name that does not exist.
-        Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
-            return Err(mount_lookup::not_found(error));
-        }
-        Err(error) => error,
-    };
-    let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
-    let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
-    // If neither is on a mount, the error is about what was typed.
-    let Ok(mounted) = mount_lookup::find(base) else {
-        return Err(mount_lookup::not_found(literal));
-    };
-    let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
-    let inside = mounted.inside.join(rest);
-    Ok((mounted, inside))
+    telling.ask(&requests)
 }

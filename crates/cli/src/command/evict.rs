@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use halocline_api::control::Request;
+use halocline_api::control::{MountedPath, Request};
 
 use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
@@ -12,8 +12,9 @@ use crate::mount_lookup;
 /// Flush files and take them off the cache
 #[derive(Debug, Args)]
 pub(crate) struct EvictArgs {
-    /// File, directory, mount point, or the cache directory of a running mount
-    path: PathBuf,
+    /// Files, directories, a mount point, or the cache directory of a running mount
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
     /// Only tell what would leave
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -24,9 +25,14 @@ pub(crate) struct EvictArgs {
 
 /// Evicts.
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
-    let mounted = mount_lookup::named(&args.path)?;
-    only_on_a_tier(false, &mounted, "`halocline demote` moves files off the SSD")?;
-    let request = Request::Evict { path: mounted.inside.clone(), dry_run: args.dry_run };
+    let found = mount_lookup::all_named(&args.paths)?;
+    only_on_a_tier(false, &found, "`halocline demote` moves files off the SSD")?;
+    let dry_run = args.dry_run;
+    let request = |mounted: MountedPath| {
+        let path = mounted.inside.clone();
+        (mounted, Request::Evict { path, dry_run })
+    };
+    let requests: Vec<_> = found.into_iter().map(request).collect();
     let telling = Telling {
         doing: "evicting",
         done: "evicted",
@@ -34,5 +40,5 @@ pub(crate) fn execute(args: &EvictArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&mounted, &request)
+    telling.ask(&requests)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use halocline_api::control::Request;
+use halocline_api::control::{MountedPath, Request};
 
 use super::bulk::Telling;
 use crate::failure::{Failure, Outcome};
@@ -12,9 +12,9 @@ use crate::mount_lookup;
 /// Write dirty data to the origin, durably, and wait until it is there
 #[derive(Debug, Args)]
 pub(crate) struct FlushArgs {
-    /// File, directory, mount point, or the cache directory of a running mount
-    #[arg(default_value = ".")]
-    path: PathBuf,
+    /// Files, directories, a mount point, or the cache directory of a running mount
+    #[arg(default_value = ".", value_name = "PATH")]
+    paths: Vec<PathBuf>,
     /// Wait until everything is on the origin (always so; accepted for scripts)
     #[arg(long)]
     wait: bool,
@@ -28,8 +28,13 @@ pub(crate) struct FlushArgs {
 
 /// Flushes.
 pub(crate) fn execute(args: &FlushArgs) -> Outcome {
-    let mounted = mount_lookup::named(&args.path)?;
-    let request = Request::Flush { path: mounted.inside.clone(), dry_run: args.dry_run };
+    let dry_run = args.dry_run;
+    let request = |mounted: MountedPath| {
+        let path = mounted.inside.clone();
+        (mounted, Request::Flush { path, dry_run })
+    };
+    let found = mount_lookup::all_named(&args.paths)?;
+    let requests: Vec<_> = found.into_iter().map(request).collect();
     let telling = Telling {
         doing: "flushing",
         done: "flushed",
@@ -37,5 +42,5 @@ pub(crate) fn execute(args: &FlushArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&mounted, &request)
+    telling.ask(&requests)
 }

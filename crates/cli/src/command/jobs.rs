@@ -130,7 +130,11 @@ fn ask(on: &On, change: JobChange, file: Option<&Path>) -> Outcome {
 /// The mount, which only a file tier can be.
 fn tier_at(on: &On) -> Result<MountedPath, Failure> {
     let mounted = mount_lookup::named(&on.path)?;
-    only_on_a_tier(true, &mounted, "jobs are announced to one, see `halocline mount --tier ROOT`")?;
+    only_on_a_tier(
+        true,
+        [&mounted],
+        "jobs are announced to one, see `halocline mount --tier ROOT`",
+    )?;
     Ok(mounted)
 }
 

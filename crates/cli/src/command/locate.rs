@@ -1,11 +1,12 @@
 //! `halocline where`: which side has which bytes.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::control::{
-    CachedTree, ExtentInfo, FileInfo, JobPlaces, MountedPath, NodeBytes, Request, Side,
+    CachedTree, ExtentInfo, FileInfo, JobPlaces, MountedPath, NodeBytes, Request, Side, is_glob,
 };
 use halocline_model::layout::Layout;
 use halocline_os::counted::counted;
@@ -23,12 +24,14 @@ use crate::text;
 pub(crate) struct LocateArgs {
     /// A file or directory on the mount; on a file tier also a quoted glob
     path: PathBuf,
-    /// First byte
-    #[arg(requires = "length", value_parser = byte_count, allow_hyphen_values = true)]
-    offset: Option<u64>,
-    /// Length in bytes
-    #[arg(value_parser = byte_count, allow_hyphen_values = true)]
-    length: Option<u64>,
+    /// First byte of a part of the file; or another file or directory
+    #[arg(allow_hyphen_values = true)]
+    offset: Option<OsString>,
+    /// Length of the part in bytes; or another one
+    #[arg(allow_hyphen_values = true)]
+    length: Option<OsString>,
+    /// More files and directories
+    more: Vec<PathBuf>,
     /// On which nodes the files of a job are, the one with the most bytes first: of a tier that nodes share, with PATH on
     /// it, for a scheduler
     #[arg(long, value_name = "JOB.json", conflicts_with = "offset")]
@@ -43,22 +46,20 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     if let Some(job) = &args.job {
         return places(&args.path, job, args.json);
     }
-    let (mounted, inside) = super::demote::find(&args.path)?;
-    if super::tier_text::is_tier(&mounted)? {
-        let files: Vec<FileInfo> =
-            mount_lookup::connect(&mounted)?.call(&Request::Files { path: inside }, |_| {})?;
-        if args.json {
-            return print_json(&files);
-        }
-        print::lines(&super::tier_text::files(&files));
-        return Ok(ExitCode::SUCCESS);
+    let Wanted { paths, range } = args.wanted()?;
+    let found = mount_lookup::all_matching(&paths)?;
+    let (mounted, _) = &found[0];
+    if super::tier_text::is_tier(mounted)? {
+        super::bulk::only_on_a_tier(true, mounts(&found), "ask for one kind at a time")?;
+        return files(&found, args.json);
     }
-    if mounted.inside.as_os_str().is_empty() || (args.offset.is_none() && args.path.is_dir()) {
-        return below(&mounted, args.json);
+    super::bulk::only_on_a_tier(false, mounts(&found), "ask for one kind at a time")?;
+    let is_dir = range.is_none() && args.path.is_dir();
+    if mounted.inside.as_os_str().is_empty() || is_dir || found.len() > 1 {
+        return below(&found, args.json);
     }
-    let range = args.offset.zip(args.length);
     let request = Request::Locate { path: mounted.inside.clone(), range };
-    let extents: Vec<ExtentInfo> = mount_lookup::connect(&mounted)?.call(&request, |_| {})?;
+    let extents: Vec<ExtentInfo> = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
     if args.json {
         return print_json(&extents);
     }
@@ -107,10 +108,72 @@ fn places(path: &Path, job: &Path, json: bool) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows what is on the cache of the files below a directory.
-fn below(mounted: &MountedPath, json: bool) -> Outcome {
-    let request = Request::Cached { path: mounted.inside.clone() };
-    let tree: CachedTree = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
+/// What is shown.
+#[derive(Debug)]
+struct Wanted {
+    paths: Vec<PathBuf>,
+    /// Offset and length of a part of the only file.
+    range: Option<(u64, u64)>,
+}
+
+impl LocateArgs {
+    /// All paths, or one and a part of it. What is neither a number of bytes nor a file that is there is a wrong number.
+    fn wanted(&self) -> Result<Wanted, Failure> {
+        let bytes = |word: &OsString| byte_count(&word.to_string_lossy());
+        let words = [self.offset.as_ref(), self.length.as_ref()];
+        if let [Some(Ok(offset)), Some(Ok(length))] = words.map(|word| word.map(bytes))
+            && self.more.is_empty()
+        {
+            return Ok(Wanted { paths: vec![self.path.clone()], range: Some((offset, length)) });
+        }
+        let named = ["OFFSET", "LENGTH"].into_iter().zip(words);
+        for (name, word) in named.filter_map(|(name, word)| Some((name, word?))) {
+            let is_there = Path::new(word).symlink_metadata().is_ok();
+            let why = match bytes(word) {
+                _ if is_there || is_glob(&word.to_string_lossy()) => continue,
+                Ok(_) if self.length.is_some() => continue,
+                Ok(_) => "LENGTH must follow".to_owned(),
+                Err(why) => why,
+            };
+            let word = text::path(Path::new(word));
+            return Err(Failure::refused(format!("{name} {word}: {why}; nor is it a file")));
+        }
+        let mut paths = vec![self.path.clone()];
+        paths.extend(words.into_iter().flatten().map(PathBuf::from));
+        paths.extend(self.more.clone());
+        Ok(Wanted { paths, range: None })
+    }
+}
+
+fn mounts(found: &[(MountedPath, PathBuf)]) -> impl Iterator<Item = &MountedPath> {
+    found.iter().map(|(mounted, _)| mounted)
+}
+
+/// Shows where files of a tier are.
+fn files(found: &[(MountedPath, PathBuf)], json: bool) -> Outcome {
+    let mut files: Vec<FileInfo> = Vec::new();
+    for (mounted, inside) in found {
+        let request = Request::Files { path: inside.clone() };
+        let some: Vec<FileInfo> = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
+        files.extend(some);
+    }
+    if json {
+        return print_json(&files);
+    }
+    print::lines(&super::tier_text::files(&files));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what is on the cache of files, and of those below directories.
+fn below(found: &[(MountedPath, PathBuf)], json: bool) -> Outcome {
+    let mut tree = CachedTree::default();
+    for (mounted, inside) in found {
+        let request = Request::Cached { path: inside.clone() };
+        let one: CachedTree = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
+        tree.files.extend(one.files);
+        tree.cached_bytes += one.cached_bytes;
+        tree.dirty_bytes += one.dirty_bytes;
+    }
     if json {
         return print_json(&tree);
     }

@@ -8,14 +8,13 @@ mod report;
 pub(crate) mod source;
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{print_json, simulate};
 use crate::failure::{Failure, Outcome as Ended};
-use crate::output::Replacement;
+use crate::output;
 use crate::preflight;
 use crate::print::{say, tell};
 use crate::text;
@@ -127,7 +126,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
     let commands = commands.transpose().map_err(Failure::refused)?;
     if let Some(out) = &args.out {
-        write_plan(out, &plan).map_err(Error::at(out, "write the plan"))?;
+        output::write(out, plan.to_toml()).map_err(Error::at(out, "write the plan"))?;
     }
     if let Some(html) = &args.html {
         page::write(html, (&args.trace, &seen), (&set, &servers), (&outcome, job.as_ref()))?;
@@ -149,13 +148,6 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         say!("page written to {}", text::path(html));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The plan appears under its name only once it is complete.
-fn write_plan(out: &Path, plan: &Plan) -> io::Result<()> {
-    let written = Replacement::begin(out)?;
-    written.file().write_all(plan.to_toml().as_bytes())?;
-    written.finish()
 }
 
 /// Why there is no plan for the trace that was `seen`.

@@ -175,8 +175,8 @@ fn detach_dead(mountpoint: &Path) -> Outcome {
         )));
     }
     Err(Failure::dirty_left(format!(
-        "{}: the mount process had ended before; the mount point is free now. Mount again as \
-         before: what was written is recovered",
+        "{}: the mount process had ended before; the mount point is free now. Whether all was flushed is not known: \
+         mount again as before, and what was written is recovered",
         mountpoint.display()
     )))
 }

@@ -19,7 +19,7 @@ const LIST_BYTES_MAX: u64 = 256 << 20;
 /// Fetch files into the cache and wait until they are there
 #[derive(Debug, Args)]
 pub(crate) struct WarmArgs {
-    /// Files and directories on the mount
+    /// Files and directories on the mount; on a file tier also quoted globs
     #[arg(required_unless_present = "list")]
     paths: Vec<PathBuf>,
     /// A file with one path a line, or - for standard input
@@ -39,17 +39,19 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let mounted = mount_lookup::all_named(&paths)?;
-    let Some(first) = mounted.first() else {
+    let found = mount_lookup::all_matching(&paths)?;
+    let Some((first, _)) = found.first() else {
         return Err(Failure::refused("the list names no file"));
     };
-    if let Some(stray) = mounted.iter().find(|one| one.socket != first.socket) {
+    let mut mounted = found.iter().map(|(mounted, _)| mounted);
+    if let Some(stray) = mounted.find(|one| one.socket != first.socket) {
         let (here, there) = (first.mountpoint.display(), stray.mountpoint.display());
         return Err(Failure::refused(format!(
             "the paths lie on several mounts, {here} and {there}; warm one mount at a time"
         )));
     }
-    let paths = mounted.iter().map(|one| one.inside.clone()).collect();
+    let first = first.clone();
+    let paths = found.into_iter().map(|(_, inside)| inside).collect();
     let request = Request::Warm { paths, dry_run: args.dry_run };
     let telling = Telling {
         doing: "fetching",
@@ -63,7 +65,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(first, &request)
+    telling.ask(&[(first, request)])
 }
 
 /// Paths are bytes: not every name is UTF-8.

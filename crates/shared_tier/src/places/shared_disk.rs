@@ -315,6 +315,10 @@ impl SharedDisk {
         let from = from.ok_or(Errno::BUSY)?;
         let mut put = Err(Errno::EXIST.into());
         for name in candidates(&step.name, step.number) {
+            if below(above.1.as_ref(), &name)? == from {
+                // It is there by now, beside something else that has its name.
+                return Ok(());
+            }
             put = self.tree.rename(&from, above, &name);
             if !put.as_ref().is_err_and(|error: &Error| error.errno() == libc::EEXIST) {
                 break;

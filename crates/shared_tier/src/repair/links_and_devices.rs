@@ -7,7 +7,7 @@ use halocline_model::namespace::Name;
 use halocline_os::error::Result;
 
 use super::disks::Disk;
-use super::merge::{At, FoundNames};
+use super::merge::{At, FoundNames, name_of};
 use super::scan::tell;
 use super::view::View;
 use crate::places::shared_disk::links_and_devices;
@@ -55,8 +55,32 @@ fn is_same(one: &Attributes, other: &Attributes) -> bool {
     (one.kind, one.rdev, &one.target) == (other.kind, other.rdev, &other.target)
 }
 
-/// Makes what is missing; directories are where the store has them.
+/// Puts those that lie beside their names, because files lay there, at their names where these are free by now; else
+/// beside them, by the numbers that they have in the store by now.
+fn put_at_names(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
+    for one in &found.others {
+        let lies_at = name_of(&shared.scanned.items[one.at.1]);
+        let Some((number, _)) = view.others.get(&(one.directory, one.name.clone())) else {
+            continue;
+        };
+        if lies_at == one.name {
+            continue;
+        }
+        let Some(above) = shared.tree.find(&view.steps(one.directory))? else { continue };
+        for name in candidates(&one.name, *number).iter().take_while(|name| **name != lies_at) {
+            match shared.tree.rename_between((&above.0, &lies_at), (&above.0, name)) {
+                Err(error) if error.errno() == libc::EEXIST => {}
+                Err(error) if error.errno() != libc::ENOENT => return Err(error),
+                _ => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes what is missing; directories are where the store has them, and files have left what is not their place.
 pub(super) fn make(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
+    put_at_names(shared, view, found)?;
     for (directory, name, number, of) in missing(view, found) {
         if let Some(above) = shared.tree.find(&view.steps(directory))? {
             links_and_devices::make(&shared.tree, &above, (name, number), of)?;

@@ -8,6 +8,7 @@
 mod half_made_renames;
 mod links_and_devices;
 mod owner;
+mod precedence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +135,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     Ok(builder.found)
 }
 
-fn name_of(item: &Item) -> Name {
+pub(super) fn name_of(item: &Item) -> Name {
     Name::from(item.path.last())
 }
 
@@ -434,6 +435,7 @@ impl<'a> Builder<'a> {
             let paths = gone.paths.iter().map(|path| (*path, gone.number));
             self.found.never_arrived.extend(paths);
         }
+        precedence::order(&mut claims, &|claim| !self.item(claim.file.at).names.is_empty());
         for Claim { mut file, .. } in claims {
             for (directory, name) in &mut file.names {
                 let [plain, numbered] = candidates(name, file.number);

@@ -15,7 +15,7 @@ use halocline_vfs::namespace::statx::set_attr_on;
 use rustix::io::Errno;
 
 use super::disks::Disk;
-use super::merge::FoundNames;
+use super::merge::{At, FoundDirectory, FoundNames, name_of};
 use super::view::View;
 use super::{links_and_devices, of_store};
 use crate::places::DirectoryStep;
@@ -33,7 +33,13 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
     let on_disk: BTreeMap<u64, _> = found.directories.iter().map(|one| (one.number, one)).collect();
     for (number, (parent, name)) in &view.directories {
         let one = on_disk.get(number);
-        if one.is_some_and(|one| one.at.is_some() && one.parent == *parent && one.name == *name) {
+        let is_in_place = |one: &FoundDirectory, at: At| {
+            // Beside its name, if something else is there.
+            let is_beside =
+                || candidates(name, *number).contains(&name_of(&shared.scanned.items[at.1]));
+            one.parent == *parent && (one.name == *name || is_beside())
+        };
+        if one.is_some_and(|one| one.at.is_some_and(|at| is_in_place(one, at))) {
             continue;
         }
         let path = one.and_then(|one| one.at).map(|at| shared.scanned.items[at.1].path.clone());

@@ -5,18 +5,26 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use halocline_cluster::names::memory::MemoryNames;
+use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::namespace::Shards;
 use halocline_shared_tier::{SharedTier, repair};
 use halocline_vfs::{Engine, Tree};
 
-use crate::CALLER;
+use crate::mounted::CALLER;
 
-/// A node's SSD, the disk that all nodes share, and the store of names.
+/// The names of the nodes.
+pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
+
+/// The nodes' SSDs, the disk that they share, and their stores.
 pub(crate) struct Disks {
     scratch: tempfile::TempDir,
-    pub(crate) store: MemoryNames,
+    /// That of names.
+    pub(crate) names: MemoryNames,
+    /// That of sessions; its clock stands still.
+    pub(crate) store: Arc<MemoryStore>,
 }
 
 impl Disks {
@@ -24,9 +32,16 @@ impl Disks {
     pub(crate) fn new() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         fs::create_dir(scratch.path().join("shared")).unwrap();
-        fs::create_dir_all(scratch.path().join("n1/ssd")).unwrap();
-        symlink("../shared", scratch.path().join("n1/hdd")).unwrap();
-        Self { scratch, store: MemoryNames::default() }
+        for node in NODES {
+            fs::create_dir_all(scratch.path().join(node).join("ssd")).unwrap();
+            symlink("../shared", scratch.path().join(node).join("hdd")).unwrap();
+        }
+        Self { scratch, names: MemoryNames::default(), store: Arc::new(MemoryStore::new(1)) }
+    }
+
+    /// How nodes reach each other's SSDs.
+    pub(crate) fn peers(&self) -> String {
+        format!("{}/{{node}}/ssd", self.scratch.path().display())
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
@@ -35,20 +50,24 @@ impl Disks {
 
     /// Rebuilds the names from the disks, if they have to be.
     pub(crate) fn repair(&self) {
-        let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
-        repair::run(&self.at("n1"), Some(&peers), &self.store, true).unwrap();
+        repair::run(&self.at("n1"), Some(&self.peers()), &self.names, true).unwrap();
     }
 
     /// Whatever was repaired is as the store has it.
     pub(crate) fn are_as_in_store(&self, after: &str) {
-        let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
-        let found = repair::run(&self.at("n1"), Some(&peers), &self.store, false).unwrap();
+        let found = repair::run(&self.at("n1"), Some(&self.peers()), &self.names, false).unwrap();
         assert!(found.is_clean(), "{after}: {found:?}");
+    }
+
+    /// What a check finds.
+    pub(crate) fn problems(&self) -> String {
+        let found = repair::run(&self.at("n1"), Some(&self.peers()), &self.names, false).unwrap();
+        if found.is_clean() { String::new() } else { format!("{found:?}") }
     }
 
     /// The store comes back empty.
     pub(crate) fn forget(&self) {
-        self.store.restart(Shards(BTreeMap::new()));
+        self.names.restart(Shards(BTreeMap::new()));
     }
 }
 

@@ -1,172 +1,15 @@
 //! A node changes names, and its store forgets everything before each request in turn. Acknowledged changes are there
 //! when the names are rebuilt from the disks; unacknowledged ones are made or not.
 
-mod disks;
-mod late;
-
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
-use halocline_api::config::CacheSize;
-use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::{self, InspectedShard, NameStore, State};
-use halocline_cluster::registry::Registry;
-use halocline_cluster::store::memory::MemoryStore;
-use halocline_model::namespace::{Answer, InodeNumber, Script, Shards};
+use halocline_model::namespace::Shards;
 use halocline_os::error::Result;
-use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, Vnode};
-use halocline_vfs::{Caller, Engine, Make, Maker, Tree};
 
-use disks::Disks;
-
-/// Forgets everything before a request.
-#[derive(Debug)]
-struct Forgetful {
-    names: MemoryNames,
-    left: Arc<AtomicI64>,
-}
-
-impl NameStore for Forgetful {
-    fn run(&self, shard: InodeNumber, script: &Script) -> names::Result<Answer> {
-        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
-            self.names.restart(Shards(BTreeMap::new()));
-        }
-        self.names.run(shard, script)
-    }
-
-    fn refresh(&self) -> names::Result<State> {
-        self.names.refresh()
-    }
-
-    fn begin_epoch(&self, is_alone: bool) -> names::Result<()> {
-        self.names.begin_epoch(is_alone)
-    }
-
-    fn reserve(&self, count: u64) -> names::Result<u64> {
-        self.names.reserve(count)
-    }
-
-    fn shards(&self) -> names::Result<Vec<InodeNumber>> {
-        self.names.shards()
-    }
-
-    fn inspect(&self, shard: InodeNumber) -> names::Result<Option<InspectedShard>> {
-        self.names.inspect(shard)
-    }
-
-    fn remove(&self, shard: InodeNumber) -> names::Result<()> {
-        self.names.remove(shard)
-    }
-
-    fn round_trips(&self) -> u64 {
-        self.names.round_trips()
-    }
-}
-
-/// A node of a tier, as a mount has it.
-struct Mounted {
-    tier: SharedTier,
-    left: Arc<AtomicI64>,
-}
-
-pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
-const BY: Maker = Maker { caller: CALLER, umask: 0 };
-
-impl Mounted {
-    /// New files go to the node's SSD, or to the shared disk.
-    fn new(disks: &Disks, to_ssd: bool) -> Self {
-        let root = disks.at("n1");
-        let registry = Registry::open(&root.join("hdd").join(REGISTRY)).unwrap();
-        let left = Arc::new(AtomicI64::new(i64::MAX));
-        let names = Forgetful { names: disks.store.for_another_node(), left: Arc::clone(&left) };
-        let joining = Joining {
-            root: &root,
-            node: Some("n1"),
-            peers: None,
-            passthrough: false,
-            store: Arc::new(MemoryStore::new(1)),
-            names: Arc::new(names),
-            registry,
-            space: SpaceOptions {
-                limit: CacheSize::Percent(90.0),
-                high: 100.0,
-                low: 99.0,
-                policy: "lru".to_owned(),
-                pin: Vec::new(),
-                exclude: if to_ssd { Vec::new() } else { vec!["**".to_owned()] },
-            },
-        };
-        Self { tier: joining.open().unwrap(), left }
-    }
-
-    fn at(&self, path: &str) -> Result<Vnode> {
-        let mut found = Engine::root(&self.tier);
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            found = self.tier.lookup(&found, OsStr::new(part))?.0;
-        }
-        Ok(found)
-    }
-
-    /// Splits a path into its directory and last name.
-    fn above<'a>(&self, path: &'a str) -> Result<(Vnode, &'a OsStr)> {
-        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-        Ok((self.at(above)?, OsStr::new(name)))
-    }
-
-    fn create(&self, path: &str, text: &str) -> Result<()> {
-        let (above, name) = self.above(path)?;
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
-        let (_, _, handle) = self.tier.create((&above, name), 0o644, flags, BY)?;
-        self.tier.write(&handle, 0, text.as_bytes(), CALLER)
-    }
-
-    fn mkdir(&self, path: &str) -> Result<()> {
-        let (above, name) = self.above(path)?;
-        self.tier.make((&above, name), Make::Directory(0o755), BY).map(drop)
-    }
-
-    fn link(&self, path: &str, new: &str) -> Result<()> {
-        let (node, (above, name)) = (self.at(path)?, self.above(new)?);
-        self.tier.link(&node, &above, name).map(drop)
-    }
-
-    fn symlink(&self, target: &str, path: &str) -> Result<()> {
-        let (above, name) = self.above(path)?;
-        self.tier.make((&above, name), Make::Symlink(OsStr::new(target)), BY).map(drop)
-    }
-
-    fn unlink(&self, path: &str) -> Result<()> {
-        let (above, name) = self.above(path)?;
-        self.tier.unlink(&above, name, CALLER)
-    }
-
-    fn rmdir(&self, path: &str) -> Result<()> {
-        let (above, name) = self.above(path)?;
-        self.tier.below(&above).0.remove_dir(&above, name, CALLER)
-    }
-
-    fn rename(&self, from: &str, to: &str, flags: u32) -> Result<()> {
-        let ((from, name), (to, new)) = (self.above(from)?, self.above(to)?);
-        self.tier.rename((&from, name), (&to, new), flags, CALLER)
-    }
-
-    /// Makes files in two directories, one of them with several names, and other things.
-    fn fill(&self) {
-        for directory in ["a", "b", "a/below", "b/empty"] {
-            self.mkdir(directory).unwrap();
-        }
-        for file in ["a/f", "b/g", "a/linked", "a/below/h"] {
-            self.create(file, file).unwrap();
-        }
-        self.link("a/linked", "b/linked").unwrap();
-        self.symlink("nowhere", "a/symlink").unwrap();
-        self.symlink("elsewhere", "b/symlink").unwrap();
-    }
-}
+use crate::disks::{self, Disks};
+use crate::mounted::Mounted;
 
 type Act = fn(&Mounted) -> Result<()>;
 
@@ -275,9 +118,10 @@ fn wrong_ends(
     assert_ne!(before, after, "{what}");
     for requests in 0.. {
         let (disks, mounted) = filled(to_ssd);
-        mounted.left.store(requests, Ordering::SeqCst);
+        let names = disks.names.for_another_node();
+        mounted.interrupt(requests, move || names.restart(Shards(BTreeMap::new())));
         let done = act(&mounted);
-        let was_forgotten = mounted.left.load(Ordering::SeqCst) < 0;
+        let was_forgotten = mounted.was_interrupted();
         if !was_forgotten {
             // Everything was done, and then the store forgets it.
             done.as_ref().unwrap();

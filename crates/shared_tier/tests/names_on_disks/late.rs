@@ -6,8 +6,8 @@ use std::process::Command;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::small_disk::SmallDisk;
 
-use crate::Mounted;
 use crate::disks::{Disks, tree};
+use crate::mounted::Mounted;
 
 const DISK_BYTES: u64 = 16 << 20;
 

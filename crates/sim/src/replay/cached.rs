@@ -29,7 +29,7 @@ use crate::servers::ServerSet;
 use backpressure::{Backpressure, Waiter};
 use devices::Devices;
 use extents::{Extents, Key, LOOK_AHEAD};
-use flush::Flush;
+use flush::{Flush, Programs};
 
 /// Longest request with which a cache is simulated, in bytes: twice what a system call transfers. Others' traces may
 /// claim requests of exbibytes, whose bytes would be searched for on the cache region by region, for years.
@@ -117,7 +117,11 @@ pub fn replay_cached_by(
                  and no system call transfers as many"
             ));
         }
-        cache.flush.until(now_ns, &mut cache.extents, &mut cache.devices);
+        let programs = Programs {
+            wait: cache.backpressure.has_waiters(),
+            origin_until_ns: cache.origin_until_ns,
+        };
+        cache.flush.until(now_ns, &mut cache.extents, &mut cache.devices, programs);
         match cache.serve(now_ns, &request) {
             Served::Done(done_ns) => issuer.done(&request, done_ns)?,
             Served::WaitsUntil(again_ns) => issuer.again(request, again_ns),
@@ -135,6 +139,15 @@ enum Served {
     WaitsUntil(u64),
 }
 
+/// How a request was judged.
+#[derive(Debug, Clone, Copy)]
+struct Judged {
+    verdict: Verdict,
+    sequential: bool,
+    /// When it was ready to be transferred.
+    since_ns: u64,
+}
+
 #[derive(Debug)]
 struct Cache {
     devices: Devices,
@@ -145,10 +158,14 @@ struct Cache {
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
     backpressure: Backpressure,
+    /// Writes to the origin that wait for the flush of their region, by process.
+    held_up: FxHashMap<u32, Judged>,
     capacity: u64,
     allowance: Allowance,
     first_ns: Option<u64>,
     end_ns: u64,
+    /// When the last request of a program to the origin completes.
+    origin_until_ns: u64,
     sums: CacheOutcome,
 }
 
@@ -190,10 +207,12 @@ impl Cache {
             pieces: Vec::new(),
             flush: Flush::new(capacity, slow.len(), &setting.origin.profile),
             backpressure: Backpressure::default(),
+            held_up: FxHashMap::default(),
             capacity,
             allowance: Allowance::new(capacity),
             first_ns: None,
             end_ns: 0,
+            origin_until_ns: 0,
             sums: CacheOutcome {
                 policy,
                 foreground_seconds: 0.0,
@@ -219,6 +238,12 @@ impl Cache {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
+        if let Some(judged) = self.held_up.remove(&request.process) {
+            let mut pieces = std::mem::take(&mut self.pieces);
+            self.extents.pieces(file, range, &mut pieces);
+            self.pieces = pieces;
+            return self.transfer(now_ns, request, judged, true);
+        }
         let waiter = self.backpressure.waiter(request.process);
         let mut is_in_vain = false;
         if let Some(waiter) = waiter.filter(|waiter| waiter.changes == self.extents.changes()) {
@@ -235,25 +260,52 @@ impl Cache {
         let mut pieces = std::mem::take(&mut self.pieces);
         self.extents.pieces(file, range, &mut pieces);
         let is_known = pieces.iter().any(|piece| piece.1.is_some());
+        let mut waits = None;
         if direction == Direction::Write && verdict.critical && !is_in_vain {
             let all = self.admit_missing(file, range, placement, &mut pieces);
             let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
-            if let Some(again_ns) = self.wait(now_ns, request.process, waiter, all) {
+            waits = self.wait(now_ns, request.process, waiter, all);
+        }
+        self.pieces = pieces;
+        if let Some(again_ns) = waits {
+            return Served::WaitsUntil(again_ns);
+        }
+        let judged = Judged { verdict, sequential, since_ns: now_ns };
+        self.transfer(now_ns, request, judged, is_known)
+    }
+
+    /// Transfers the pieces of a request, which was judged so, unless a flush of the region holds it up. `is_known`: some
+    /// were on the cache before.
+    fn transfer(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        judged: Judged,
+        is_known: bool,
+    ) -> Served {
+        let (file, range) = (request.file, ByteRange::at(request.offset, request.length));
+        let pieces = std::mem::take(&mut self.pieces);
+        if request.op == Op::Write {
+            let mut to_origin = pieces.iter().filter(|piece| piece.1.is_none());
+            let held = to_origin.find_map(|(piece, _)| self.flush.holds(file, *piece));
+            if let Some(again_ns) = held {
                 self.pieces = pieces;
-                return Served::WaitsUntil(again_ns);
+                self.held_up.insert(request.process, judged);
+                return Served::WaitsUntil(again_ns.max(now_ns + 1));
             }
         }
-        let judged = (verdict, sequential);
-        let done_ns = self.transfer_all(now_ns, file, &pieces, direction, judged);
-        match direction {
+        let done_ns = self.transfer_all(now_ns, request, &pieces, judged);
+        match request.op {
             // Bytes that were just put there are dirty.
-            Direction::Write if is_known => self.extents.write(file, range),
-            Direction::Write => {}
-            Direction::Read => {
+            Op::Write if is_known => self.extents.write(file, range),
+            Op::Write => {}
+            Op::Read => {
                 if is_known {
                     self.extents.touch(file, range);
                 }
-                if verdict.critical {
+                if judged.verdict.critical {
+                    let placement =
+                        self.devices.geometry.place(judged.verdict.layout, request.process);
                     self.fill(done_ns, file, range, placement, &pieces);
                 }
             }
@@ -270,12 +322,15 @@ impl Cache {
     fn transfer_all(
         &mut self,
         now_ns: u64,
-        file: u32,
+        request: &Request,
         pieces: &[(ByteRange, Option<Placement>)],
-        direction: Direction,
-        (verdict, sequential): (Verdict, bool),
+        Judged { verdict, sequential, since_ns }: Judged,
     ) -> u64 {
-        let mut done_ns = now_ns;
+        let (file, mut done_ns) = (request.file, now_ns);
+        let direction = match request.op {
+            Op::Read => Direction::Read,
+            Op::Write => Direction::Write,
+        };
         for on_cache in [true, false] {
             let of_side = pieces.iter().filter(|piece| piece.1.is_some() == on_cache);
             let (mut bytes, mut parts, mut side_ns) = (0, 0, now_ns);
@@ -285,9 +340,18 @@ impl Cache {
                 bytes += piece.len();
                 parts += 1;
             }
+            if bytes > 0 && !on_cache {
+                self.origin_until_ns = self.origin_until_ns.max(side_ns);
+                if direction == Direction::Write {
+                    let of_side = pieces.iter().filter(|piece| piece.1.is_none());
+                    for (piece, _) in of_side {
+                        self.flush.note_write(now_ns, file, *piece, side_ns);
+                    }
+                }
+            }
             if bytes > 0 && self.admission.learns() {
                 let predicted_ps = if on_cache { verdict.cache_ps } else { verdict.origin_ps };
-                let measured_ps = (side_ns - now_ns).saturating_mul(1000);
+                let measured_ps = (side_ns - since_ns).saturating_mul(1000);
                 self.admission.observe(&Observation {
                     on_cache,
                     direction,
@@ -321,9 +385,9 @@ impl Cache {
             return None;
         }
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
-        let made_ns = self.flush.next_ns().filter(|_| short);
+        let made_ns = self.flush.next_ns();
         let waiter = Waiter { changes: self.extents.changes(), ..waiter };
-        self.backpressure.wait(process, now_ns, waiter, made_ns)
+        self.backpressure.wait(process, now_ns, waiter, (short, made_ns))
     }
 
     fn judge(

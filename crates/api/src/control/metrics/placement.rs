@@ -50,7 +50,12 @@ pub(super) const VERIFY: &[Metric] = &[
     metric(
         "measured[].requests",
         "number",
-        "Requests of the trace that waited for it longest by prediction.",
+        "Requests of the trace that waited for it longest by prediction, without those of `from_memory`.",
+    ),
+    metric(
+        "measured[].from_memory",
+        "number",
+        "Further ones that took less than half of the least time that the server needs, or less than an eighth of the predicted one: answered from memory, and not judged.",
     ),
     metric(
         "measured[].predicted_seconds",

@@ -7,8 +7,9 @@ use halocline_os::error::Error;
 use halocline_storage::calibrate::{Calibration, NetworkCost};
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
-use super::{replace, table_of};
+use super::table_of;
 use crate::failure::Failure;
+use crate::output;
 use crate::print::tell;
 use crate::text;
 
@@ -38,7 +39,7 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
     let mut document = DocumentMut::new();
     document.insert("server", Item::ArrayOfTables(tables));
     document.insert("profile", Item::Table(profiles));
-    replace(file, &document)
+    Ok(output::write(file, document.to_string()).map_err(Error::at(file, "write"))?)
 }
 
 /// A name for each directory: its own, or where another one has that, with a number behind it.

@@ -32,7 +32,7 @@ pub(super) struct DrainArgs {
 /// Does it.
 pub(super) fn execute(args: &DrainArgs) -> Outcome {
     let mounted = mount_lookup::find(&args.mount).map_err(mount_lookup::not_found)?;
-    only_on_a_tier(true, &mounted, "`halocline flush` brings dirty data to the origin")?;
+    only_on_a_tier(true, [&mounted], "`halocline flush` brings dirty data to the origin")?;
     let request = Request::Drain(Drain {
         node: args.node.clone(),
         path: mounted.inside.clone(),

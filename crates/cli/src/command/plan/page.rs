@@ -8,7 +8,6 @@ mod html;
 mod words;
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use halocline_os::counted::counted;
@@ -24,7 +23,7 @@ use super::report;
 use super::source::TraceSummary;
 use crate::command::judge::{REPLAYED_MAX, Replay};
 use crate::failure::Failure;
-use crate::output::Replacement;
+use crate::output;
 use crate::text;
 use html::{Cell, Figure, escaped, table};
 
@@ -79,9 +78,7 @@ pub(super) fn write(
     let loads = loads(seen, set, outcome)?;
     let page = Page { trace, seen, picture, set, servers, outcome, job, loads };
     let text = page.html()?;
-    let out = Replacement::begin(file).map_err(Error::at(file, "write the page"))?;
-    out.file().write_all(text.as_bytes()).map_err(Error::at(file, "write the page"))?;
-    Ok(out.finish().map_err(Error::at(file, "write the page"))?)
+    Ok(output::write(file, text).map_err(Error::at(file, "write the page"))?)
 }
 
 fn loads(seen: &TraceSummary, set: &ServerSet, outcome: &Outcome) -> Result<Vec<Load>, Failure> {

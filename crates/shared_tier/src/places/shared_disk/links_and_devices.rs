@@ -19,7 +19,7 @@ use crate::places::tree::{FoundDirectory, Tree, below, candidates, fresh, kind};
 use crate::stat_conversion::file_type;
 
 /// A name in a directory.
-type At<'a> = (&'a FoundDirectory, &'a Name);
+pub(crate) type At<'a> = (&'a FoundDirectory, &'a Name);
 
 /// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there.
 ///
@@ -164,7 +164,10 @@ fn remove_named(tree: &Tree, (above, name): At<'_>) -> Result<()> {
 }
 
 /// Whether a name on the disk is neither a file nor a directory, and is what the store says.
-fn is_as_in_store((above, name): At<'_>, of: &Attributes) -> Result<bool> {
+///
+/// # Errors
+/// Those of `stat(2)`, except that a missing name is none.
+pub(crate) fn is_as_in_store((above, name): At<'_>, of: &Attributes) -> Result<bool> {
     let found = match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(false),
         found => found?,

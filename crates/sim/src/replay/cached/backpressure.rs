@@ -33,6 +33,11 @@ impl Backpressure {
         self.waiters.remove(&process)
     }
 
+    /// Whether any write waits.
+    pub(super) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
     /// A write got its room.
     pub(super) const fn got_room(&mut self, waiter: Waiter) {
         if waiter.has_waited {
@@ -40,29 +45,34 @@ impl Backpressure {
         }
     }
 
-    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the
-    /// origin.
+    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room, or until its time is over;
+    /// `None` if it goes to the origin. It begins to wait only if there are too many dirty bytes (`is_short`).
     pub(super) fn wait(
         &mut self,
         process: u32,
         now_ns: u64,
         waiter: Waiter,
-        made_ns: Option<u64>,
+        (is_short, made_ns): (bool, Option<u64>),
     ) -> Option<u64> {
         if waiter.until_ns <= now_ns {
-            // A write that was given no time did not wait.
+            if waiter.has_waited {
+                self.backoff_writes = backoff_writes(self.in_vain);
+                self.in_vain = self.in_vain.saturating_add(1);
+            }
             return None;
         }
-        if self.backoff_writes > 0 {
-            self.backoff_writes -= 1;
-            return None;
+        if !waiter.has_waited {
+            if !is_short {
+                return None;
+            }
+            if self.backoff_writes > 0 {
+                self.backoff_writes -= 1;
+                return None;
+            }
         }
-        let Some(made_ns) = made_ns.filter(|made_ns| *made_ns <= waiter.until_ns) else {
-            self.backoff_writes = backoff_writes(self.in_vain);
-            self.in_vain = self.in_vain.saturating_add(1);
-            return None;
-        };
         self.waiters.insert(process, Waiter { has_waited: true, ..waiter });
-        Some(made_ns.max(now_ns + 1))
+        Some(
+            made_ns.map_or(waiter.until_ns, |made_ns| made_ns.min(waiter.until_ns)).max(now_ns + 1),
+        )
     }
 }

@@ -1,5 +1,7 @@
 //! The servers of a simulated cache and its origin: where the bytes of a file lie on them, and when they are there.
 
+use std::collections::VecDeque;
+
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::sieve::OriginCost;
@@ -77,10 +79,17 @@ impl Devices {
         serve_all(&mut self.stations, (layout, inode), now_ns, range, direction)
     }
 
-    /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what a mount's sieve
-    /// plans for it, one stretch after another.
-    pub(super) fn write_to_origin(&mut self, at_ns: u64, runs: &[Run], cost: &OriginCost) -> u64 {
-        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return at_ns };
+    /// The requests by which the runs of a region go to the origin from `at_ns` on: each server writes what a mount's
+    /// sieve plans for it, one stretch after another.
+    pub(super) fn begin_writes(
+        &mut self,
+        at_ns: u64,
+        runs: &[Run],
+        cost: &OriginCost,
+    ) -> OriginWrites {
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+            return OriginWrites::default();
+        };
         let file = first.file;
         let span = ByteRange::new(first.range.start, last.range.end);
         self.streams.entry(file).or_default().flushed(self.striping, span);
@@ -91,20 +100,46 @@ impl Devices {
                 _ => by_server[server].push(local),
             });
         }
-        let inode = inode_of(self.seed, file);
-        let mut done_ns = at_ns;
-        for (station, runs) in self.stations.iter_mut().zip(&by_server) {
-            let mut ready_ns = at_ns;
+        let mut lanes = Vec::new();
+        for (server, runs) in by_server.iter().enumerate().filter(|(_, runs)| !runs.is_empty()) {
+            let mut rest = VecDeque::new();
             for stretch in cost.plan(runs) {
                 if stretch.gaps {
-                    ready_ns = station.serve(ready_ns, inode, stretch.range, Direction::Read);
+                    rest.push_back((stretch.range, Direction::Read));
                 }
-                ready_ns = station.serve(ready_ns, inode, stretch.range, Direction::Write);
+                rest.push_back((stretch.range, Direction::Write));
             }
-            done_ns = done_ns.max(ready_ns);
+            lanes.push(Lane { server, ready_ns: at_ns, rest });
         }
-        done_ns
+        OriginWrites { inode: inode_of(self.seed, file), lanes }
     }
+
+    /// Issues the request of the server that is done first with its last one; returns when to call this again. `None`
+    /// where there was none left.
+    pub(super) fn write_next(&mut self, writes: &mut OriginWrites) -> Option<u64> {
+        let pending = writes.lanes.iter_mut().filter(|lane| !lane.rest.is_empty());
+        let lane = pending.min_by_key(|lane| lane.ready_ns)?;
+        let (range, direction) = lane.rest.pop_front()?;
+        let station = &mut self.stations[lane.server];
+        lane.ready_ns = station.serve(lane.ready_ns, writes.inode, range, direction);
+        let pending = writes.lanes.iter().filter(|lane| !lane.rest.is_empty());
+        let next = pending.map(|lane| lane.ready_ns).min();
+        next.or_else(|| writes.lanes.iter().map(|lane| lane.ready_ns).max())
+    }
+}
+
+/// The requests of a flush that are still to be issued, by server of the origin.
+#[derive(Debug, Default)]
+pub(super) struct OriginWrites {
+    inode: u64,
+    lanes: Vec<Lane>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    server: usize,
+    ready_ns: u64,
+    rest: VecDeque<(ByteRange, Direction)>,
 }
 
 fn cache_layout(

@@ -196,6 +196,27 @@ fn several_processes_on_several_servers_agree() {
     }
 }
 
+/// The simulated flush had the disks for all of a region: what programs asked of them meanwhile came after it, and the
+/// engine took 0.76 to 0.9 of the simulated time.
+#[test]
+fn requests_beside_a_flush_agree() {
+    for (processes, read_percent, cache_percent) in [(8, 18, 40), (2, 15, 15)] {
+        let sweeps = Sweeps {
+            processes,
+            request: 512 << 10,
+            steps: 1024 / u64::from(processes),
+            passes: 1,
+            order: Order::Random,
+            read_percent,
+            seed: 1,
+        };
+        let capacity = sweeps.file_bytes().unwrap() * cache_percent / 100;
+        for policy in ["adaptive", "always"] {
+            Case::sweeps(&sweeps, "8xhdd+4xssd", capacity).assert_agree(policy);
+        }
+    }
+}
+
 /// Regression: the files of a striped origin took as much memory as they are long: 17 GB in a workload of `bench admission`.
 #[test]
 fn files_that_keep_no_bytes_have_no_blocks() {

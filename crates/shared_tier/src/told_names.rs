@@ -1,13 +1,13 @@
 //! The names of a file, as they are recorded with its bytes.
 
 use halocline_cluster::names::attributes::Location;
-use halocline_cluster::names::namespace::Failure;
+use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
-use crate::base::Base;
 use crate::errors::of_names;
+use crate::places::Places;
 
 /// How often to retry recording a file's names with its bytes while others change them.
 const TRIES: usize = 16;
@@ -16,17 +16,17 @@ const LOOKED_AT_MAX: usize = 8;
 
 /// Records with a file's bytes whether these names lead to it in the store. Repeats this until both agree,
 /// because other nodes change names and move files meanwhile.
-pub(super) fn tell_names(
-    base: &Base,
+pub(crate) fn tell_names(
+    (names, places): (&Namespace, &Places),
     number: InodeNumber,
     place: Result<&Location>,
     (is, was): (&[&EntryName], &[&EntryName]),
 ) -> Result<()> {
-    let (places, mut place) = (&base.places, place?.clone());
+    let mut place = place?.clone();
     let changed = [is, was].concat();
     // At once: the store may fail before it can confirm them.
-    let keys = [is, was].map(|names| -> Vec<_> {
-        names.iter().map(|name| (name.directory.0, name.name.clone())).collect()
+    let keys = [is, was].map(|of| -> Vec<_> {
+        of.iter().map(|name| (name.directory.0, name.name.clone())).collect()
     });
     match places.listed_names().change(&place, number.0, (&keys[0], &keys[1])) {
         Err(error) if error.errno() == libc::ENOENT => {}
@@ -46,7 +46,7 @@ pub(super) fn tell_names(
         for name in changed.iter().map(|name| (*name).clone()).chain(others) {
             let key = (name.directory.0, name.name.clone());
             let is_listed = listed.contains(&key);
-            match base.names.lookup(&name) {
+            match names.lookup(&name) {
                 Ok(found) if found.inode == number => {
                     now = found.attributes.location;
                     add.extend((!is_listed).then_some(key));
@@ -56,7 +56,10 @@ pub(super) fn tell_names(
             }
         }
         let is_there = now.as_ref().is_none_or(|now| *now == place);
-        if is_there && add.is_empty() && remove.is_empty() {
+        // A file that has lost all names that are known here is removed by whoever took the last one: a list cannot say
+        // that it has none.
+        let is_without_names = now.is_none() && remove.len() == listed.len();
+        if is_there && add.is_empty() && (remove.is_empty() || is_without_names) {
             return Ok(());
         }
         place = now.unwrap_or(place);

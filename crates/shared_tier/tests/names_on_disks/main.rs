@@ -1,0 +1,9 @@
+//! Names of a tier whose files lie on real directories: these have what the store of names has, whatever forgets, refuses or
+//! comes between.
+
+mod crossing;
+mod disks;
+mod forgotten;
+mod late;
+mod left_behind;
+mod mounted;
