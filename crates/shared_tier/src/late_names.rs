@@ -24,6 +24,8 @@ pub(crate) enum Late {
     File(Location, InodeNumber),
     /// Remove a directory that the store no longer has.
     Directory(Vec<DirectoryStep>),
+    /// Put a renamed directory where the store has it.
+    Renamed(InodeNumber),
 }
 
 /// What the disk must still do, in the order of the changes in the store.
@@ -81,5 +83,6 @@ fn follow(disk: &DiskNames<'_>, late: &Late) -> Result<()> {
         Late::Other(name, number) => disk.follow_later(name, *number),
         Late::File(place, number) => disk.places.remove_all(place, number.0),
         Late::Directory(steps) => disk.places.remove_directory(steps),
+        Late::Renamed(number) => disk.places.settle_directory(number.0),
     }
 }

@@ -447,6 +447,7 @@ impl NameChanges {
                     Some(notes) => self.base.disk().renamed(notes, to, replaced),
                     None => self.base.places.settle_directory(number.0),
                 };
+                let followed = self.or_later(followed, || vec![Late::Renamed(number)]);
                 followed.and_then(|()| self.note_change(number))
             }
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),

@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use halocline_model::namespace::Name;
 use halocline_vfs::namespace::xattr;
 
 use super::tests::World;
+use crate::places::own_xattrs;
 
 /// Copies a directory or file as `cp -a` does, with all attributes.
 fn copy(from: &Path, to: &Path) {
@@ -120,6 +122,29 @@ fn names_that_others_may_have_listed_are_believed_only_where_they_may_make_names
         assert_eq!(tree["/place/file"], "text");
         let case = format!("{file_mode:o} {directory_mode:o}: {tree:?}");
         assert_eq!(tree.contains_key("/other/ls"), is_believed, "{case}");
+    }
+}
+
+/// Regression: who may write a file, for example because it is open to everybody, listed another file's name with it, and
+/// had that after a rebuild. The name of the forged file comes before and after that of the other one.
+#[test]
+fn a_list_takes_no_name_from_a_file_that_lies_there() {
+    for (forged, uid) in [("a", None), ("z", None), ("a", Some(1234)), ("z", Some(1234))] {
+        let world = World::new();
+        let node = world.node("n1");
+        let place = node.mkdir(1, "place").unwrap();
+        node.create_on_shared(place, "config", "of its owner").unwrap();
+        node.create_on_shared(place, forged, "forged").unwrap();
+        let path = world.at("shared/place").join(forged);
+        let list = File::open(&path).unwrap();
+        own_xattrs::add_name(&list, place, &Name::from(b"config".as_slice())).unwrap();
+        // If we may not change the owner, it is one more file of the same owner.
+        let _other = std::os::unix::fs::chown(&path, uid, None);
+        world.forget();
+        world.repair(true);
+        let tree = world.tree();
+        assert_eq!(tree["/place/config"], "of its owner", "{tree:?}");
+        assert!(tree.values().any(|text| text == "forged"), "{tree:?}");
     }
 }
 

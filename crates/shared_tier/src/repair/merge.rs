@@ -435,7 +435,10 @@ impl<'a> Builder<'a> {
             let paths = gone.paths.iter().map(|path| (*path, gone.number));
             self.found.never_arrived.extend(paths);
         }
-        precedence::order(&mut claims, &|claim| !self.item(claim.file.at).names.is_empty());
+        precedence::order(&mut claims, &|claim| {
+            let paths = claim.file.paths.iter();
+            paths.map(|at| (self.above(*at), name_of(self.item(*at)))).collect()
+        });
         for Claim { mut file, .. } in claims {
             for (directory, name) in &mut file.names {
                 let [plain, numbered] = candidates(name, file.number);

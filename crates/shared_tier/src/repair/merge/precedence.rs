@@ -1,21 +1,55 @@
-//! Which of two files that claim a name gets it.
+//! Which of several files that claim a name gets it.
+//!
+//! Who may write a file can write any list of names into it, so between owners a list is no evidence: a file that lies at
+//! the name comes before one that lists it and lies elsewhere. Of one owner's, one that lies beside the name, with its
+//! number behind it, comes before one at the name: it was put there because the other one, which a node had yet to take
+//! away, was still there. A name with a number can be given only by who may change names in that directory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Claim;
 use crate::places::own_xattrs::NameIn;
+use crate::places::tree::candidates;
 
-/// Of two files of one owner, one that `lists` the name comes before one that only lies there: it lists it because the
-/// other one's bytes, which a node had yet to take away, were still at the name. An owner cannot take another one's name
-/// by such a list.
-pub(super) fn order(claims: &mut [Claim], lists: &dyn Fn(&Claim) -> bool) {
-    let keys = |claim: &Claim| {
-        let uid = claim.file.attributes.uid;
-        claim.file.names.iter().map(|name| (name.clone(), uid)).collect::<Vec<_>>()
-    };
-    let listed: BTreeSet<(NameIn, u32)> =
-        claims.iter().filter(|claim| lists(claim)).flat_map(keys).collect();
+/// In the order in which they get their names.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Beside,
+    Plain,
+    ListsAnothers,
+}
+
+/// Orders the claims. `places` returns where a claim's file lies: for each path the directory's number, and the last
+/// name.
+pub(super) fn order(claims: &mut [Claim], places: &dyn Fn(&Claim) -> Vec<NameIn>) {
+    // Who lies at a name that is claimed: numbers and owners.
+    let mut there: BTreeMap<NameIn, BTreeSet<(u64, u32)>> = BTreeMap::new();
+    for claim in &*claims {
+        let lies_at = places(claim);
+        let file = &claim.file;
+        for name in file.names.iter().filter(|name| lies_at.contains(name)) {
+            there.entry(name.clone()).or_default().insert((file.number, file.attributes.uid));
+        }
+    }
     claims.sort_by_cached_key(|claim| {
-        !lists(claim) && keys(claim).iter().any(|key| listed.contains(key))
+        let (number, uid) = (claim.file.number, claim.file.attributes.uid);
+        let lies_at = places(claim);
+        let is_beside = |(directory, name): &NameIn| {
+            let [_, numbered] = candidates(name, number);
+            lies_at.contains(&(*directory, numbered))
+        };
+        let rank_of = |name: &NameIn| {
+            let mut others = there.get(name).into_iter().flatten().filter(|it| it.0 != number);
+            match others.clone().next() {
+                None => Rank::Plain,
+                Some(_) if is_beside(name) && others.all(|it| it.1 == uid) => Rank::Beside,
+                Some(_) if lies_at.contains(name) => Rank::Plain,
+                Some(_) => Rank::ListsAnothers,
+            }
+        };
+        // A file with a name of another one waits, whatever its other names are.
+        let ranks: Vec<Rank> = claim.file.names.iter().map(rank_of).collect();
+        let of_another = ranks.contains(&Rank::ListsAnothers).then_some(Rank::ListsAnothers);
+        of_another.or_else(|| ranks.into_iter().min()).unwrap_or(Rank::Plain)
     });
 }
