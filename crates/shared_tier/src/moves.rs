@@ -193,7 +193,8 @@ impl Migrator<'_> {
     /// recorded that with the old copy, or not have found it.
     fn tell_names(&self, (name, place): (&EntryName, &Location), moved: &StoredInode) {
         let listed = self.places.listed_names().of(place, moved.inode.0);
-        if moved.links == 1 && listed.is_ok_and(|names| names.len() == 1) {
+        let it = [(name.directory.0, name.name.clone())];
+        if moved.links == 1 && listed.is_ok_and(|names| names == it) {
             return;
         }
         let told = tell_names((self.names, self.places), moved.inode, Ok(place), (&[name], &[]));

@@ -56,17 +56,19 @@ pub(crate) fn tell_names(
             }
         }
         let is_there = now.as_ref().is_none_or(|now| *now == place);
-        // A file that has lost all names that are known here is removed by whoever took the last one: a list cannot say
-        // that it has none.
-        let is_without_names = now.is_none() && remove.len() == listed.len();
-        if is_there && add.is_empty() && (remove.is_empty() || is_without_names) {
+        if is_there && add.is_empty() && remove.is_empty() {
             return Ok(());
         }
+        let is_without_names = now.is_none() && remove.len() == listed.len();
         place = now.unwrap_or(place);
         match places.listed_names().change(&place, number.0, (&add, &remove)) {
             // It was moved or removed meanwhile.
             Err(error) if error.errno() == libc::ENOENT => {}
             changed => changed?,
+        }
+        if is_without_names {
+            // Whoever took the last name removes the file. A list cannot say that it has none.
+            return Ok(());
         }
     }
     Err(Errno::BUSY.into())

@@ -38,7 +38,7 @@ pub(super) fn follow_name(
             // Another node may have added a name meanwhile, maybe the old one; or it took one away, and did not find the
             // file any more to record that with it.
             let names = places.listed_names().of(&new, number.0);
-            if now.links == 1 && names.is_ok_and(|names| names.len() <= 1) {
+            if now.links == 1 && names.is_ok_and(|names| names == is) {
                 Ok(())
             } else {
                 tell_names(base.listing(), number, Ok(&new), (&[to], &[from]))
