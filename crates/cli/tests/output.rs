@@ -133,6 +133,13 @@ fn commands_about_files_take_several() {
         assert!(two.iter().all(|path| told.contains(&path[4..])), "{told}");
     }
     assert!(scratch.succeed(&["where", "mnt/a", "0", "4"]).contains("offset"), "a part of one");
+    for name in ["8", "9"] {
+        fs::write(scratch.path("mnt").join(name), "bytes").unwrap();
+    }
+    let mut numbers = scratch.command(&["where", "7", "8", "9"]);
+    let output = numbers.current_dir(scratch.path("mnt")).output().unwrap();
+    let told = written(&output);
+    assert!(["7", "8", "9"].iter().all(|name| told.contains(&format!(" {name}"))), "{told}");
     for wrong in [&["where", "mnt/a", "0"][..], &["where", "mnt/a", "mnt/x", "mnt/b"]] {
         let output = scratch.halocline(wrong);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));

@@ -117,12 +117,16 @@ struct Wanted {
 }
 
 impl LocateArgs {
-    /// All paths, or one and a part of it. What is neither a number of bytes nor a file that is there is a wrong number.
+    /// All paths, or one and a part of it. What is neither a number of bytes nor a file that is there is a wrong number; two
+    /// numbers that are both names of files here are those files.
     fn wanted(&self) -> Result<Wanted, Failure> {
         let bytes = |word: &OsString| byte_count(&word.to_string_lossy());
         let words = [self.offset.as_ref(), self.length.as_ref()];
+        let are_files =
+            words.into_iter().flatten().all(|word| Path::new(word).symlink_metadata().is_ok());
         if let [Some(Ok(offset)), Some(Ok(length))] = words.map(|word| word.map(bytes))
             && self.more.is_empty()
+            && !are_files
         {
             return Ok(Wanted { paths: vec![self.path.clone()], range: Some((offset, length)) });
         }
