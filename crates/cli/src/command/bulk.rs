@@ -40,6 +40,8 @@ pub(super) struct Telling {
     pub(super) done: &'static str,
     /// Makes the failure if bytes were left, given their number as text.
     pub(super) left: fn(String) -> Failure,
+    /// Whether a file that was left is a failure though it is empty: what is skipped is files, and nothing else.
+    pub(super) counts_empty: bool,
     /// Whether nothing is moved, only reported.
     pub(super) dry_run: bool,
     /// In JSON.
@@ -69,8 +71,8 @@ impl Telling {
         if let Some(error) = failed {
             return Err(error);
         }
-        // Files that were left may be empty.
-        if (report.left_bytes > 0 || !report.skipped.is_empty()) && !self.dry_run {
+        let are_left = report.left_bytes > 0 || self.counts_empty && !report.skipped.is_empty();
+        if are_left && !self.dry_run {
             return Err((self.left)(text::bytes(report.left_bytes)));
         }
         conflicts(&report).map_or(Ok(ExitCode::SUCCESS), Err)

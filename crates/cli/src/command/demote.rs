@@ -38,6 +38,7 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
         doing: "demoting",
         done: "demoted",
         left: |left| Failure::failed(format!("{left} stay on the SSD, see above")),
+        counts_empty: true,
         dry_run: args.dry_run,
         json: args.json,
     };

@@ -37,6 +37,7 @@ pub(crate) fn execute(args: &EvictArgs) -> Outcome {
         doing: "evicting",
         done: "evicted",
         left: |left| Failure::failed(format!("{left} stay on the cache, see above")),
+        counts_empty: false,
         dry_run: args.dry_run,
         json: args.json,
     };

@@ -39,6 +39,7 @@ pub(crate) fn execute(args: &FlushArgs) -> Outcome {
         doing: "flushing",
         done: "flushed",
         left: |left| Failure::dirty_left(format!("{left} could not be flushed, see above")),
+        counts_empty: false,
         dry_run: args.dry_run,
         json: args.json,
     };

@@ -62,6 +62,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
                  some with `halocline evict`; on a file tier, --ssd-limit and `halocline demote`"
             ))
         },
+        counts_empty: false,
         dry_run: args.dry_run,
         json: args.json,
     };

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use halocline_model::namespace::Name;
 use halocline_vfs::namespace::xattr;
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
 
 use super::tests::World;
 use crate::places::own_xattrs;
@@ -146,6 +147,27 @@ fn a_list_takes_no_name_from_a_file_that_lies_there() {
         assert_eq!(tree["/place/config"], "of its owner", "{tree:?}");
         assert!(tree.values().any(|text| text == "forged"), "{tree:?}");
     }
+}
+
+/// Whoever may make directories makes such a path by moving one into another. Its end alone did not say where it is.
+#[test]
+fn a_path_that_is_too_long_is_told_by_its_beginning() {
+    let world = with_a_directory();
+    let step = "x".repeat(250);
+    let mut above = File::open(world.at("shared/victim")).unwrap();
+    for _ in 0..17 {
+        mkdirat(&above, &step, Mode::RWXU).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        above = openat(&above, &step, flags, Mode::empty()).unwrap().into();
+    }
+    world.forget();
+    let refused = super::run(&world.at("n1"), Some(&world.peers()), &world.store, true);
+    let refused = refused.expect_err("the rest would have no name").to_string();
+    let way = format!("/victim/{step}/{step}/ and ");
+    assert!(refused.contains(&way) && refused.contains("nearer to the root"), "{refused}");
+    fs::remove_dir_all(world.at("shared/victim").join(&step)).unwrap();
+    world.repair(true);
+    assert_eq!(world.tree()["/victim/file"], "on the disk");
 }
 
 #[test]

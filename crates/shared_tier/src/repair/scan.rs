@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
@@ -23,6 +24,9 @@ use crate::stat_conversion::{joined, kind};
 
 /// The most lines of each kind that are kept for display.
 const TOLD_MAX: usize = 1000;
+
+/// How many steps of a path that is too long are shown.
+const SHOWN_STEPS: usize = 3;
 
 /// Something on a disk.
 #[derive(Debug, Clone)]
@@ -74,8 +78,7 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
                 continue;
             }
             let Some(path) = RelativePath::below(path.as_ref(), name.as_bytes()) else {
-                let what = format!("{}: its path is too long", name.as_bytes().escape_ascii());
-                tell(&mut scanned.unread, what);
+                tell(&mut scanned.unread, too_long(path.as_ref(), &name));
                 continue;
             };
             match item(tree, &path, above) {
@@ -161,6 +164,19 @@ fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
         attributes.xattrs = xattrs(fd, &attributes)?;
     }
     Ok((attributes, stat))
+}
+
+/// Says where a path is too long: whoever looks for it needs the way to it more than its end.
+fn too_long(above: Option<&RelativePath>, name: &OsStr) -> String {
+    let mut way = above.into_iter().flat_map(|above| above.as_path().components());
+    let first: PathBuf = way.by_ref().take(SHOWN_STEPS).collect();
+    format!(
+        "{}/ and {} directories below it, then {}: its path is too long; move a directory on this way to a place nearer to \
+         the root, past the mounts",
+        first.as_os_str().as_bytes().escape_ascii(),
+        way.count(),
+        name.as_bytes().escape_ascii(),
+    )
 }
 
 /// The extended attributes that programs see, except for those for which the store has no room.

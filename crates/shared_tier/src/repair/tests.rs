@@ -101,7 +101,7 @@ impl World {
         self.scratch.path().join(path)
     }
 
-    fn peers(&self) -> String {
+    pub(crate) fn peers(&self) -> String {
         format!("{}/{{node}}/ssd", self.scratch.path().display())
     }
 
