@@ -2,8 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::Error;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::thread;
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
@@ -11,6 +13,8 @@ use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{SharedTiers, peers};
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -18,6 +22,8 @@ const NODES: [&str; 2] = ["one", "two"];
 /// The limit of the mount's process.
 const LIMIT: u64 = 600;
 const BYTES: usize = 64 << 10;
+/// A user who is neither root nor who mounted.
+const OTHER: u32 = 65534;
 
 /// Two mounts; that of `one` may have few files open, and is started with a lower limit that it may raise.
 fn nodes() -> Option<SharedTiers> {
@@ -91,6 +97,60 @@ fn the_user_who_mounted_leaves_descriptors_for_the_mounts_work() {
     works(&nodes);
     drop(files);
     eventually("that they are closed", || File::open(many.join("0")).is_ok());
+}
+
+/// What another user can open of a directory's files, each after the one before.
+fn open_as_other(dir: &File, mut names: impl Iterator<Item = u64>) -> (Vec<OwnedFd>, Errno) {
+    // SAFETY: changes the rights of this thread only, which ends with the scope.
+    unsafe { libc::setfsuid(OTHER) };
+    let mut files = Vec::new();
+    loop {
+        let name = names.next().expect("fewer can be opened").to_string();
+        match openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => files.push(file),
+            Err(error) => return (files, error),
+        }
+    }
+}
+
+/// Regression: only the lowest free number of a descriptor was looked at, and there the mount had closed a file.
+#[test]
+fn another_user_leaves_descriptors_whether_alone_or_at_once() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("needs root, to be another user");
+    }
+    let Some(nodes) = nodes() else { return };
+    raise_own_limit();
+    fs::write(nodes.at("one", "here"), "on one").unwrap();
+    fs::write(nodes.at("two", "there"), "on two").unwrap();
+    let many = nodes.at("one", "many");
+    fs::create_dir(&many).unwrap();
+    (0..LIMIT).for_each(|at| fs::write(many.join(at.to_string()), "small").unwrap());
+    nodes.until_closed("one", "many");
+    let dir = File::open(&many).unwrap();
+    for openers in [1, 2] {
+        let all: Vec<_> = thread::scope(|scope| {
+            let open = |first| {
+                let names = (first..LIMIT).step_by(openers);
+                let dir = &dir;
+                scope.spawn(move || open_as_other(dir, names))
+            };
+            let openers: Vec<_> = (0..openers as u64).map(open).collect();
+            openers.into_iter().map(|opener| opener.join().unwrap()).collect()
+        });
+        let count: usize = all.iter().map(|(files, _)| files.len()).sum();
+        for (_, error) in &all {
+            assert_eq!(*error, Errno::NFILE, "{openers} had {count} open");
+        }
+        assert!((100..LIMIT as usize / 2).contains(&count), "{openers} had {count} open");
+        drop(File::open(many.join("0")).unwrap());
+        drop(File::create_new(many.join(format!("new-{openers}"))).unwrap());
+        if openers == 2 {
+            works(&nodes);
+        }
+        drop(all);
+        nodes.until_closed("one", "many");
+    }
 }
 
 /// Regression: a mapping takes no descriptor of the program once it has closed the file, but one of the mount.
