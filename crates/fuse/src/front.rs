@@ -126,7 +126,7 @@ impl<E: Engine> Front<E> {
         // Built from the bottom up: each component is given what it uses, and knows only components made before it.
         let connection = Arc::new(Connection::default());
         let stale_pages = Arc::new(StalePages::default());
-        let limits = Arc::new(UserLimits::new(&connection));
+        let limits = Arc::new(UserLimits::new());
         let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout, &stale_pages));
         let dropped =
             DroppedPages { inodes: Arc::downgrade(&inodes), stale_pages: Arc::clone(&stale_pages) };

@@ -9,7 +9,9 @@ use std::time::Duration;
 use halocline_api::control::SOCKET_XATTR;
 use halocline_model::namespace::ROOT;
 use halocline_os::error::Result;
-use halocline_vfs::{Allocate, Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat, Tree};
+use halocline_vfs::{
+    Allocate, Caller, Counted, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat, Tree,
+};
 
 use crate::SharedTier;
 use crate::directory::Directory;
@@ -137,6 +139,10 @@ impl Engine for SharedTier {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
     ) -> bool {
         handle.pass_through(must, register)
+    }
+
+    fn count_while_mapped(&self, handle: &Handle, counted: Counted) {
+        handle.count_while_mapped(counted);
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {

@@ -8,8 +8,8 @@ mod handle;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
@@ -100,8 +100,17 @@ impl Files {
         let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
         drop(without_name);
         let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        let (vnode, is_passed) = (vnode.clone(), AtomicBool::new(false));
-        Handle { vnode, file, syncs, lapses, tier, why_ours, is_passed, files: Arc::clone(self) }
+        Handle {
+            vnode: vnode.clone(),
+            file,
+            syncs,
+            lapses,
+            tier,
+            why_ours,
+            is_passed: AtomicBool::new(false),
+            counted: OnceLock::new(),
+            files: Arc::clone(self),
+        }
     }
 
     /// Notes that this node has the file open, and opens it.
@@ -343,7 +352,8 @@ impl Files {
             self.ssd.closed(inode.number, &handle.file);
         }
         if noting.handles == 0 && noting.is_passed {
-            noting.kept.clone_from(&inode.without_name.lock().file);
+            let file = inode.without_name.lock().file.clone();
+            noting.kept = file.map(|file| (file, handle.counted.get().cloned()));
             if !self.end_unless_used(inode, &mut noting) {
                 self.base.passthrough.watch(self, handle.vnode.clone());
             }
@@ -366,9 +376,9 @@ impl Files {
     /// Notes the close of a file that the kernel may have served, unless it is still mapped or the close cannot be
     /// noted now.
     fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
-        let Some(file) = noting.kept.take() else { return true };
+        let Some((file, counted)) = noting.kept.take() else { return true };
         if !is_exclusive(&file) || self.base.sessions.check().is_err() {
-            noting.kept = Some(file);
+            noting.kept = Some((file, counted));
             return false;
         }
         inode.without_name.lock().file = None;

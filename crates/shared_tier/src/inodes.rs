@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use halocline_cluster::names::attributes::Attributes;
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
+use halocline_vfs::Counted;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -54,8 +55,9 @@ pub(crate) struct Noting {
     pub(crate) is_passed: bool,
     /// Whether all handles are closed, and that is noted in the store later ([`crate::closes`]).
     pub(crate) closes_later: bool,
-    /// The file, kept after all handles are closed while the kernel may still serve mappings.
-    pub(crate) kept: Option<Arc<File>>,
+    /// The file, kept after all handles are closed while the kernel may still serve mappings; it counts for the user
+    /// whose handle was closed last.
+    pub(crate) kept: Option<(Arc<File>, Option<Counted>)>,
 }
 
 /// How to reach an open file after its last name is gone.

@@ -23,6 +23,7 @@ use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_os::clock::Clock;
 use halocline_os::{kernel_passthrough, open_files};
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::inodes::{Inode, Vnode};
 use crate::places::SSD;
@@ -52,7 +53,8 @@ pub(crate) struct Passthrough {
     clock: Clock,
     wanted: bool,
     served: KernelServed<Inode>,
-    /// How many closed files may stay open for their mappings, which count for no user, before no more are handed over.
+    /// How many closed files may stay open for their mappings before no more are handed over. Those that were handed
+    /// over before go on counting for their users.
     mapped_max: usize,
     /// Files that were handed over and closed, but may still be mapped.
     closed: Mutex<Closed>,
@@ -60,8 +62,18 @@ pub(crate) struct Passthrough {
 
 #[derive(Debug, Default)]
 struct Closed {
-    files: Vec<Vnode>,
+    /// By number: a mapped file may be opened and closed again and again.
+    files: FxHashMap<u64, Vnode>,
+    /// How many were taken out to be looked at.
+    looked_at: usize,
     is_watched: bool,
+}
+
+impl Closed {
+    /// How many may still be mapped, at most. None is left out while it is looked at.
+    fn count(&self) -> usize {
+        self.files.len() + self.looked_at
+    }
 }
 
 impl Passthrough {
@@ -107,7 +119,7 @@ impl Passthrough {
             Some("opened with O_DIRECT")
         } else if of.mode & set_id != 0 {
             Some("has set-id bits")
-        } else if self.closed.lock().files.len() >= self.mapped_max {
+        } else if self.closed.lock().count() >= self.mapped_max {
             Some("too many that are closed are still mapped")
         } else {
             None
@@ -133,7 +145,7 @@ impl Passthrough {
     /// Watches a file that was handed over and closed: the close is noted once the file is no longer mapped.
     pub(crate) fn watch<C: Closes>(&self, files: &Arc<C>, vnode: Vnode) {
         let mut closed = self.closed.lock();
-        closed.files.push(vnode);
+        closed.files.insert(vnode.0.number.0, vnode);
         if closed.is_watched {
             return;
         }
@@ -144,10 +156,14 @@ impl Passthrough {
 
     /// Checks all closed files once; returns whether some are left.
     pub(crate) fn look(&self, files: &impl Closes) -> bool {
-        let closed = std::mem::take(&mut self.closed.lock().files);
-        let left: Vec<Vnode> =
-            closed.into_iter().filter(|vnode| !files.end_if_unused(&vnode.0)).collect();
         let mut closed = self.closed.lock();
+        let mut left = std::mem::take(&mut closed.files);
+        let taken = left.len();
+        closed.looked_at += taken;
+        drop(closed);
+        left.retain(|_, vnode| !files.end_if_unused(&vnode.0));
+        let mut closed = self.closed.lock();
+        closed.looked_at -= taken;
         closed.files.extend(left);
         !closed.files.is_empty()
     }
@@ -185,5 +201,42 @@ fn watch(files: &Weak<impl Closes>, clock: &Clock) {
             return;
         }
         pause = FIRST_PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::namespace::InodeNumber;
+
+    use super::*;
+    use crate::inodes::Table;
+
+    /// Files that are all mapped.
+    struct Mapped(Passthrough);
+
+    impl Closes for Mapped {
+        fn passthrough(&self) -> &Passthrough {
+            &self.0
+        }
+
+        fn end_if_unused(&self, _: &Inode) -> bool {
+            assert_eq!(self.0.closed.lock().count(), 2);
+            false
+        }
+    }
+
+    /// Regression: more and more were handed over, because none counted while they were looked at; and one that was
+    /// opened and closed often counted as many.
+    #[test]
+    fn each_mapped_file_counts_once_and_all_the_time() {
+        let files = Arc::new(Mapped(Passthrough::new(true, true, &Clock::simulated())));
+        files.0.closed.lock().is_watched = true;
+        let table = Arc::new(Table::default());
+        let vnode = |number| table.intern(InodeNumber(number), false, None);
+        (0..10).for_each(|at| files.0.watch(&files, vnode(5 + at % 2)));
+        for _ in 0..2 {
+            assert!(files.0.look(&*files));
+            assert_eq!(files.0.closed.lock().count(), 2);
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use halocline_os::error::Result;
 
@@ -18,6 +19,9 @@ use crate::{Allocate, Caller, DirEntry, Make, Maker, Seek, SetAttr, Stat};
 pub type VnodeBelow<E> = <<E as Engine>::Tree as Tree>::Vnode;
 /// An open directory of the tree below an engine.
 pub type DirectoryBelow<E> = <<E as Engine>::Tree as Tree>::Directory;
+
+/// What counts as an open file of a user until it is dropped.
+pub type Counted = Arc<dyn Debug + Send + Sync>;
 
 /// How the front end must treat an open file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -148,6 +152,9 @@ pub trait Engine: Sized + Send + Sync + 'static {
     ) -> bool {
         false
     }
+    /// The kernel serves the handle. If the engine keeps the file open after the handle is dropped, because it may still
+    /// be mapped, the file goes on counting for the user who opened it: the engine keeps `counted` as long.
+    fn count_while_mapped(&self, _handle: &Self::Handle, _counted: Counted) {}
     /// How the front end must treat the open file.
     fn open_mode(&self, handle: &Self::Handle) -> OpenMode;
     /// Reads at `offset`; the result is short only at the end of the file.

@@ -16,7 +16,7 @@ pub mod uncached;
 
 pub use allocate::Allocate;
 pub use caller::{Caller, Make, Maker};
-pub use engine::{Engine, OpenMode};
+pub use engine::{Counted, Engine, OpenMode};
 pub use namespace::DirEntry;
 pub use seek::Seek;
 pub use stat::{SetAttr, SetTime, Stat};

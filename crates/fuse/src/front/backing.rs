@@ -33,11 +33,6 @@ impl Connection {
         self.0.get().cloned().unwrap_or_default()
     }
 
-    /// The device, while the mount exists.
-    pub(super) fn device(&self) -> Option<Arc<OwnedFd>> {
-        self.0.get()?.upgrade()
-    }
-
     /// Registers a file. Only a process with `CAP_SYS_ADMIN` may.
     ///
     /// The kernel writes the file with the privileges of the registering thread, whoever the writer is. So it is

@@ -34,7 +34,7 @@ pub(super) struct OpenFile<E: Engine> {
     /// Whether it was opened to read, to write, or both, as in `open(2)`.
     access: i32,
     /// Counts towards the limit of its user.
-    _counted: CountedOpen,
+    _counted: Arc<CountedOpen>,
     /// A second handle: one that appends if the first one does not, and one that does not if it does.
     other: OnceLock<E::Handle>,
 }
@@ -43,7 +43,7 @@ impl<E: Engine> OpenFile<E> {
     pub(super) fn new(
         inode: Arc<Inode<E::Vnode>>,
         handle: E::Handle,
-        (share, counted): (Share<E::Vnode>, CountedOpen),
+        (share, counted): (Share<E::Vnode>, Arc<CountedOpen>),
         (flags, direct): (i32, bool),
     ) -> Self {
         let (append, access) = (flags & libc::O_APPEND != 0, flags & libc::O_ACCMODE);

@@ -110,9 +110,10 @@ impl<E: Engine> OpenFiles<E> {
         let share = Share::new(&inode, register, |must, register| {
             self.passes_through() && self.engine.pass_through(&handle, must, register)
         });
-        let backing = share.backing.clone();
+        let (backing, counted) = (share.backing.clone(), Arc::new(counted));
         let mut mode = self.fopen_flags(self.engine.open_mode(&handle));
         if backing.is_some() {
+            self.engine.count_while_mapped(&handle, counted.clone());
             if timeouts::served(&inode, flags) {
                 self.stale_pages.forget_attributes(inode.number);
             }

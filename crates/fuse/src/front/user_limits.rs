@@ -6,7 +6,6 @@
 //! quarters, and the first half of that sixteenth, too. The rest is the engine's: without a descriptor it could neither
 //! move files nor ask other nodes.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use fuser::Errno;
@@ -15,7 +14,6 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::process::geteuid;
 
-use super::backing::Connection;
 use super::{Answer, Refused};
 
 /// What a user may have without a check of what is left, as long as every user has only a few.
@@ -25,7 +23,6 @@ const FEW: usize = 32;
 #[derive(Debug)]
 pub(super) struct UserLimits {
     users: Arc<Users>,
-    connection: Arc<Connection>,
 }
 
 /// What is open, by user.
@@ -34,6 +31,8 @@ struct Users {
     /// Descriptors that the process may have.
     limit: usize,
     own: u32,
+    /// How many descriptors the process has.
+    in_use: fn() -> usize,
     open: Mutex<OpenCounts>,
 }
 
@@ -57,8 +56,8 @@ impl CountedOpen {
 
 impl UserLimits {
     /// Starts with nothing open.
-    pub(super) fn new(connection: &Arc<Connection>) -> Self {
-        Self { users: Users::new(), connection: connection.clone() }
+    pub(super) fn new() -> Self {
+        Self { users: Users::new() }
     }
 
     /// Counts a file or directory that a user is about to open.
@@ -66,8 +65,7 @@ impl UserLimits {
     /// # Errors
     /// `ENFILE` if the user has too many.
     pub(super) fn take(&self, user: u32) -> Answer<CountedOpen> {
-        let device = self.connection.device();
-        self.users.take(user, device.as_deref().map(AsFd::as_fd))
+        self.users.take(user)
     }
 }
 
@@ -77,19 +75,21 @@ impl Users {
         Arc::new(Self {
             limit: open_files::limit(),
             own: geteuid().as_raw(),
+            // If it is not known, none may be left.
+            in_use: || open_files::in_use().unwrap_or(usize::MAX),
             open: Mutex::default(),
         })
     }
 
-    /// Counts one more for a user. `some` is any open descriptor.
+    /// Counts one more for a user.
     ///
     /// # Errors
     /// `ENFILE` if the user has too many.
-    fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<CountedOpen> {
+    fn take(self: &Arc<Self>, user: u32) -> Answer<CountedOpen> {
         let mut open = self.open.lock();
         let own = open.by.get(&user).copied().unwrap_or(0);
         if own >= FEW || open.all >= self.limit / 16 {
-            let left = self.limit.saturating_sub(some.map_or(0, in_use));
+            let left = self.limit.saturating_sub((self.in_use)());
             if !self.may_have_one_more(user, own, left) {
                 tracing::debug!(user, open = own, left, "a user has too many files open");
                 return Err(Refused(Errno::ENFILE));
@@ -124,56 +124,44 @@ impl Drop for CountedOpen {
     }
 }
 
-/// A lower bound of the number of descriptors in use: a new one gets the lowest free number.
-fn in_use(some: BorrowedFd<'_>) -> usize {
-    match rustix::io::fcntl_dupfd_cloexec(some, 0) {
-        Ok(lowest) => usize::try_from(lowest.as_raw_fd()).expect("no negative number"),
-        Err(_) => usize::MAX,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Those of a process that has ten descriptors beside what is counted.
     fn users(limit: usize) -> Arc<Users> {
-        Arc::new(Users { limit, own: 1, open: Mutex::default() })
+        Arc::new(Users { limit, own: 1, in_use: || 10, open: Mutex::default() })
     }
 
     #[test]
     fn a_user_leaves_as_many_as_are_taken() {
-        let null = std::fs::File::open("/dev/null").expect("open");
         // The files counted here are not really open.
         let users = users(1000);
-        let many: Vec<_> =
-            (0..1000).map_while(|_| users.take(7, Some(null.as_fd())).ok()).collect();
+        let many: Vec<_> = (0..1000).map_while(|_| users.take(7).ok()).collect();
         assert!((FEW..1000).contains(&many.len()), "{}", many.len());
-        assert!(users.take(7, Some(null.as_fd())).is_err());
+        assert!(users.take(7).is_err());
         for other in [0, 1, 8] {
-            assert!(users.take(other, Some(null.as_fd())).is_ok(), "user {other}");
+            assert!(users.take(other).is_ok(), "user {other}");
         }
         drop(many);
         // Regression: root, and the mount's own user, took all.
         for ours in [0, 1] {
-            let many: Vec<_> =
-                (0..1000).map_while(|_| users.take(ours, Some(null.as_fd())).ok()).collect();
+            let many: Vec<_> = (0..1000).map_while(|_| users.take(ours).ok()).collect();
             assert_eq!(many.len(), 750, "user {ours}");
-            assert!(users.take(8, Some(null.as_fd())).is_ok());
+            assert!(users.take(8).is_ok());
         }
-        assert!(users.take(7, Some(null.as_fd())).is_ok());
+        assert!(users.take(7).is_ok());
         let open = users.open.lock();
         assert_eq!((open.all, open.by.len()), (0, 0));
     }
 
     #[test]
     fn the_last_ones_are_for_the_engine() {
-        let null = std::fs::File::open("/dev/null").expect("open");
-        let (users, lowest) = (users(16), null.as_raw_fd());
-        assert!(lowest > 0);
-        let opens: Vec<_> = (2..100).map_while(|user| users.take(user, None).ok()).collect();
+        assert!(users(1).take(2).is_err());
+        let users_of_free = users(16);
+        let opens: Vec<_> = (2..100).map_while(|user| users_of_free.take(user).ok()).collect();
         assert_eq!(opens.len(), 98, "many users with one each, and all else is free");
-        drop(opens);
-        let users = Arc::new(Users { limit: 320, own: 1, open: Mutex::default() });
+        let users = users(320);
         for (left, is_for_others, is_for_ours) in
             [(20, true, true), (19, false, true), (10, false, true), (9, false, false)]
         {
@@ -181,7 +169,5 @@ mod tests {
             assert_eq!(users.may_have_one_more(0, 0, left), is_for_ours, "{left}");
             assert_eq!(users.may_have_one_more(1, 0, left), is_for_ours, "{left}");
         }
-        let none = Arc::new(Users { limit: 1, own: 1, open: Mutex::default() });
-        assert!(none.take(2, Some(null.as_fd())).is_err());
     }
 }

@@ -7,12 +7,12 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{contents, has_privileges};
-use halocline_vfs::{Allocate, Seek};
+use halocline_vfs::{Allocate, Counted, Seek};
 use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
 
@@ -35,6 +35,8 @@ pub struct Handle {
     pub(super) why_ours: WhyOurs,
     /// Whether the kernel reads it by itself.
     pub(super) is_passed: AtomicBool,
+    /// Counts for the user who opened it, also while it is closed and mapped.
+    pub(super) counted: OnceLock<Counted>,
     pub(super) files: Arc<Files>,
 }
 
@@ -137,6 +139,11 @@ impl Handle {
         }
         self.is_passed.store(passed && self.why_ours.is_none(), Ordering::Release);
         passed
+    }
+
+    /// See `Engine::count_while_mapped`.
+    pub(crate) fn count_while_mapped(&self, counted: Counted) {
+        self.counted.get_or_init(|| counted);
     }
 
     /// Whether the kernel reads it by itself.
