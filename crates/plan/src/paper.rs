@@ -273,12 +273,10 @@ pub(crate) fn lay_out(
 mod tests {
     use halocline_model::profile::DeviceProfile;
     use halocline_trace::Request;
-    use halocline_trace::analysis::Analysis;
 
     use super::*;
     use crate::judge::Queues;
     use crate::servers::{Network, Server};
-    use crate::workload::Aggregator;
 
     /// Regression: of 169 files of a real log one had requests of 64 bytes, and there was no `pa` and no `psa` of any.
     #[test]
@@ -303,15 +301,7 @@ mod tests {
                 length,
             };
             let requests: Vec<Request> = (0..128).zip(sizes).map(request).collect();
-            let mut analysis = Analysis::default();
-            for request in &requests {
-                analysis.push(request);
-            }
-            let mut aggregator = Aggregator::new(&analysis.finish());
-            for request in &requests {
-                aggregator.push(request);
-            }
-            aggregator.finish(1)
+            Workload::of(&requests, 1)
         };
         let laid_out = |scheme, sizes: &[u64]| {
             lay_out(scheme, &servers, &workload(sizes), &mut Queues::new(&servers)).expect("room")

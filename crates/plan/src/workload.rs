@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use halocline_trace::analysis::Summary;
+use halocline_trace::analysis::{Analysis, Summary};
 use halocline_trace::{Op, Request};
 
 /// How many files get their own layout: those with the most bytes; others keep the default.
@@ -105,6 +105,19 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Of requests in memory. `processes_per_node` is at least 1.
+    pub fn of(requests: &[Request], processes_per_node: u64) -> Self {
+        let mut analysis = Analysis::default();
+        for request in requests {
+            analysis.push(request);
+        }
+        let mut aggregator = Aggregator::new(&analysis.finish());
+        for request in requests {
+            aggregator.push(request);
+        }
+        aggregator.finish(processes_per_node)
+    }
+
     /// Requests of the sample.
     pub fn sampled(&self) -> usize {
         self.sample.iter().map(Vec::len).sum()
@@ -395,30 +408,16 @@ fn differ_by_a_request(a: &Region, b: &Region) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use halocline_trace::analysis::Analysis;
-
     fn request(at: u64, process: u32, offset: u64, length: u64) -> Request {
         let (start_ns, duration_ns, file, op) = (at, None, 0, Op::Write);
         Request { start_ns, duration_ns, process, file, op, offset, length }
-    }
-
-    fn seen(requests: &[Request]) -> Workload {
-        let mut analysis = Analysis::default();
-        for request in requests {
-            analysis.push(request);
-        }
-        let mut aggregator = Aggregator::new(&analysis.finish());
-        for request in requests {
-            aggregator.push(request);
-        }
-        aggregator.finish(1)
     }
 
     #[test]
     fn weights_and_sample_stand_for_all_requests() {
         let requests: Vec<_> =
             (0..100_000).map(|n| request(n, (n % 16) as u32, n * 8192, 8192)).collect();
-        let seen = seen(&requests);
+        let seen = Workload::of(&requests, 1);
         let weight: f64 = seen.files[0].requests().map(|request| request.weight).sum();
         assert!((weight - 100_000.0).abs() < 1e-3, "{weight}");
         assert!((32..=64).contains(&seen.sample.len()), "{}", seen.sample.len());
@@ -437,7 +436,7 @@ mod tests {
         let large = (16..32).map(|n| (n << 20, 1 << 20));
         let all = small.chain(hot).chain(large).enumerate();
         let requests: Vec<_> = all.map(|(at, (o, l))| request(at as u64, 0, o, l)).collect();
-        let regions = &seen(&requests).files[0].regions;
+        let regions = &Workload::of(&requests, 1).files[0].regions;
         let found: Vec<_> = regions.iter().map(|r| (r.begin >> 20, r.end >> 20, r.size)).collect();
         assert_eq!(found, [(0, 4, 8192), (4, 16, 8192), (16, 32, 1 << 20)]);
     }

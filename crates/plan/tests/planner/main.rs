@@ -11,8 +11,7 @@ use halocline_plan::layout::{Layout, Placer, assemble};
 use halocline_plan::paper::TIES_MAX;
 use halocline_plan::planner::{Name, Outcome, plan};
 use halocline_plan::servers::{Network, Server, Servers};
-use halocline_plan::workload::{Aggregator, Workload};
-use halocline_trace::analysis::Analysis;
+use halocline_plan::workload::Workload;
 use halocline_trace::{Op, Request};
 
 const K: u64 = 1024;
@@ -36,15 +35,7 @@ fn servers(kinds: &[(u64, DeviceProfile, Option<u64>)]) -> Servers {
 }
 
 fn seen(requests: &[Request]) -> Workload {
-    let mut analysis = Analysis::default();
-    for request in requests {
-        analysis.push(request);
-    }
-    let mut aggregator = Aggregator::new(&analysis.finish());
-    for request in requests {
-        aggregator.push(request);
-    }
-    aggregator.finish(2)
+    Workload::of(requests, 2)
 }
 
 /// `count` requests of `size` bytes by `processes` in turn, at offsets in units of `size`.

@@ -5,16 +5,13 @@ use std::env;
 use std::sync::Arc;
 use std::thread;
 
-use halocline_os::error::Result;
 use parking_lot::Mutex;
 
 use crate::disks::{self, Disks, NODES};
-use crate::mounted::Mounted;
+use crate::mounted::{Act, Mounted};
 
 /// How many pairs are tried at once.
 const SIDE_BY_SIDE: usize = 16;
-
-type Act = fn(&Mounted) -> Result<()>;
 
 /// What a node does with names that the other one also changes.
 const ACTS: [(&str, Act); 20] = [

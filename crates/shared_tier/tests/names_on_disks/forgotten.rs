@@ -6,12 +6,9 @@ use std::fs;
 use std::thread;
 
 use halocline_model::namespace::Shards;
-use halocline_os::error::Result;
 
 use crate::disks::{self, Disks};
-use crate::mounted::Mounted;
-
-type Act = fn(&Mounted) -> Result<()>;
+use crate::mounted::{Act, Mounted};
 
 const OF_FILES: [(&str, Act); 8] = [
     ("create", |on| on.create("a/new", "new")),

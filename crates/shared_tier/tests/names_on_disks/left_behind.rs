@@ -3,10 +3,8 @@
 
 use std::fs;
 
-use halocline_os::error::Result;
-
 use crate::disks::{self, Disks};
-use crate::mounted::Mounted;
+use crate::mounted::{Act, Mounted};
 
 /// A node; another one has died after the store removed the file `a/f`, and before it took the file away.
 fn left_at_a_name(disks: &Disks) -> Mounted {
@@ -50,8 +48,6 @@ fn a_directory_stays_beside_a_file_that_was_left_at_its_name() {
     disks.are_as_in_store("a file left at a directory's name");
     assert_eq!(disks::tree(&Mounted::new(&disks, false).tier), wanted);
 }
-
-type Act = fn(&Mounted) -> Result<()>;
 
 /// Each takes the name `a/linked`, where the bytes are on the shared disk, from the file with several names.
 const LOSSES: [(&str, Act); 9] = [

@@ -19,6 +19,9 @@ use parking_lot::Mutex;
 
 use crate::disks::{self, Disks};
 
+/// What a node does.
+pub(crate) type Act = fn(&Mounted) -> Result<()>;
+
 type Event = Box<dyn FnOnce() + Send>;
 
 /// What happens before a request.

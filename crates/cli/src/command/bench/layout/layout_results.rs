@@ -5,9 +5,8 @@ use std::path::Path;
 use halocline_os::counted::counted;
 use halocline_plan::judge::Layouts;
 use halocline_plan::planner::{self, Name};
-use halocline_plan::workload::Aggregator;
+use halocline_plan::workload::Workload;
 use halocline_sim::replay::ServerOutcome;
-use halocline_trace::analysis::Analysis;
 use serde::Serialize;
 
 use super::measure;
@@ -83,15 +82,7 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetti
     let requests = setting.requests().map_err(Failure::refused)?;
     let set = setting.set(&requests).map_err(Failure::refused)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
-    let mut analysis = Analysis::default();
-    for request in &requests {
-        analysis.push(request);
-    }
-    let mut aggregator = Aggregator::new(&analysis.finish());
-    for request in &requests {
-        aggregator.push(request);
-    }
-    let workload = aggregator.finish(u64::from((setting.processes / NODES).max(1)));
+    let workload = Workload::of(&requests, u64::from((setting.processes / NODES).max(1)));
     let all = |layouts: &Layouts| Ok(Replay::new(&set).outcome(&requests, layouts)?.seconds);
     let mut replay = Replay::with_whole(&set, &all, requests.len() as u64);
     let outcome = planner::plan(&servers, &workload, &mut replay, 1.0).map_err(Failure::refused)?;
