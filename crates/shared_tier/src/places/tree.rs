@@ -14,7 +14,7 @@ use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
-use halocline_os::private::{PrivateDir, own_uid};
+use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::SetAttr;
@@ -65,6 +65,9 @@ pub(crate) fn proc_path(fd: &impl AsFd) -> String {
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+
+/// The most directories that are made durable one by one.
+const SYNCED_ONE_BY_ONE: usize = 128;
 
 /// Puts a file at a name in its directory.
 type PutAt<'a> = &'a dyn Fn(&Name) -> rustix::io::Result<()>;
@@ -176,7 +179,7 @@ impl Tree {
     pub(crate) fn find(&self, steps: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
         let Some(last) = steps.last() else { return Ok(Some((self.look(None)?, None))) };
         let names: Vec<&[u8]> = steps.iter().map(|step| step.name.as_bytes()).collect();
-        let path = RelativePath::new(&names.join(&b'/')).ok_or(Errno::NAMETOOLONG)?;
+        let path = RelativePath::new(&names.join(&b'/')).ok_or(Errno::INVAL)?;
         if let Some(fd) = self.directory_at(Some(&path), last.number)? {
             return Ok(Some((fd, Some(path))));
         }
@@ -186,16 +189,16 @@ impl Tree {
     /// The directory to which steps from another one lead.
     pub(crate) fn find_below(
         &self,
-        mut found: FoundDirectory,
+        (mut found, path): FoundDirectory,
         steps: &[DirectoryStep],
     ) -> Result<Option<FoundDirectory>> {
+        let mut names: Vec<Vec<u8>> = path.iter().map(|path| path.as_bytes().to_vec()).collect();
         for step in steps {
-            match self.child(&found, step)? {
-                Some(child) => found = child,
-                None => return Ok(None),
-            }
+            let Some((child, name)) = subdirectory(&found, step)? else { return Ok(None) };
+            names.push(name.as_bytes().to_vec());
+            found = child;
         }
-        Ok(Some(found))
+        Ok(Some((found, RelativePath::new(&names.join(&b'/')))))
     }
 
     /// Names something without a number that was made among the temporary files.
@@ -215,36 +218,8 @@ impl Tree {
         above: &FoundDirectory,
         step: &DirectoryStep,
     ) -> Result<Option<FoundDirectory>> {
-        for name in candidates(&step.name, step.number) {
-            let path = below(above.1.as_ref(), &name)?;
-            if let Some(fd) = self.directory_at(Some(&path), step.number)? {
-                return Ok(Some((fd, Some(path))));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The directory to which steps from the root lead; missing ones are made, closed to others.
-    pub(crate) fn find_or_make(&self, steps: &[DirectoryStep]) -> Result<FoundDirectory> {
-        if let Some(found) = self.find(steps)? {
-            return Ok(found);
-        }
-        let closed =
-            Owner { mode: 0o700, uid: own_uid(), gid: rustix::process::getegid().as_raw() };
-        let mut found: FoundDirectory = (self.look(None)?, None);
-        for step in steps {
-            found = match self.child(&found, step)? {
-                Some(child) => child,
-                // If another thread has made it meanwhile, ours gets the other name: both are found.
-                None => match self.make_directory(&found, step, closed) {
-                    Err(error) if error.errno() == libc::EEXIST => {
-                        self.child(&found, step)?.ok_or(Errno::EXIST)?
-                    }
-                    made => made?,
-                },
-            };
-        }
-        Ok(found)
+        let Some((fd, name)) = subdirectory(&above.0, step)? else { return Ok(None) };
+        Ok(Some((fd, Some(below(above.1.as_ref(), &name)?))))
     }
 
     /// Makes a subdirectory.
@@ -372,12 +347,18 @@ impl Tree {
 
     /// Makes the parent directory of a path durable, and its ancestors, which may be new, too.
     pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
-        for parent in path.as_path().ancestors().skip(1) {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
-            self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let open = |dir: &Path| beneath::open(&self.root, dir, flags, Mode::empty());
+        let mut above = path.as_path().ancestors().skip(1);
+        if above.clone().nth(SYNCED_ONE_BY_ONE).is_some() {
+            // One sync of everything takes less than one for each of them.
+            let dir = open(above.next().unwrap_or(Path::new("")))?;
+            return self.step("syncing a directory", || rustix::fs::syncfs(&dir));
         }
-        Ok(())
+        above.try_for_each(|dir| {
+            let dir = open(dir)?;
+            self.step("syncing a directory", || rustix::fs::fsync(&dir))
+        })
     }
 
     /// Gives an open file a second place. If that is not at the name itself, the name is listed first, as for a new
@@ -452,6 +433,20 @@ impl Tree {
     }
 }
 
+/// A subdirectory and the name that it has.
+fn subdirectory(above: &OwnedFd, step: &DirectoryStep) -> Result<Option<(OwnedFd, Name)>> {
+    for name in candidates(&step.name, step.number) {
+        match beneath::open(above, Path::new(os(&name)), DIRECTORY, Mode::empty()) {
+            Ok(fd) if own_xattrs::number(&fd, own_xattrs::DIRECTORY) == Some(step.number) => {
+                return Ok(Some((fd, name)));
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(None)
+}
+
 /// A temporary name that no other process or thread uses.
 pub(crate) fn fresh(what: &str, number: u64) -> String {
     format!("{what}-{number}-{:x}", RandomState::new().hash_one(number))
@@ -462,7 +457,7 @@ pub(crate) fn below(directory: Option<&RelativePath>, name: &Name) -> Result<Rel
     match RelativePath::below(directory, name.as_bytes()) {
         Some(path) if path.as_bytes() == PRIVATE.as_bytes() => Err(Errno::PERM.into()),
         Some(path) => Ok(path),
-        None => Err(Errno::NAMETOOLONG.into()),
+        None => Err(Errno::INVAL.into()),
     }
 }
 
@@ -486,7 +481,7 @@ pub(crate) fn below_path(
     if directory.is_none() && path.first() == PRIVATE.as_bytes() {
         return Err(Errno::NOENT.into());
     }
-    RelativePath::below(directory, path.as_bytes()).ok_or(Errno::NAMETOOLONG.into())
+    RelativePath::below(directory, path.as_bytes()).ok_or(Errno::INVAL.into())
 }
 
 /// The type of what has a name in a directory (`S_IFREG` or another `S_IF*`); `None` if there is nothing.
