@@ -202,16 +202,20 @@ impl TreeCursor {
     /// # Errors
     /// `ESTALE` if that directory is no longer there.
     pub fn leave_to(&mut self, depth: usize) -> rustix::io::Result<()> {
-        while self.passed.len() > depth {
-            let Some((_, above)) = self.passed.pop() else { break };
+        while self.passed.len() > depth
+            && let Some((_, above)) = self.passed.last()
+        {
             let up = openat(&self.at, "..", THROUGH, Mode::empty())?;
-            self.at = if key(&up)? == above { up } else { self.again(above)? };
+            self.at = if key(&up)? == *above { up } else { self.above_by_path(*above)? };
+            self.passed.pop();
         }
         Ok(())
     }
 
-    fn again(&self, expected: (u64, u64)) -> rustix::io::Result<OwnedFd> {
-        let names: Vec<&[u8]> = self.passed.iter().map(|(name, _)| name.as_bytes()).collect();
+    /// The directory above the one in which it is.
+    fn above_by_path(&self, expected: (u64, u64)) -> rustix::io::Result<OwnedFd> {
+        let above = self.passed.split_last().map_or(&[][..], |(_, above)| above);
+        let names: Vec<&[u8]> = above.iter().map(|(name, _)| name.as_bytes()).collect();
         let path = names.join(&b'/');
         let path = Path::new(OsStr::from_bytes(&path));
         let found = open(&self.root, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
@@ -346,7 +350,9 @@ mod tests {
         fs::create_dir(at("elsewhere")).unwrap();
         let go = |names: &[&str]| {
             let mut cursor = TreeCursor::new(File::open(scratch.path()).unwrap()).unwrap();
-            names.iter().for_each(|name| cursor.enter(OsStr::new(name)).unwrap());
+            for name in names {
+                cursor.enter(OsStr::new(name)).unwrap();
+            }
             cursor
         };
         let mut cursor = go(&["a", "b", "c"]);
@@ -367,5 +373,10 @@ mod tests {
         fs::rename(at("a/b/elsewhere/c"), at("c")).unwrap();
         fs::rename(at("a/b/elsewhere"), at("gone")).unwrap();
         assert_eq!(cursor.leave_to(3), Err(Errno::NOENT));
+        // It stays where it is, until the way is there again.
+        assert_eq!((cursor.depth(), cursor.names().unwrap().len()), (4, 0));
+        fs::rename(at("gone"), at("a/b/elsewhere")).unwrap();
+        cursor.leave_to(2).unwrap();
+        assert_eq!(cursor.names().unwrap(), ["elsewhere"]);
     }
 }

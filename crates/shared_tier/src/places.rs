@@ -8,6 +8,7 @@
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
 mod directories;
+mod durable_directories;
 mod listed_names;
 mod moving;
 pub(crate) mod own_xattrs;
@@ -89,7 +90,6 @@ impl Places {
     }
 
     /// This node's name.
-    #[must_use]
     pub(crate) fn node(&self) -> &str {
         &self.node
     }
@@ -200,7 +200,7 @@ impl Places {
         let [first, second] = if prefers_ssd { [SSD, SHARED] } else { [SHARED, SSD] };
         match self.make_file_on(first, near, name, inode, owner) {
             Err(error) if error.is_full() || matches!(error.errno(), libc::EROFS | TOO_DEEP) => {
-                // Of a disk that is full and one that can be read only, the first may have room again.
+                // The first may have room again.
                 let placed = self.make_file_on(second, near, name, inode, owner);
                 placed.map_err(|other| if error.is_full() { error } else { other })
             }

@@ -167,7 +167,7 @@ impl<'a> FileMove<'a> {
         tree.step("syncing a copy", || fsync(&to.file))?;
         let removed = self.places.find(self.from, self.inode, |tree, _, path| {
             tree.unlink(&path, AtFlags::empty())?;
-            tree.sync_above(&path)
+            tree.sync_parent(&path).map(drop)
         });
         match removed {
             Err(error) if error.errno() == libc::ENOENT => {}

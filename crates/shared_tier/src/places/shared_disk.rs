@@ -28,7 +28,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 
 use super::directories::up_to_known;
-use super::tree::{FoundDirectory, Owner, Tree, below, candidates};
+use super::tree::{FoundDirectory, Owner, Tree, below, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
 use crate::entry_names::os;
 use notes::{Noted, Notes};
@@ -156,7 +156,7 @@ impl SharedDisk {
         };
         let found = match above.1 {
             None => self.tree.find(&steps)?,
-            Some(_) => self.tree.find_below(above, &steps)?,
+            Some(_) => find_below(above, &steps)?,
         };
         if let Some((_, Some(path))) = &found {
             self.remembered.lock().add_on_way(path, &steps);
@@ -183,7 +183,7 @@ impl SharedDisk {
         for (at, step) in steps.iter().enumerate().rev() {
             if step.number != number
                 && let Some(above) = self.at_a_note(step.number, noted, notes_max)?
-                && let Some(found) = self.tree.find_below(above, &steps[at + 1..])?
+                && let Some(found) = find_below(above, &steps[at + 1..])?
             {
                 return Ok(Some(found));
             }
@@ -207,7 +207,7 @@ impl SharedDisk {
             };
             let step = DirectoryStep { number, name };
             if let Some(above) = above
-                && let Some(found) = self.tree.child(&above, &step)?
+                && let Some(found) = child(&above, &step)?
             {
                 return Ok(Some(found));
             }
@@ -283,7 +283,7 @@ impl SharedDisk {
             self.remove(replaced, &[near, &[gone]].concat())?;
         }
         let there = DirectoryStep { number, name: name.clone() };
-        if let Some((_, Some(path))) = self.tree.child(&above, &there)? {
+        if let Some((_, Some(path))) = child(&above, &there)? {
             // Another node found the rename unfinished, and completed it.
             self.remember(number, path);
             return Ok(());
@@ -379,12 +379,12 @@ impl SharedDisk {
             ((self.tree.look(None)?, None), ROOT.0);
         let mut put = Vec::new();
         for step in steps {
-            above = if let Some(found) = self.tree.child(&above, step)? {
+            above = if let Some(found) = child(&above, step)? {
                 found
             } else {
                 put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
                 self.put_into(&above, step)?;
-                self.tree.child(&above, step)?.ok_or(Errno::BUSY)?
+                child(&above, step)?.ok_or(Errno::BUSY)?
             };
             directory = step.number;
         }
@@ -429,7 +429,7 @@ impl SharedDisk {
     fn in_its_parent(&self, near: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
         let Some((last, above)) = near.split_last() else { return Ok(None) };
         match self.find(above.last().map_or(ROOT.0, |step| step.number), None) {
-            Ok(above) => self.tree.child(&above, last),
+            Ok(above) => child(&above, last),
             Err(error) if error.errno() == libc::ENOENT => Ok(None),
             Err(error) => Err(error),
         }

@@ -10,7 +10,7 @@ use halocline_os::private::own_uid;
 use rustix::io::Errno;
 
 use super::DirectoryStep;
-use super::tree::{FoundDirectory, Owner, Tree};
+use super::tree::{FoundDirectory, Owner, Tree, child};
 
 /// The longest path of a directory on an SSD: there is room for a name in it.
 pub(crate) const BYTES_MAX: usize = RelativePath::BYTES_MAX - 1 - NAME_BYTES_MAX;
@@ -32,12 +32,12 @@ pub(crate) fn find_or_make(ssd: &Tree, steps: &[DirectoryStep]) -> Result<FoundD
     let closed = Owner { mode: 0o700, uid: own_uid(), gid: rustix::process::getegid().as_raw() };
     let mut found: FoundDirectory = (ssd.look(None)?, None);
     for step in steps {
-        found = match ssd.child(&found, step)? {
-            Some(child) => child,
+        found = match child(&found, step)? {
+            Some(below) => below,
             // If another thread has made it meanwhile, ours gets the other name: both are found.
             None => match ssd.make_directory(&found, step, closed) {
                 Err(error) if error.errno() == libc::EEXIST => {
-                    ssd.child(&found, step)?.ok_or(Errno::EXIST)?
+                    child(&found, step)?.ok_or(Errno::EXIST)?
                 }
                 made => made?,
             },

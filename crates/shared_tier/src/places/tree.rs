@@ -24,6 +24,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, un
 use rustix::io::Errno;
 
 use super::DirectoryStep;
+use super::durable_directories::DurableDirectories;
 use super::own_xattrs;
 use super::steps::Steps;
 use crate::entry_names::os;
@@ -49,6 +50,7 @@ pub(crate) struct Tree {
     /// Where things are made before they get a name.
     pub(crate) tmp: PrivateDir,
     steps: Steps,
+    durable: DurableDirectories,
 }
 
 /// The names under which something may be found: its own, or with its number appended if that is taken.
@@ -66,9 +68,6 @@ pub(crate) fn proc_path(fd: &impl AsFd) -> String {
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
-/// The most directories that are made durable one by one.
-const SYNCED_ONE_BY_ONE: usize = 128;
-
 /// Puts a file at a name in its directory.
 type PutAt<'a> = &'a dyn Fn(&Name) -> rustix::io::Result<()>;
 
@@ -83,7 +82,8 @@ impl Tree {
             .map_err(|errno| Error::at(path, "open the tier (is it mounted?)")(errno.into()))?;
         let private = PrivateDir::make_in(&root, path, PRIVATE)?;
         let tmp = private.sub("tmp")?;
-        Ok(Self { root, path: path.to_owned(), private, tmp, steps })
+        let (path, durable) = (path.to_owned(), DurableDirectories::default());
+        Ok(Self { root, path, private, tmp, steps, durable })
     }
 
     /// Makes a step.
@@ -183,22 +183,7 @@ impl Tree {
         if let Some(fd) = self.directory_at(Some(&path), last.number)? {
             return Ok(Some((fd, Some(path))));
         }
-        self.find_below((self.look(None)?, None), steps)
-    }
-
-    /// The directory to which steps from another one lead.
-    pub(crate) fn find_below(
-        &self,
-        (mut found, path): FoundDirectory,
-        steps: &[DirectoryStep],
-    ) -> Result<Option<FoundDirectory>> {
-        let mut names: Vec<Vec<u8>> = path.iter().map(|path| path.as_bytes().to_vec()).collect();
-        for step in steps {
-            let Some((child, name)) = subdirectory(&found, step)? else { return Ok(None) };
-            names.push(name.as_bytes().to_vec());
-            found = child;
-        }
-        Ok(Some((found, RelativePath::new(&names.join(&b'/')))))
+        find_below((self.look(None)?, None), steps)
     }
 
     /// Names something without a number that was made among the temporary files.
@@ -210,16 +195,6 @@ impl Tree {
     ) -> Result<()> {
         below(above.1.as_ref(), name)?;
         self.step("naming a link or device", || rename_new(&self.tmp, fresh, &above.0, os(name)))
-    }
-
-    /// A subdirectory.
-    pub(crate) fn child(
-        &self,
-        above: &FoundDirectory,
-        step: &DirectoryStep,
-    ) -> Result<Option<FoundDirectory>> {
-        let Some((fd, name)) = subdirectory(&above.0, step)? else { return Ok(None) };
-        Ok(Some((fd, Some(below(above.1.as_ref(), &name)?))))
     }
 
     /// Makes a subdirectory.
@@ -345,20 +320,18 @@ impl Tree {
         let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
     }
 
-    /// Makes the parent directory of a path durable, and its ancestors, which may be new, too.
+    /// Makes a new name durable: its directory, and those above it that may be new, too.
     pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
+        self.durable.sync_above(self, path)
+    }
+
+    /// Makes the directory of a name durable.
+    pub(crate) fn sync_parent(&self, path: &RelativePath) -> Result<OwnedFd> {
+        let parent = path.as_path().parent().unwrap_or(Path::new(""));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let open = |dir: &Path| beneath::open(&self.root, dir, flags, Mode::empty());
-        let mut above = path.as_path().ancestors().skip(1);
-        if above.clone().nth(SYNCED_ONE_BY_ONE).is_some() {
-            // One sync of everything takes less than one for each of them.
-            let dir = open(above.next().unwrap_or(Path::new("")))?;
-            return self.step("syncing a directory", || rustix::fs::syncfs(&dir));
-        }
-        above.try_for_each(|dir| {
-            let dir = open(dir)?;
-            self.step("syncing a directory", || rustix::fs::fsync(&dir))
-        })
+        let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
+        self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
+        Ok(dir)
     }
 
     /// Gives an open file a second place. If that is not at the name itself, the name is listed first, as for a new
@@ -431,6 +404,29 @@ impl Tree {
         })?;
         Ok(path)
     }
+}
+
+/// The directory to which steps from another one lead.
+pub(crate) fn find_below(
+    (mut found, path): FoundDirectory,
+    steps: &[DirectoryStep],
+) -> Result<Option<FoundDirectory>> {
+    let mut names: Vec<Vec<u8>> = path.iter().map(|path| path.as_bytes().to_vec()).collect();
+    for step in steps {
+        let Some((below, name)) = subdirectory(&found, step)? else { return Ok(None) };
+        names.push(name.as_bytes().to_vec());
+        found = below;
+    }
+    Ok(Some((found, RelativePath::new(&names.join(&b'/')))))
+}
+
+/// A subdirectory.
+pub(crate) fn child(
+    above: &FoundDirectory,
+    step: &DirectoryStep,
+) -> Result<Option<FoundDirectory>> {
+    let Some((fd, name)) = subdirectory(&above.0, step)? else { return Ok(None) };
+    Ok(Some((fd, Some(below(above.1.as_ref(), &name)?))))
 }
 
 /// A subdirectory and the name that it has.

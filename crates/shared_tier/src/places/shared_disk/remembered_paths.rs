@@ -42,9 +42,10 @@ impl RememberedPaths {
         let mut above = path.as_path().ancestors().enumerate();
         for (up, step) in steps.iter().rev().enumerate() {
             let Some((_, path)) = above.find(|(at, _)| *at == up) else { break };
-            if up == 0 || up.is_power_of_two() {
-                let path = RelativePath::new(path.as_os_str().as_bytes());
-                path.into_iter().for_each(|path| self.add(step.number, path));
+            if (up == 0 || up.is_power_of_two())
+                && let Some(path) = RelativePath::new(path.as_os_str().as_bytes())
+            {
+                self.add(step.number, path);
             }
         }
     }
