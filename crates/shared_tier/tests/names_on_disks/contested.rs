@@ -1,11 +1,13 @@
 //! Another node takes a name away between two requests of the kernel for one call.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_model::namespace::{EntryName, Name, ROOT};
 use halocline_model::token::Session;
 use halocline_shared_tier::{SharedTier, Vnode};
+use halocline_testkit::waiting::eventually;
 use halocline_vfs::{Engine, SetAttr, SetTime, Tree};
 
 use crate::disks::{Disks, NODES};
@@ -50,7 +52,10 @@ fn what_the_kernel_looks_up_again_stays_usable_without_its_name() {
     assert_eq!(read(&two.tier, &vnode), b"bytes");
     let now = Some(SetTime::Now);
     let change = SetAttr { mode: Some(0o600), mtime: now, size: Some(2), ..SetAttr::default() };
-    assert_eq!(two.tier.set_attr(&vnode, None, &change, CALLER).unwrap().raw.st_mode & 0o777, 0o600);
+    assert_eq!(
+        two.tier.set_attr(&vnode, None, &change, CALLER).unwrap().raw.st_mode & 0o777,
+        0o600
+    );
     assert_eq!(read(&two.tier, &vnode), b"by");
     assert_eq!(errno(two.tier.link(&vnode, &root, OsStr::new("g"))), Some(libc::ENOENT));
     // It is replaced by a rename, as programs replace files.
@@ -84,7 +89,8 @@ fn what_is_kept_for_the_kernel_is_closed_before_the_session_ends() {
     let disks = Disks::new();
     let (one, two) = (Mounted::new(&disks, true), Mounted::of_node(&disks, NODES[1], true));
     let elsewhere = disks.names.for_another_node();
-    let elsewhere = Namespace::open(elsewhere.into(), Session(99), WaitLimit::default()).unwrap();
+    let elsewhere =
+        Namespace::open(Arc::new(elsewhere), Session(99), WaitLimit::default()).unwrap();
     let opens = |name: &str| {
         let at = EntryName { directory: ROOT, name: Name::from(name) };
         elsewhere.lookup(&at).unwrap().attributes.opens.len()
@@ -96,6 +102,7 @@ fn what_is_kept_for_the_kernel_is_closed_before_the_session_ends() {
     one.unlink("f").unwrap();
     assert_eq!(errno(two.tier.stat(&first, None)), Some(libc::ESTALE));
     one.create("f", "again").unwrap();
+    eventually("its maker's close is noted", || opens("f") + opens("other") == 0);
     two.at("f").unwrap();
     two.at("other").unwrap();
     assert_eq!((opens("f"), opens("other")), (1, 0));

@@ -5,6 +5,7 @@ mod contested;
 mod crossing;
 mod disks;
 mod forgotten;
+mod full;
 mod late;
 mod left_behind;
 mod mounted;
