@@ -213,7 +213,7 @@ fn names_that_nodes_make_replace_and_remove_at_once_are_there_or_not() {
     std::thread::scope(|scope| {
         let over = SetOnDrop(&is_over);
         let makers = [&one, &two].map(|file| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let make = File::options()
                         .create(true)

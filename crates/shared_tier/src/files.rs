@@ -96,10 +96,13 @@ impl Files {
     /// Opens a file that was just looked up, for what programs will ask of it.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ESTALE` if it is gone.
+    /// As [`open`](Self::open); `ESTALE` if it is gone; `EBUSY` if it is closed and may be mapped: then it stays usable.
     pub(crate) fn open_for_later(self: &Arc<Self>, vnode: &Vnode) -> Result<Handle> {
         self.base.sessions.check()?;
         let mut noting = vnode.0.noting.lock();
+        if noting.kept.is_some() {
+            return Err(Errno::BUSY.into());
+        }
         let how = (libc::O_RDONLY, self.base.sessions.lapses());
         let (file, why_ours) = self.open_noted(&vnode.0, &mut noting, how, Opener::Lookup)?;
         Ok(self.handle(vnode, &mut noting, (Arc::new(file), why_ours), how))

@@ -33,7 +33,7 @@ const KEPT: Duration = Duration::from_secs(1);
 /// How often it is seen whether that is over.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The most that is kept: each file takes a descriptor.
-const KEPT_MAX: usize = 64;
+const KEPT_MAX: usize = 32;
 /// How often a name is looked up that others make and remove all the time.
 const TRIES: usize = 64;
 
