@@ -143,9 +143,9 @@ impl Files {
         inode: &Inode,
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
-        opener: Opener,
+        why: Opener,
     ) -> Result<(File, WhyOurs)> {
-        let mut used = match opener {
+        let mut used = match why {
             Opener::Program(ahead) => Some(ahead),
             Opener::Lookup => None,
         };
