@@ -263,7 +263,7 @@ impl<'a> Builder<'a> {
                 let (above, name) = (self.above(at), name_of(item));
                 let number = match self.taken.get(&(above, name.clone())) {
                     Some(Some(number)) => *number,
-                    _ if !self.has_files_below(at) => continue,
+                    _ if !self.names_files_below(at) => continue,
                     taken => {
                         let is_taken = taken.is_some();
                         // Its own number, if the shared disk has lost the directory.
@@ -288,10 +288,14 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn has_files_below(&self, (disk, at): At) -> bool {
+    /// Whether there are files below that may have no other name.
+    fn names_files_below(&self, (disk, at): At) -> bool {
         let prefix = [self.item((disk, at)).path.as_bytes(), b"/"].concat();
-        self.disks[disk].scanned.items.iter().any(|item| {
-            item.attributes.kind == Kind::File && item.path.as_bytes().starts_with(&prefix)
+        self.of_kind(disk, |kind| kind == Kind::File).into_iter().any(|at| {
+            let item = self.item(at);
+            let is_stored = item.number.is_some_and(|number| self.is_stored_file(number, &[at]));
+            item.path.as_bytes().starts_with(&prefix)
+                && !(is_stored && precedence::has_names_elsewhere(item, &self.owners))
         })
     }
 
@@ -490,9 +494,4 @@ impl<'a> Builder<'a> {
             Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         }
     }
-}
-
-/// The positions of those that are so.
-pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
-    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }
