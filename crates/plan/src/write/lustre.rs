@@ -5,11 +5,9 @@
 //! beginning of the part. So the list of targets of a later component is turned until its first stripe is on the first
 //! server of the plan.
 
-use super::{STRIPE_MAX, check_stripe, word};
+use super::{STRIPE_MAX, UNIT, check_stripe, word};
 use crate::layout::Part;
 
-/// The unit of Lustre's stripe sizes and component ends, in bytes.
-const LUSTRE_UNIT: u64 = 64 << 10;
 /// Limit of the objects of one component: what fits in the attributes of a file on every version.
 const LUSTRE_OBJECTS: u64 = 160;
 /// Limit of the objects of one component that any version has (`LOV_MAX_STRIPE_COUNT`).
@@ -20,7 +18,7 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
     let (mut lines, mut written) = (Vec::new(), 0);
     for (index, part) in parts.iter().enumerate() {
         let (stripe, mut objects, error) = overstriped(&part.widths);
-        check_stripe(stripe)?;
+        check_stripe(stripe, STRIPE_MAX)?;
         if objects.len() > LUSTRE_OBJECTS_MAX {
             let objects = objects.len();
             return Err(format!(
@@ -47,9 +45,9 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
             let end = match part.end {
                 None => "eof".to_owned(),
                 Some(end) => {
-                    let near = (end + LUSTRE_UNIT / 2) / LUSTRE_UNIT * LUSTRE_UNIT;
+                    let near = (end + UNIT / 2) / UNIT * UNIT;
                     if near <= written {
-                        return Err(format!("part {index} is shorter than {LUSTRE_UNIT} bytes"));
+                        return Err(format!("part {index} is shorter than {UNIT} bytes"));
                     }
                     if near != end {
                         lines.push(format!("# part {index}: ends at {near} instead of {end}"));
@@ -106,7 +104,7 @@ fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
     let smallest = widths.iter().copied().filter(|width| *width > 0).min().unwrap_or(widest);
     let mut best: Option<(f64, u64, Vec<u64>)> = None;
     for split in 1..=16 {
-        let stripe = (smallest / split).max(1).next_multiple_of(LUSTRE_UNIT);
+        let stripe = (smallest / split).max(1).next_multiple_of(UNIT);
         let count = |width: &u64| match *width {
             0 => 0,
             width => ((width + stripe / 2) / stripe).max(1),
@@ -130,7 +128,7 @@ fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
             .collect();
         let stripe = (widest / counts.iter().copied().max().unwrap_or(1).max(1))
             .max(1)
-            .next_multiple_of(LUSTRE_UNIT);
+            .next_multiple_of(UNIT);
         (share_error(widths, &counts), stripe, counts)
     });
     let objects = counts.iter().enumerate();
