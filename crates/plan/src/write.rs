@@ -317,16 +317,31 @@ mod tests {
                 "lfs setstripe -S 65536 -c 2 -o 1,2 /l/f"
             ]
         );
-        let many = plan("/l/f", &[(None, &vec![64 * K; 2001])]);
+        let many = plan("/l/f", &[(None, &vec![64 * K; 2000])]);
         let error = commands(Target::Lustre, &many).unwrap_err();
-        assert!(error.contains("2001 objects; Lustre has at most 2000"), "{error}");
+        assert!(error.contains("2000 objects; Lustre has at most 1999"), "{error}");
         let near =
             [(Some(100_000), &[4 * K, 0][..]), (Some(140_000), &[0, 4 * K]), (None, &[K, 0])];
         let error = commands(Target::Lustre, &plan("/l/f", &near)).unwrap_err();
-        assert_eq!(error, "/l/f: part 1 is shorter than 65536 bytes");
+        assert_eq!(error, "/l/f: part 1 ends at 140000, before a stripe of 65536 bytes does");
         let short = plan("/l/f", &[(Some(20_000), &[4 * K, 4 * K]), (None, &[64 * K, 0])]);
         let error = commands(Target::Lustre, &short).unwrap_err();
-        assert_eq!(error, "/l/f: part 0 is shorter than 65536 bytes");
+        assert_eq!(error, "/l/f: part 0 ends at 20000, before a stripe of 65536 bytes does");
+    }
+
+    /// Lustre refuses a component that ends within a stripe; such were written.
+    #[test]
+    fn components_of_lustre_end_with_a_stripe() {
+        let mib = 1 << 20;
+        for (end, made) in [(10 * mib, 10 * mib), (11 * mib, 12 * mib), (13 * mib / 2, 6 * mib)] {
+            let two = plan("/l/f", &[(Some(end), &[2 * mib, 2 * mib]), (None, &[64 * K, 0])]);
+            let told = format!("# part 0: ends at {made} instead of {end}");
+            let command = format!(
+                "lfs setstripe -E {made} -S 2097152 -c 2 -o 0,1 -E eof -S 65536 -c 1 -o 0 /l/f"
+            );
+            let expected = if end == made { vec![command] } else { vec![told, command] };
+            assert_eq!(written(Target::Lustre, &two), expected);
+        }
     }
 
     fn named(names: &[&str], path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
@@ -456,7 +471,7 @@ mod tests {
     fn orangefs_gets_strips_and_the_order_of_the_servers() {
         let one = plan("/pvfs/it's", &[(None, &[28 * K, 0, 100 * K])]);
         assert_eq!(
-            written(Target::OrangeFs, &one),
+            written(Target::OrangeFs, &one)[1..],
             [
                 "setfattr -n user.pvfs2.dist_name -v varstrip_dist /pvfs",
                 "setfattr -n user.pvfs2.dist_params -v 'strips:0:28672;1:102400' /pvfs",

@@ -3,15 +3,16 @@
 //! Lustre counts the stripes of each component from the beginning of the file (`lov_stripe_number` and
 //! `lov_stripe_offset` of its `lov/lov_offset.c` take the offset in the file, not in the component), a plan from the
 //! beginning of the part. So the list of targets of a later component is turned until its first stripe is on the first
-//! server of the plan.
+//! server of the plan. A component ends with a whole stripe of its own, or is refused (`lod_verify_striping` of
+//! `lod/lod_lov.c`, and `LSE_ALIGN_END` of `lfs`).
 
 use super::{STRIPE_MAX, UNIT, check_stripe, word};
 use crate::layout::Part;
 
 /// Limit of the objects of one component: what fits in the attributes of a file on every version.
 const LUSTRE_OBJECTS: u64 = 160;
-/// Limit of the objects of one component that any version has (`LOV_MAX_STRIPE_COUNT`).
-const LUSTRE_OBJECTS_MAX: usize = 2000;
+/// Limit of the targets that `lfs` takes for one component (fewer than `LOV_MAX_STRIPE_COUNT`).
+const LUSTRE_OBJECTS_MAX: usize = 1999;
 
 pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
     let mut command = "lfs setstripe".to_owned();
@@ -45,9 +46,11 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
             let end = match part.end {
                 None => "eof".to_owned(),
                 Some(end) => {
-                    let near = (end + UNIT / 2) / UNIT * UNIT;
+                    let near = end.saturating_add(stripe / 2) / stripe * stripe;
                     if near <= written {
-                        return Err(format!("part {index} is shorter than {UNIT} bytes"));
+                        return Err(format!(
+                            "part {index} ends at {end}, before a stripe of {stripe} bytes does"
+                        ));
                     }
                     if near != end {
                         lines.push(format!("# part {index}: ends at {near} instead of {end}"));

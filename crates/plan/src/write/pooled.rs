@@ -38,7 +38,8 @@ impl<'p> Pooled<'p> {
                 Some(found) if found.pool != pool => {
                     let other = found.pool;
                     return Err(format!(
-                        "it lies on the pools {other:?} and {pool:?}; {system} has one for a file"
+                        "it lies on the pools {other:?} and {pool:?}; {system} has one for a file: plan with the \
+                         servers of one pool, or leave it out of the trace"
                     ));
                 }
                 Some(found) if found.stripe != stripe => {
@@ -86,7 +87,10 @@ pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<Str
 pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
     let mut pooled = Pooled::of("BeeGFS", plan, parts)?;
     let made = pooled.stripe.next_power_of_two().max(UNIT);
-    let mut lines = vec!["# the targets are chosen by BeeGFS, in the pool".to_owned()];
+    let mut lines = vec![
+        "# the targets are chosen by BeeGFS, in the pool; files that are made in the directory later have this pattern, too"
+            .to_owned(),
+    ];
     lines.extend(pooled.rounded(made, STRIPE_MAX)?);
     let Pooled { pool, stripe, servers } = pooled;
     if pool.parse::<u16>().is_err() {
