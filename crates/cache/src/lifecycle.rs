@@ -125,7 +125,7 @@ impl Lifecycle {
         if self.origin.data.is_striped()
             && let Ok(descriptor) = self.namespace.descriptor(&vnode)
         {
-            self.origin.data.remove_data(&*descriptor)?;
+            self.origin.remove_data(&*descriptor);
         }
         *file.flush_handle.lock() = None;
         file.let_mtime_go(None);
@@ -151,7 +151,7 @@ impl Lifecycle {
             && let Some(vnode) = &removed.vnode
             && let Ok(descriptor) = self.namespace.descriptor(vnode)
         {
-            self.origin.data.remove_data(&*descriptor)?;
+            self.origin.remove_data(&*descriptor);
         }
         Ok(())
     }

@@ -79,9 +79,17 @@ fn what_became_read_only_is_read_and_copied() {
         let read = ["read-only", "--", "cmp", "data/f1", "volume/f1"];
         status(&within(&scratch, &script, &[&run[..], &read].concat()), 0, &[]);
     }
-    // Where only a server is, all is read, and what that server would get is refused.
+    // Regression: the name was gone, and `rm` said that the file cannot be removed.
     let script = "mount --bind volume/server-1 volume/server-1; \
                   mount -o remount,bind,ro volume/server-1";
+    let run = ["run", "--origin", "volume", "--cache", "cache", "--"];
+    let output = within(&scratch, script, &[&run[..], &["rm", "volume/f0"]].concat());
+    status(&output, 0, &["stays on the origin's servers"]);
+    assert!(!scratch.path("volume/namespace/f0").exists());
+    let told = scratch.halocline(&["fsck", "cache", "--repair"]);
+    status(&told, 1, &["no file names it", "repaired"]);
+    scratch.succeed(&["fsck", "cache"]);
+    // Where only a server is, all is read, and what that server would get is refused.
     let write = "cat volume/f1 >read; dd if=data/f0 of=volume/f1 conv=notrunc bs=64K count=4";
     let run = ["run", "--origin", "volume", "--cache", "cache", "--policy", "never", "--"];
     let output = within(&scratch, script, &[&run[..], &["sh", "-ec", write]].concat());
@@ -199,6 +207,21 @@ fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
     let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
     status(&apply, 1, &["not a regular file", "0 files of 1 moved; 1 file has the old layout"]);
     fs::rename(scratch.path("aside"), &victim).unwrap();
+    // Its owner leaves no room for the number of another object, where the file system has bounds.
+    let fill = |number: usize, bytes: usize| {
+        let (name, value) = (format!("user.{number}"), vec![b'x'; bytes]);
+        setxattr(&victim, name.as_str(), &value, XattrFlags::empty())
+    };
+    let sizes = [3000, 1000, 300, 100, 50, 20, 8, 4, 1].into_iter().flat_map(|size| [size; 4]);
+    let refused =
+        sizes.enumerate().filter(|(number, bytes)| fill(*number, *bytes).is_err()).count();
+    if refused >= 4 {
+        let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
+        status(&apply, 1, &["cannot give its new layout", "0 files of 1 moved; 1 file has"]);
+    }
+    for number in 0..36 {
+        let _ = rustix::fs::removexattr(&victim, format!("user.{number}"));
+    }
     scratch.succeed(&["apply", "plan.toml", "volume"]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
     scratch.succeed(&["unstripe", "volume", "out"]);

@@ -190,7 +190,9 @@ impl Relayout {
         }
         before(Step::CutOver)?;
         let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
-        id.number.name_by(old.namespace_file(), how).map_err(at("give its new layout to"))?;
+        id.number
+            .name_by(old.namespace_file(), how)
+            .map_err(at("give its new layout, in an extended attribute, to"))?;
         before(Step::Settle)?;
         old.namespace_file().sync_all().map_err(at("sync"))?;
         before(Step::Remove)?;
