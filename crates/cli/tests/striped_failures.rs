@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::SystemTime;
@@ -188,14 +189,19 @@ fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
     let Some(scratch) = Scratch::new(program!()) else { return };
     let files = planned(&scratch);
     let victim = scratch.path("volume/namespace").join(&files[0]);
-    let done = AtomicBool::new(false);
+    // Its copy takes some time.
+    let grow = format!("head -c 64M /dev/zero >>'volume/{}'", files[0].display());
+    scratch.succeed(&["run", "--origin", "volume", "--cache", "cache", "--", "sh", "-c", &grow]);
+    let (done, begun) = (AtomicBool::new(false), Barrier::new(2));
     let apply = thread::scope(|scope| {
         scope.spawn(|| {
             let file = File::options().write(true).open(&victim).unwrap();
+            begun.wait();
             while !done.load(Ordering::Relaxed) {
                 file.set_modified(SystemTime::now()).unwrap();
             }
         });
+        begun.wait();
         let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
         done.store(true, Ordering::Relaxed);
         apply
@@ -225,7 +231,8 @@ fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
     scratch.succeed(&["apply", "plan.toml", "volume"]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
     scratch.succeed(&["unstripe", "volume", "out"]);
-    assert!(fs::read(scratch.path("out").join(&files[0])).unwrap() == content(0, 512 << 10));
+    let copy = fs::read(scratch.path("out").join(&files[0])).unwrap();
+    assert!(copy.starts_with(&content(0, 512 << 10)) && copy.len() == (64 << 20) + (512 << 10));
 }
 
 /// A copy ended at the first attribute, or size, that the file system of the copy does not hold.
