@@ -260,7 +260,13 @@ impl<'a> Builder<'a> {
     fn ssd_directories(&mut self) -> Result<()> {
         let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
         for disk in 1..self.disks.len() {
-            let with_files = self.disks[disk].scanned.with_files();
+            // Files below that may have no other name.
+            let with_files = self.disks[disk].scanned.with_files(&|at| {
+                let (item, at) = (self.item((disk, at)), (disk, at));
+                let is_it = |number| self.is_stored_file(number, &[at]);
+                !(item.number.is_some_and(is_it)
+                    && precedence::has_names_elsewhere(item, &self.owners))
+            });
             for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
                 let item = self.item(at);
                 if let Some(number) = item.number.filter(|number| known.contains(number)) {
@@ -490,9 +496,4 @@ impl<'a> Builder<'a> {
             Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         }
     }
-}
-
-/// The positions of those that are so.
-pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
-    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }

@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use rustix::fs::{Mode, OFlags, fsync, openat, syncfs};
 
-use super::own_xattrs;
-use super::tree::Tree;
+use super::Tree;
+use crate::places::own_xattrs;
 
 /// The most directories that are remembered.
 const KNOWN_MAX: usize = 1 << 16;
 /// The most directories that are synced one by one; beyond that, everything on the disk at once takes less time.
-const ONE_BY_ONE: usize = 64;
+const ONE_BY_ONE: usize = 16;
 
 /// The directories of one tree, by their own numbers and those of their inodes. What is removed and made again has another
 /// number; one that was renamed is at its old or new name after a power failure, as is what is below it.
