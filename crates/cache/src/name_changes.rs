@@ -137,7 +137,10 @@ impl NameChanges {
                 Some(id) => self
                     .degraded_mode
                     .retry_after_giving_up(|| self.lifecycle.forget_file(&file, id)),
-                None => self.lifecycle.forget_data(&file),
+                None => {
+                    self.lifecycle.forget_data(&file);
+                    Ok(())
+                }
             };
             self.known.forget_idle(&file);
             return forgotten;
