@@ -20,7 +20,8 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 const OBJECT: &str = "user.halocline.object";
 
 fn content(seed: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| ((at * 31 / 7 + seed) % 251) as u8).collect()
+    let byte = |at| u8::try_from((at * 31 / 7 + seed) % 251).unwrap();
+    (0..bytes).map(byte).collect()
 }
 
 /// A striped volume with these files, made through a mount.
@@ -101,12 +102,11 @@ fn what_became_read_only_is_read_and_copied() {
 
 /// A volume with a file for each of four processes, and a plan for these.
 fn planned(scratch: &Scratch) -> Vec<PathBuf> {
-    let mut servers = String::new();
-    for (name, profile) in [("d0", "hdd"), ("d1", "hdd"), ("s0", "ssd")] {
-        servers += &format!("[[server]]\nname = \"{name}\"\nprofile = \"{profile}\"\n");
-        servers += "capacity = \"1T\"\n";
-    }
-    fs::write(scratch.path("servers.toml"), servers).unwrap();
+    let server = |(name, profile)| {
+        format!("[[server]]\nname = \"{name}\"\nprofile = \"{profile}\"\ncapacity = \"1T\"\n")
+    };
+    let servers: Vec<_> = [("d0", "hdd"), ("d1", "hdd"), ("s0", "ssd")].map(server).into();
+    fs::write(scratch.path("servers.toml"), servers.concat()).unwrap();
     let make = ["trace", "make", "ior", "-p", "4", "-F", "-b", "512K", "-t", "64K"];
     scratch.succeed(&[&make[..], &["-o", "t.hct"]].concat());
     scratch.succeed(&["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"]);
@@ -309,8 +309,8 @@ fn what_is_missing_or_no_file_is_told_with_its_remedy() {
         ("fifo", "a pipe from which nobody reads; begin to read from it first, or name a file"),
         ("nodir/x", "there is no directory nodir; create it, or correct the path"),
     ] {
-        let made = scratch.halocline(&[&make[..], &[out]].concat());
-        status(&made, 1, &[out, told]);
+        let output = scratch.halocline(&[&make[..], &[out]].concat());
+        status(&output, 1, &[out, told]);
     }
     for (out, told) in [
         ("socket", "it is a socket; name a file"),

@@ -104,7 +104,7 @@ impl Script {
             } else {
                 relative(name.unwrap_or_default(), below).map_err(&refused)?
             };
-            Ok(TraceFile { path, end, is_read, written: written.from_the_beginning() })
+            Ok(TraceFile { path, end, is_read, written: written.first_gap() })
         });
         let named = named.collect::<Result<_, Failure>>()?;
         let [read_bytes, written_bytes] = bytes;
@@ -145,8 +145,8 @@ impl Written {
         }
     }
 
-    /// The end of the range at the beginning of the file.
-    fn from_the_beginning(&self) -> u64 {
+    /// The first byte that is not written.
+    fn first_gap(&self) -> u64 {
         self.0.get(&0).copied().unwrap_or(0)
     }
 }
@@ -218,18 +218,18 @@ mod tests {
     #[test]
     fn ranges_that_touch_are_one() {
         let mut written = Written::default();
-        for (start, end, from_the_beginning) in
+        for (start, end, first_gap) in
             [(4, 8, 0), (10, 12, 0), (8, 9, 0), (0, 3, 3), (3, 4, 9), (2, 11, 12), (20, 20, 12)]
         {
             written.add(start, end);
-            assert_eq!(written.from_the_beginning(), from_the_beginning, "{start} {written:?}");
+            assert_eq!(written.first_gap(), first_gap, "{start} {written:?}");
         }
         for at in 0..2 * RANGES_MAX as u64 {
             written.add(100 + 2 * at, 101 + 2 * at);
         }
         assert!(written.0.len() <= RANGES_MAX, "{}", written.0.len());
         written.add(0, 101);
-        assert_eq!(written.from_the_beginning(), 101);
+        assert_eq!(written.first_gap(), 101);
     }
 
     #[test]
