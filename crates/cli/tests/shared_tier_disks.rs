@@ -454,6 +454,14 @@ fn more_names_than_a_file_keeps_are_refused_and_keep_nobody_from_a_repair() {
     assert!(!nodes.at("two", &format!("{made:0100}")).exists(), "the name was taken away again");
     // A name gives its room to another one.
     fs::rename(name(0), name(made)).unwrap();
+    // Regression: ENOSPC, as if the disk were full, where a few names are too many.
+    let crowded = nodes.at("one", "crowded");
+    fs::write(&crowded, "text").unwrap();
+    setxattr(&crowded, "user.big", &[b'x'; 3300], XattrFlags::empty()).unwrap();
+    let mut few = (0..TRIED).map(|at| nodes.at("one", &format!("c{at:0100}")));
+    let refused = few.find_map(|name| fs::hard_link(&crowded, name).err()).expect("no room");
+    assert_eq!(refused.raw_os_error(), Some(libc::EMLINK), "{refused}");
+    assert!(fs::metadata(&crowded).unwrap().nlink() < 8);
     nodes.unmount();
     assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
     let file = nodes.scratch.path("one-tiers/ssd/f");

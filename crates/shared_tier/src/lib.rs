@@ -32,6 +32,7 @@ mod acl;
 pub mod adopt;
 mod attribute_changes;
 mod base;
+mod circles;
 mod closes;
 mod control;
 mod directory;

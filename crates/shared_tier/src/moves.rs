@@ -140,9 +140,13 @@ impl Migrator<'_> {
         let number = self.names.number().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0)?;
-        let near = self.directories.steps(name.directory.0)?;
+        // The shared disk finds the directory by its number.
+        let near = match tier {
+            SHARED => Vec::new(),
+            _ => self.directories.steps_on_ssd(name.directory.0)?,
+        };
         let mut copied = 0;
-        let to = moving.copy(&source, tier, (&near, &name.name), &mut |bytes| {
+        let to = moving.copy(&source, tier, (name, &near), &mut |bytes| {
             copied += bytes;
             goes_on(bytes).is_continue()
         });
