@@ -31,10 +31,10 @@ use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use disks::{Disk, Disks};
-use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge, positions};
+use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
 use scan::tell;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
-use view::View;
+use view::{View, positions};
 
 /// What was found, and what was or would be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

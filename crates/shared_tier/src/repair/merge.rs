@@ -260,7 +260,8 @@ impl<'a> Builder<'a> {
     fn ssd_directories(&mut self) -> Result<()> {
         let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
         for disk in 1..self.disks.len() {
-            let with_files = self.disks[disk].scanned.with_files();
+            let with_files =
+                self.disks[disk].scanned.with_files(|at| self.needs_its_directory((disk, at)));
             for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
                 let item = self.item(at);
                 if let Some(number) = item.number.filter(|number| known.contains(number)) {
@@ -293,6 +294,13 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a file on an SSD may have no other name than that in its directory there.
+    fn needs_its_directory(&self, at: At) -> bool {
+        let item = self.item(at);
+        let is_stored = item.number.is_some_and(|number| self.is_stored_file(number, &[at]));
+        !(is_stored && precedence::has_names_elsewhere(item, &self.owners))
     }
 
     /// Groups the copies of each file; SSDs first, because their directories are closed to others.
@@ -490,9 +498,4 @@ impl<'a> Builder<'a> {
             Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         }
     }
-}
-
-/// The positions of those that are so.
-pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
-    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }

@@ -89,10 +89,12 @@ impl Scanned {
         self.upwards(at).map(Name::as_bytes).eq(names)
     }
 
-    /// Directories with files in them, or below.
-    pub(crate) fn with_files(&self) -> BTreeSet<usize> {
+    /// Directories with files that count in them, or below.
+    pub(crate) fn with_files(&self, counts: impl Fn(usize) -> bool) -> BTreeSet<usize> {
         let mut with_files = BTreeSet::new();
-        for item in self.items.iter().filter(|item| item.attributes.kind == Kind::File) {
+        let files = self.items.iter().enumerate();
+        let files = files.filter(|(_, item)| item.attributes.kind == Kind::File);
+        for (_, item) in files.filter(|(at, _)| counts(*at)) {
             let mut above = item.above;
             while let Some(at) = above.filter(|at| with_files.insert(*at)) {
                 above = self.items[at].above;

@@ -127,3 +127,8 @@ impl View {
         names.join("/")
     }
 }
+
+/// The positions of those that are so.
+pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
+}
