@@ -23,10 +23,10 @@ use crate::files::{Files, place_of};
 use crate::inodes::Vnode;
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
-use crate::places::{DirectoryStep, RenameNotes};
+use crate::places::{DirectoryStep, RenameNotes, missed};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
-use crate::told_names::tell_names;
+use crate::told_names::{or_note, tell_names};
 
 /// Changes names.
 #[derive(Debug)]
@@ -231,7 +231,9 @@ impl NameChanges {
                 let place = gone.attributes.location.as_ref();
                 let removed = place.map(|place| {
                     let removed = self.files.remove_data(place, gone.inode.0);
-                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
+                    let removed =
+                        self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)]);
+                    missed::or_gone(&self.base.places, (place, gone.inode.0), removed)
                 });
                 follow("unlink", name, removed.unwrap_or(Ok(())))
             }
@@ -477,6 +479,7 @@ impl NameChanges {
             tell_names(self.base.listing(), number, Ok(&old), (&[to], &[from]))?;
             return follow_names(&self.base, &found, from);
         }
-        renamed_bytes::follow_name(&self.base, &found, (from, to))
+        let followed = renamed_bytes::follow_name(&self.base, &found, (from, to));
+        or_note(self.base.listing(), (number, &old), (&[to], &[from]), followed)
     }
 }

@@ -10,6 +10,7 @@
 mod directories;
 mod durable_directories;
 mod listed_names;
+pub(crate) mod missed;
 mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
@@ -473,8 +474,7 @@ impl Places {
         remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
     }
 
-    /// Removes unfinished files and directories, which never got a name, from the own SSD; only if nothing else uses
-    /// it.
+    /// Removes unfinished files and directories without a name from the own SSD; only if nothing else uses it.
     ///
     /// # Errors
     /// If it cannot be read.

@@ -168,6 +168,7 @@ pub fn run(
     let missing = disks.missing.iter().map(|(node, _)| node);
     let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).cloned().collect();
     disks.keep_missing(&missing)?;
+    disks.forget_missed()?;
     disks.set_formatted()?;
     disks.set_rebuilding(false)?;
     store.begin_epoch(false).map_err(of_store)?;

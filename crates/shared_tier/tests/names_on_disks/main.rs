@@ -9,3 +9,4 @@ mod full;
 mod late;
 mod left_behind;
 mod mounted;
+mod unreached;
