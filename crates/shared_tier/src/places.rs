@@ -18,7 +18,7 @@ pub(crate) mod shared_disk;
 pub(crate) mod ssd_directories;
 pub(crate) mod steps;
 pub(crate) mod tree;
-mod users_xattrs;
+pub(crate) mod users_xattrs;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

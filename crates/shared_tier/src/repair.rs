@@ -295,7 +295,8 @@ impl<'a> Repair<'a> {
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
         all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
         all.others.iter().for_each(|at| tell(&mut report.set_aside, self.path(*at)));
-        links_and_devices::tell_missing(&self.view, found, &mut report.remade);
+        let shared = &self.disks.all[0];
+        links_and_devices::tell_missing(shared, &self.view, found, &mut report.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
         on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
