@@ -230,7 +230,7 @@ fn names_that_nodes_make_replace_and_remove_at_once_are_there_or_not() {
             scope.spawn(|| until_over(&|| fs::read(&two).map(drop))),
             scope.spawn(|| until_over(&|| fs::metadata(&one).map(drop))),
             scope.spawn(|| {
-                until_over(&|| fs::set_permissions(&two, PermissionsExt::from_mode(0o600)))
+                until_over(&|| fs::set_permissions(&two, PermissionsExt::from_mode(0o600)));
             }),
         ];
         for maker in makers {

@@ -38,7 +38,9 @@ impl Nodes {
     }
 
     fn unmount(&self) {
-        NODES.iter().for_each(|node| unmount(&self.scratch, node));
+        for node in NODES {
+            unmount(&self.scratch, node);
+        }
     }
 
     fn at(&self, node: &str, name: &str) -> PathBuf {

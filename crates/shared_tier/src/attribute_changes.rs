@@ -253,23 +253,13 @@ impl AttributeChanges {
         Ok(())
     }
 
-    fn attributes(&self, inode: &Inode) -> Result<Attributes> {
-        match self.lookup.find(inode)? {
-            Some(found) => Ok(found.stored.attributes),
-            None => {
-                let last = inode.without_name.lock().last.clone();
-                last.ok_or_else(|| self.lookup.gone(inode))
-            }
-        }
-    }
-
     /// The value of an extended attribute.
     ///
     /// # Errors
     /// `ENODATA`.
     pub(crate) fn get_xattr(&self, inode: &Inode, name: &OsStr) -> Result<Vec<u8>> {
         check_kind(name)?;
-        let attributes = self.attributes(inode)?;
+        let attributes = self.lookup.attributes(inode)?;
         let value = attributes.xattrs.get(name.as_bytes());
         value.cloned().ok_or_else(|| Errno::NODATA.into())
     }
@@ -279,7 +269,7 @@ impl AttributeChanges {
     /// # Errors
     /// If the store does not answer.
     pub(crate) fn list_xattr(&self, inode: &Inode) -> Result<Vec<u8>> {
-        let attributes = self.attributes(inode)?;
+        let attributes = self.lookup.attributes(inode)?;
         Ok(attributes.xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect())
     }
 

@@ -143,10 +143,9 @@ impl Files {
         inode: &Inode,
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
-        opener: Opener,
+        why: Opener,
     ) -> Result<(File, WhyOurs)> {
-        let own = self.base.sessions.own();
-        let mut used = match opener {
+        let mut used = match why {
             Opener::Program(ahead) => Some(ahead),
             Opener::Lookup => None,
         };
@@ -185,7 +184,7 @@ impl Files {
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
             noting.noted = Some((wrote || writes(flags), lapses));
-            noting.by_kernel = attributes.is_by_kernel(own);
+            noting.by_kernel = attributes.is_by_kernel(self.base.sessions.own());
             // It may have been moved or changed meanwhile, or too many have it open to be noted.
             let why_ours = self.why_ours(&attributes, noting, flags);
             let opened = self.open_at(&attributes, inode.number.0, flags);

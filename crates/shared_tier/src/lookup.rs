@@ -178,7 +178,19 @@ impl Lookup {
         Ok(None)
     }
 
-    /// The same, with a name.
+    /// What is known of an inode in the store; of one that has lost its last name, what was known last.
+    ///
+    /// # Errors
+    /// `ESTALE` if nothing is left of it here.
+    pub(crate) fn attributes(&self, inode: &Inode) -> Result<Attributes> {
+        if let Some(found) = self.find(inode)? {
+            return Ok(found.stored.attributes);
+        }
+        let last = inode.without_name.lock().last.clone();
+        last.ok_or_else(|| self.gone(inode))
+    }
+
+    /// What an inode is now, with a name.
     ///
     /// # Errors
     /// `ENOENT` if it has lost its last one, `ESTALE` if that is not known.

@@ -8,7 +8,6 @@
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
 mod directories;
-mod durable_directories;
 mod listed_names;
 pub(crate) mod missed;
 mod moving;

@@ -59,13 +59,7 @@ impl Tree for SharedTree {
     }
 
     fn read_link(&self, vnode: &Vnode) -> Result<OsString> {
-        let found = match self.lookup.find(&vnode.0)? {
-            Some(found) => found.stored.attributes,
-            None => {
-                let kept = vnode.0.without_name.lock().last.clone();
-                kept.ok_or_else(|| self.lookup.gone(&vnode.0))?
-            }
-        };
+        let found = self.lookup.attributes(&vnode.0)?;
         match found.kind {
             Kind::Symlink => Ok(OsString::from_vec(found.target)),
             _ => Err(Errno::INVAL.into()),

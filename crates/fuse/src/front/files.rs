@@ -38,6 +38,13 @@ impl ReadFor {
     }
 }
 
+/// A file that was opened by its name.
+struct Named<E: Engine> {
+    inode: Arc<Inode<E::Vnode>>,
+    attr: FileAttr,
+    handle: E::Handle,
+}
+
 /// Requests about open files.
 #[derive(Debug)]
 pub(crate) struct Files<E: Engine> {
@@ -78,7 +85,8 @@ impl<E: Engine> Files<E> {
     ) -> Answer<(Entry, Opened)> {
         let parent = self.inodes.get(parent)?;
         let taken = self.limits.take(by.caller.uid)?;
-        let (inode, attr, handle) = self.create_or_open((&parent, name), mode, flags, by)?;
+        let opened = self.create_or_open((&parent, name), mode, flags, by)?;
+        let Named { inode, attr, handle } = opened;
         let opened = self.open.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
         let timeout = self.inodes.timeout(&inode, &attr);
@@ -93,7 +101,7 @@ impl<E: Engine> Files<E> {
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Answer<(Arc<Inode<E::Vnode>>, FileAttr, E::Handle)> {
+    ) -> Answer<Named<E>> {
         for _ in 0..CREATE_TRIES {
             let created = self.engine.create((&parent.vnode, name), mode, flags | libc::O_EXCL, by);
             self.inodes.changed(parent);
@@ -107,7 +115,7 @@ impl<E: Engine> Files<E> {
                     let created = created.map_err(self.inodes.failed_at(parent, name, "create"));
                     let (vnode, stat, handle) = created?;
                     let (inode, attr) = self.inodes.remember(vnode, &stat);
-                    return Ok((inode, attr, handle));
+                    return Ok(Named { inode, attr, handle });
                 }
             }
         }
@@ -120,7 +128,7 @@ impl<E: Engine> Files<E> {
         (parent, name): (&Inode<E::Vnode>, &OsStr),
         flags: i32,
         caller: Caller,
-    ) -> Answer<Option<(Arc<Inode<E::Vnode>>, FileAttr, E::Handle)>> {
+    ) -> Answer<Option<Named<E>>> {
         let failed = |error| self.inodes.failed_at(parent, name, "create")(error);
         let is_gone = |error: &Error| matches!(error.errno(), libc::ENOENT | libc::ESTALE);
         let (vnode, stat) = match self.engine.lookup(&parent.vnode, name) {
@@ -146,7 +154,7 @@ impl<E: Engine> Files<E> {
             Ok((attr(&inode, &stat), handle))
         })();
         match opened {
-            Ok((attr, handle)) => Ok(Some((inode, attr, handle))),
+            Ok((attr, handle)) => Ok(Some(Named { inode, attr, handle })),
             Err(error) => {
                 // The kernel does not learn of it.
                 self.inodes.forget(INodeNo(inode.number), 1);

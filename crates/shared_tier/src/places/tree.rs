@@ -2,6 +2,8 @@
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
+mod durable_directories;
+
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,10 +26,10 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, un
 use rustix::io::Errno;
 
 use super::DirectoryStep;
-use super::durable_directories::DurableDirectories;
 use super::own_xattrs;
 use super::steps::Steps;
 use crate::entry_names::os;
+use durable_directories::DurableDirectories;
 
 /// A directory and its path from the root; `None` for the root itself.
 pub(crate) type FoundDirectory = (OwnedFd, Option<RelativePath>);

@@ -266,7 +266,7 @@ impl<'a> Builder<'a> {
         for disk in 1..self.disks.len() {
             let with_files = self.disks[disk]
                 .scanned
-                .with_files(|at| missed_changes::needs_its_directory(self, (disk, at)));
+                .with_files(&|at| missed_changes::needs_its_directory(self, (disk, at)));
             for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
                 let item = self.item(at);
                 if let Some(number) = item.number.filter(|number| known.contains(number)) {

@@ -89,8 +89,8 @@ impl Scanned {
         self.upwards(at).map(Name::as_bytes).eq(names)
     }
 
-    /// Directories with files that count in them, or below.
-    pub(crate) fn with_files(&self, counts: impl Fn(usize) -> bool) -> BTreeSet<usize> {
+    /// Directories with files in them, or below, that count.
+    pub(crate) fn with_files(&self, counts: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
         let mut with_files = BTreeSet::new();
         let files = self.items.iter().enumerate();
         let files = files.filter(|(_, item)| item.attributes.kind == Kind::File);

@@ -7,6 +7,7 @@ use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
 use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
 
+use super::scan::shown;
 use crate::places::DirectoryStep;
 
 /// A file in the store.
@@ -124,7 +125,7 @@ impl View {
             }
         }
         names.reverse();
-        names.join("/")
+        shown(&names.join("/"))
     }
 }
 

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use rustix::fs::{Mode, OFlags, fsync, openat, syncfs};
 
-use super::own_xattrs;
-use super::tree::Tree;
+use super::Tree;
+use crate::places::own_xattrs;
 
 /// The most directories that are remembered.
 const KNOWN_MAX: usize = 1 << 16;
