@@ -12,6 +12,7 @@
 mod build;
 mod disks;
 mod links_and_devices;
+mod lost;
 mod merge;
 pub(crate) mod scan;
 mod settle;
@@ -245,7 +246,7 @@ impl<'a> Repair<'a> {
     fn plan(&mut self, found: &FoundNames) -> Report {
         let mut report = Report {
             is_rebuilt: self.is_rebuilt,
-            missing: self.disks.missing.clone(),
+            missing: lost::missing(self),
             told: found.told.clone(),
             ..Report::default()
         };
@@ -276,7 +277,7 @@ impl<'a> Repair<'a> {
         found.never_arrived.iter().for_each(|(at, _)| tell(&mut report.set_aside, self.path(*at)));
         self.aside.extend(&found.never_arrived);
         self.plan_directories(found, &mut report);
-        self.look_at_places(&places, found, &mut report);
+        lost::look_at_places(self, &places, found, &mut report);
         for (at, number) in &found.left_copies {
             let is_elsewhere = self.is_rebuilt || self.leads_elsewhere(*at, *number, found);
             if is_elsewhere && places.contains_key(number) {
@@ -340,30 +341,6 @@ impl<'a> Repair<'a> {
     fn was_missing(&self, file: &FoundFile) -> bool {
         let node = self.disk(file.at).node.as_ref();
         node.is_some_and(|node| self.were_missing.contains(node))
-    }
-
-    /// Checks that each file of the store is at its place.
-    fn look_at_places(
-        &mut self,
-        places: &BTreeMap<u64, (&FoundFile, Option<Location>)>,
-        found: &FoundNames,
-        report: &mut Report,
-    ) {
-        let nodes = self.disks.all.iter().filter_map(|disk| disk.node.as_deref());
-        let reached: BTreeSet<&str> = nodes.collect();
-        for (number, file) in &self.view.files {
-            let Some(place) = &file.attributes.location else { continue };
-            if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
-                report.unreached_files += 1;
-                continue;
-            }
-            let is_there = places.get(number).is_some_and(|(_, at)| at.as_ref() == Some(place));
-            // Otherwise the scan may have preferred another copy, or another path of the same file.
-            if !is_there && !self.is_at(place, *number, found) {
-                let path = self.view.path(file.directory, &file.name);
-                tell(&mut report.lost, format!("{path} (should be at {place:?})"));
-            }
-        }
     }
 
     /// Whether something with a number is at a place.
