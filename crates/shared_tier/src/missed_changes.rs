@@ -40,10 +40,10 @@ impl TriedNotes {
         let mut reached: BTreeMap<String, bool> = BTreeMap::new();
         for name in names {
             let Some(note) = notes.read(&name)? else { continue };
-            let Some(node) = note.place.node.clone() else { continue };
-            let own = listing.1.node() == node;
+            let Some(whose) = note.place.node.clone() else { continue };
+            let own = listing.1.node() == whose;
             if (own || all)
-                && *reached.entry(node).or_insert_with_key(|node| reaches(listing.1, node))
+                && *reached.entry(whose).or_insert_with_key(|node| reaches(listing.1, node))
             {
                 self.0.insert(name);
                 by_file.entry(note.number).or_default().push(note);
