@@ -2,6 +2,7 @@
 //! can be rebuilt from them. Failures on the disks are logged; a name's target is found by its number all the same.
 
 mod bytes_of_links;
+mod new_directories;
 mod renamed_bytes;
 
 use std::ffi::OsStr;
@@ -120,10 +121,8 @@ impl NameChanges {
             }
         });
         let seen = self.lookup.seen(name, done.map_err(of_names)?);
-        for (xattr, value) in &attributes.xattrs {
-            let xattr: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(xattr.as_slice());
-            follow("mkdir", name, base.places.set_directory_xattr(number.0, xattr, value, 0))?;
-        }
+        let steps = || self.steps(name, number);
+        new_directories::set_xattrs(base, (name, number), &attributes, steps)?;
         Ok(seen)
     }
 

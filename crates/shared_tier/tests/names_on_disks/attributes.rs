@@ -132,3 +132,35 @@ fn a_check_puts_attributes_of_links_and_devices_right() {
     disks.are_as_in_store("a repair");
     assert_eq!(["d/pipe", "d/acl", "d/link"].map(|name| of_disk(&shared(name))), wanted);
 }
+
+/// Regression: the directory was made, but the disk had not taken its default ACL, which was gone after a rebuild.
+#[test]
+fn i15_a_directory_whose_default_acl_finds_no_room_is_not_made() {
+    const DEFAULT: &str = "system.posix_acl_default";
+    let disks = Disks::new();
+    let mounted = Mounted::new(&disks, true);
+    mounted.mkdir("a").unwrap();
+    let many = (1..=300_u32).flat_map(|id| [2, 0, 6, 0].into_iter().chain(id.to_le_bytes()));
+    let (plain, begin) = (acl(), 4 + 8);
+    let mut acl = plain[..begin].to_vec();
+    acl.extend(many);
+    acl.extend(&plain[begin + 8..]);
+    // Where the file system has room for so many, there is nothing to see.
+    let bare = disks.at("bare");
+    fs::create_dir(&bare).unwrap();
+    let is_set =
+        rustix::fs::setxattr(&bare, DEFAULT, &acl, rustix::fs::XattrFlags::empty()).is_ok();
+    if !is_set || fs::create_dir(bare.join("d")).is_ok() {
+        skip("a file system that keeps two ACLs of 300 users, or none");
+        return;
+    }
+    let vnode = mounted.at("a").unwrap();
+    let (tree, at) = mounted.tier.below(&vnode);
+    tree.set_xattr(&at, OsStr::new(DEFAULT), &acl, 0).unwrap();
+    let made = mounted.mkdir("a/d").map_err(|error| error.errno());
+    assert_eq!(made, Err(libc::ENOSPC));
+    assert!(mounted.at("a/d").is_err());
+    assert!(disks.at("shared/a/d").symlink_metadata().is_err());
+    drop(mounted);
+    disks.are_as_in_store("a directory that was not made");
+}
