@@ -27,8 +27,15 @@ impl TriedNotes {
         if all {
             self.0.clear();
         }
-        if let Err(error) = self.follow_untried(listing, all) {
-            tracing::warn!(%error, "the SSDs do not follow the changes of names that they have missed");
+        match self.follow_untried(listing, all) {
+            Ok(()) => {}
+            // Each second would be too often.
+            Err(error) if !all => {
+                tracing::debug!(%error, "the notes of missed changes are not read");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the SSDs do not follow the changes of names that they have missed");
+            }
         }
     }
 
