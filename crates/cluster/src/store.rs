@@ -20,13 +20,13 @@ use halocline_model::token::{Epoch, Members, Session, Tokens};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There was no answer in time, or it was lost: the request may have been executed.
-    #[error("the store of tokens does not answer: {0}")]
+    #[error("the store of tokens or names does not answer: {0}")]
     NoAnswer(String),
     /// Its content was not written by Halocline.
-    #[error("the store of tokens holds what Halocline did not write: {0}")]
+    #[error("the store of tokens or names holds what Halocline did not write: {0}")]
     Unsound(String),
     /// Its settings would lose tokens, or it refuses us.
-    #[error("the store of tokens cannot be used: {0}")]
+    #[error("the store of tokens or names cannot be used: {0}")]
     Unusable(String),
 }
 

@@ -2,12 +2,14 @@
 //! So programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
+use halocline_model::namespace::EntryName;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
@@ -20,7 +22,11 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::files::{Files, Handle, place_of};
 use crate::inodes::{Inode, Vnode};
+use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
+use crate::places::tree::Tree;
+use crate::places::users_xattrs::{remove_xattr, set_xattr};
+use crate::renames;
 use crate::stat_conversion::time_ns;
 
 const CAPABILITY: &[u8] = b"security.capability";
@@ -64,6 +70,14 @@ fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
         change.mode.and(attributes.xattrs.get(ACCESS)).and_then(|acl| Acl::parse(acl))
     {
         attributes.xattrs.insert(ACCESS.to_vec(), acl.with_mode(attributes.mode).to_value());
+    }
+}
+
+/// A removed attribute may be missing on the disk.
+fn or_none(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(error) if error.errno() == libc::ENODATA => Ok(()),
+        removed => removed,
     }
 }
 
@@ -140,12 +154,65 @@ impl AttributeChanges {
             Kind::Directory => {
                 self.base.places.set_directory_attributes(inode.number.0, &below)?;
             }
-            _ => {}
+            kind => {
+                let below = SetAttr { mode: mode.filter(|_| kind != Kind::Symlink), ..below };
+                let late = self.change_other(inode, &found, &|tree, fd| {
+                    let set = || set_attr_on(fd, &below);
+                    tree.step("setting attributes of a link or device", set).map(drop)
+                })?;
+                return self.update_then_follow(inode, &found, late, |attributes| {
+                    apply(change, attributes, now_ns);
+                    Ok(())
+                });
+            }
         }
         self.update(inode, &found, |attributes| {
             apply(change, attributes, now_ns);
             Ok(())
         })
+    }
+
+    /// Changes a link or special file on the shared disk, where each of its names is one of its own: at those that are
+    /// known here. Returns those at which the disk has yet to follow the store.
+    fn change_other(
+        &self,
+        inode: &Inode,
+        found: &FoundInode,
+        change: &dyn Fn(&Tree, &OwnedFd) -> Result<()>,
+    ) -> Result<Vec<EntryName>> {
+        let mut late = Vec::new();
+        for name in inode.names() {
+            let leads_to_it = || match self.base.names.lookup(&name) {
+                Ok(stored) => Ok(stored.inode == inode.number),
+                Err(Failure::Refused(_)) => Ok(false),
+                Err(failure) => Err(of_names(failure)),
+            };
+            if found.name.as_ref() != Some(&name) && !leads_to_it()? {
+                continue;
+            }
+            let of = (inode.number, &found.stored.attributes);
+            if !self.base.disk().change_other(&name, of, change)? {
+                late.push(name);
+            }
+        }
+        Ok(late)
+    }
+
+    /// As [`update`](Self::update); what was not there on the shared disk is made with the new attributes.
+    fn update_then_follow(
+        &self,
+        inode: &Inode,
+        found: &FoundInode,
+        late: Vec<EntryName>,
+        change: impl Fn(&mut Attributes) -> namespace::Result<()>,
+    ) -> Result<()> {
+        self.update(inode, found, change)?;
+        for name in late {
+            let made = self.base.disk().follow_later(&name, inode.number);
+            let made = self.base.late.add(made, || vec![Late::Other(name.clone(), inode.number)]);
+            renames::follow("attributes", &name, made)?;
+        }
+        Ok(())
     }
 
     /// The same for what has no name any more.
@@ -238,9 +305,9 @@ impl AttributeChanges {
             (Some(false), true) => return Err(Errno::EXIST.into()),
             _ => {}
         }
-        self.below(inode, &found, name, Some(value))?;
+        let late = self.below(inode, &found, name, Some(value))?;
         let now_ns = self.base.now_ns();
-        self.update(inode, &found, |attributes| {
+        self.update_then_follow(inode, &found, late, |attributes| {
             let has = attributes.xattrs.contains_key(name_bytes);
             match (is_there, has) {
                 (Some(true), false) => return Err(Failure::Refused(Errno::NODATA)),
@@ -270,9 +337,9 @@ impl AttributeChanges {
         if !found.stored.attributes.xattrs.contains_key(bytes) {
             return Err(Errno::NODATA.into());
         }
-        self.below(inode, &found, name, None)?;
+        let late = self.below(inode, &found, name, None)?;
         let now_ns = self.base.now_ns();
-        self.update(inode, &found, |attributes| {
+        self.update_then_follow(inode, &found, late, |attributes| {
             attributes.xattrs.remove(bytes).ok_or(Failure::Refused(Errno::NODATA))?;
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
@@ -294,9 +361,9 @@ impl AttributeChanges {
         }
         let kept = acl.filter(|acl| !is_access || !acl.is_only_mode());
         let value = acl.map(Acl::to_value);
-        self.below(inode, &found, name, value.as_deref())?;
+        let late = self.below(inode, &found, name, value.as_deref())?;
         let now_ns = self.base.now_ns();
-        self.update(inode, &found, |attributes| {
+        self.update_then_follow(inode, &found, late, |attributes| {
             if let Some(acl) = acl.filter(|_| is_access) {
                 attributes.mode = attributes.mode & !0o777 | acl.mode();
             }
@@ -309,14 +376,15 @@ impl AttributeChanges {
         })
     }
 
-    /// Sets, or removes with `None`, an extended attribute of the file with the bytes or of the directory.
+    /// Sets, or removes with `None`, an extended attribute of the file with the bytes, of the directory, or of a link or
+    /// device; returns the names at which one of these has yet to be made.
     fn below(
         &self,
         inode: &Inode,
         found: &FoundInode,
         name: &OsStr,
         value: Option<&[u8]>,
-    ) -> Result<()> {
+    ) -> Result<Vec<EntryName>> {
         let (places, number) = (&self.base.places, inode.number.0);
         let attributes = &found.stored.attributes;
         let done = match (attributes.kind, value) {
@@ -326,11 +394,14 @@ impl AttributeChanges {
             (Kind::File, None) => places.remove_xattr(place_of(attributes)?, number, name),
             (Kind::Directory, Some(value)) => places.set_directory_xattr(number, name, value, 0),
             (Kind::Directory, None) => places.remove_directory_xattr(number, name),
-            _ => Ok(()),
+            _ => {
+                return self.change_other(inode, found, &|tree, fd| match value {
+                    Some(value) => set_xattr(tree, fd, name, value, 0),
+                    None => or_none(remove_xattr(tree, fd, name)),
+                });
+            }
         };
-        match done {
-            Err(error) if value.is_none() && error.errno() == libc::ENODATA => Ok(()),
-            done => done,
-        }
+        let done = if value.is_none() { or_none(done) } else { done };
+        done.map(|()| Vec::new())
     }
 }

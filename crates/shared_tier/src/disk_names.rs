@@ -4,6 +4,8 @@
 //! all are done, the disk has what the store has. So whoever changed the disk reads the store again and repeats the
 //! change if the store has changed: the last one to change the disk has seen the last change of the store.
 
+use std::os::fd::OwnedFd;
+
 use halocline_cluster::names::attributes::Attributes;
 use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
@@ -12,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::errors::of_names;
 use crate::places::shared_disk::links_and_devices;
-use crate::places::tree::{FoundDirectory, candidates};
+use crate::places::tree::{FoundDirectory, Tree, candidates};
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
 /// How often a change is repeated while others change the same name.
@@ -38,6 +40,20 @@ impl DiskNames<'_> {
     ) -> Result<()> {
         self.make(name, number, of)?;
         self.settle(name, Some(number))
+    }
+
+    /// Changes a link or special file at one of its names, if it is there as the store has it. Returns whether it is: if
+    /// not, the disk has yet to follow the store.
+    pub(crate) fn change_other(
+        &self,
+        name: &EntryName,
+        (number, of): (InodeNumber, &Attributes),
+        change: &dyn Fn(&Tree, &OwnedFd) -> Result<()>,
+    ) -> Result<bool> {
+        match links_and_devices::open(&self.above(name)?, (&name.name, number.0), of)? {
+            Some(fd) => change(&self.places.shared().tree, &fd).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// Something that is no directory lost a name: if it is a link or special file, removes the name from the disk.

@@ -54,6 +54,7 @@ mod job_places;
 mod joining;
 mod late_names;
 mod lookup;
+mod missed_changes;
 mod move_commands;
 mod moves;
 mod name_changes;
@@ -92,6 +93,7 @@ pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 
 use files::Files;
+use missed_changes::TriedNotes;
 use recent_lookups::RecentLookups;
 use ssd::OwnSsd;
 use ssd::background::Background;
@@ -131,6 +133,7 @@ impl SharedTier {
         self.recent.end();
         closes::note_all(&self.tree.base);
         self.tree.base.late.follow(&self.tree.base.disk());
+        TriedNotes::default().follow(self.tree.base.listing(), false);
         self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }

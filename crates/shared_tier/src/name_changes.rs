@@ -2,6 +2,7 @@
 //! can be rebuilt from them. Failures on the disks are logged; a name's target is found by its number all the same.
 
 mod bytes_of_links;
+mod new_directories;
 mod renamed_bytes;
 
 use std::ffi::OsStr;
@@ -23,10 +24,10 @@ use crate::files::{Files, place_of};
 use crate::inodes::Vnode;
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
-use crate::places::{DirectoryStep, RenameNotes};
+use crate::places::{DirectoryStep, RenameNotes, missed};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
-use crate::told_names::tell_names;
+use crate::told_names::{or_note, tell_names};
 
 /// Changes names.
 #[derive(Debug)]
@@ -120,10 +121,8 @@ impl NameChanges {
             }
         });
         let seen = self.lookup.seen(name, done.map_err(of_names)?);
-        for (xattr, value) in &attributes.xattrs {
-            let xattr: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(xattr.as_slice());
-            follow("mkdir", name, base.places.set_directory_xattr(number.0, xattr, value, 0))?;
-        }
+        let steps = || self.steps(name, number);
+        new_directories::set_xattrs(base, (name, number), &attributes, steps)?;
         Ok(seen)
     }
 
@@ -231,7 +230,9 @@ impl NameChanges {
                 let place = gone.attributes.location.as_ref();
                 let removed = place.map(|place| {
                     let removed = self.files.remove_data(place, gone.inode.0);
-                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
+                    let removed =
+                        self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)]);
+                    missed::or_gone(&self.base.places, (place, gone.inode.0), removed)
                 });
                 follow("unlink", name, removed.unwrap_or(Ok(())))
             }
@@ -477,6 +478,7 @@ impl NameChanges {
             tell_names(self.base.listing(), number, Ok(&old), (&[to], &[from]))?;
             return follow_names(&self.base, &found, from);
         }
-        renamed_bytes::follow_name(&self.base, &found, (from, to))
+        let followed = renamed_bytes::follow_name(&self.base, &found, (from, to));
+        or_note(self.base.listing(), (number, &old), (&[to], &[from]), followed)
     }
 }

@@ -9,6 +9,7 @@
 
 mod directories;
 mod listed_names;
+pub(crate) mod missed;
 mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
@@ -16,7 +17,7 @@ pub(crate) mod shared_disk;
 pub(crate) mod ssd_directories;
 pub(crate) mod steps;
 pub(crate) mod tree;
-mod users_xattrs;
+pub(crate) mod users_xattrs;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -472,8 +473,7 @@ impl Places {
         remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
     }
 
-    /// Removes unfinished files and directories, which never got a name, from the own SSD; only if nothing else uses
-    /// it.
+    /// Removes unfinished files and directories without a name from the own SSD; only if nothing else uses it.
     ///
     /// # Errors
     /// If it cannot be read.

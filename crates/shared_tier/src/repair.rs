@@ -12,6 +12,7 @@
 mod build;
 mod disks;
 mod links_and_devices;
+mod lost;
 mod merge;
 pub(crate) mod scan;
 mod settle;
@@ -168,6 +169,7 @@ pub fn run(
     let missing = disks.missing.iter().map(|(node, _)| node);
     let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).cloned().collect();
     disks.keep_missing(&missing)?;
+    disks.forget_missed()?;
     disks.set_formatted()?;
     disks.set_rebuilding(false)?;
     store.begin_epoch(false).map_err(of_store)?;
@@ -244,7 +246,7 @@ impl<'a> Repair<'a> {
     fn plan(&mut self, found: &FoundNames) -> Report {
         let mut report = Report {
             is_rebuilt: self.is_rebuilt,
-            missing: self.disks.missing.clone(),
+            missing: lost::missing(self),
             told: found.told.clone(),
             ..Report::default()
         };
@@ -275,7 +277,7 @@ impl<'a> Repair<'a> {
         found.never_arrived.iter().for_each(|(at, _)| tell(&mut report.set_aside, self.path(*at)));
         self.aside.extend(&found.never_arrived);
         self.plan_directories(found, &mut report);
-        self.look_at_places(&places, found, &mut report);
+        lost::look_at_places(self, &places, found, &mut report);
         for (at, number) in &found.left_copies {
             let is_elsewhere = self.is_rebuilt || self.leads_elsewhere(*at, *number, found);
             if is_elsewhere && places.contains_key(number) {
@@ -294,7 +296,8 @@ impl<'a> Repair<'a> {
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
         all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
         all.others.iter().for_each(|at| tell(&mut report.set_aside, self.path(*at)));
-        links_and_devices::tell_missing(&self.view, found, &mut report.remade);
+        let shared = &self.disks.all[0];
+        links_and_devices::tell_missing(shared, &self.view, found, &mut report.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
         on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
@@ -338,30 +341,6 @@ impl<'a> Repair<'a> {
     fn was_missing(&self, file: &FoundFile) -> bool {
         let node = self.disk(file.at).node.as_ref();
         node.is_some_and(|node| self.were_missing.contains(node))
-    }
-
-    /// Checks that each file of the store is at its place.
-    fn look_at_places(
-        &mut self,
-        places: &BTreeMap<u64, (&FoundFile, Option<Location>)>,
-        found: &FoundNames,
-        report: &mut Report,
-    ) {
-        let nodes = self.disks.all.iter().filter_map(|disk| disk.node.as_deref());
-        let reached: BTreeSet<&str> = nodes.collect();
-        for (number, file) in &self.view.files {
-            let Some(place) = &file.attributes.location else { continue };
-            if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
-                report.unreached_files += 1;
-                continue;
-            }
-            let is_there = places.get(number).is_some_and(|(_, at)| at.as_ref() == Some(place));
-            // Otherwise the scan may have preferred another copy, or another path of the same file.
-            if !is_there && !self.is_at(place, *number, found) {
-                let path = self.view.path(file.directory, &file.name);
-                tell(&mut report.lost, format!("{path} (should be at {place:?})"));
-            }
-        }
     }
 
     /// Whether something with a number is at a place.

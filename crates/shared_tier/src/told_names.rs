@@ -3,26 +3,103 @@
 use halocline_cluster::names::attributes::Location;
 use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{EntryName, InodeNumber};
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::Places;
+use crate::places::missed::{self, MissedChange, MissedNotes};
+use crate::places::{Places, own_xattrs};
 
 /// How often to retry recording a file's names with its bytes while others change them.
 const TRIES: usize = 16;
 /// How many further names, which nobody changed just now, are then compared with the store.
 const LOOKED_AT_MAX: usize = 8;
 
-/// Records with a file's bytes whether these names lead to it in the store. Repeats this until both agree,
-/// because other nodes change names and move files meanwhile.
+/// Where names are, and where they are recorded with files.
+type Listing<'a> = (&'a Namespace, &'a Places);
+/// Names that a file has got, and that it has lost.
+type Changed<'a> = (&'a [&'a EntryName], &'a [&'a EntryName]);
+
+/// Records with a file's bytes whether these names lead to it in the store; what an SSD does not record is noted on the
+/// shared disk.
+///
+/// # Errors
+/// `ENOSPC` if a new name finds no room with the file; if nothing records the change.
 pub(crate) fn tell_names(
-    (names, places): (&Namespace, &Places),
+    listing: Listing<'_>,
     number: InodeNumber,
     place: Result<&Location>,
-    (is, was): (&[&EntryName], &[&EntryName]),
+    changed: Changed<'_>,
 ) -> Result<()> {
-    let mut place = place?.clone();
+    let place = place?;
+    or_note(listing, (number, place), changed, tell(listing, number, place, changed))
+}
+
+/// After a try to record changed names of a file with its bytes: what an SSD has missed is noted on the shared disk.
+///
+/// # Errors
+/// As [`tell_names`].
+pub(crate) fn or_note(
+    (names, places): Listing<'_>,
+    (number, place): (InodeNumber, &Location),
+    (is, was): Changed<'_>,
+    told: Result<()>,
+) -> Result<()> {
+    let Err(error) = told else { return Ok(()) };
+    // A name that is only new is taken away again.
+    let is_refused = was.is_empty() && own_xattrs::is_without_room(&error);
+    if is_refused || !missed::has_missed(place, &error) {
+        return Err(error);
+    }
+    tracing::debug!(%error, ?place, "a change of names is noted on the shared disk");
+    for name in [is, was].concat() {
+        match note(names, &MissedNotes::of(places)?, (number, place), name) {
+            Err(why) if matches!(why, Error::Cluster { .. }) => return Err(why),
+            Err(why) => return Err(missed::not_noted(places, place, (error, &why))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Notes whether a name leads to a file in the store. Repeats this until both agree, because other nodes change and note
+/// the name meanwhile.
+fn note(
+    names: &Namespace,
+    notes: &MissedNotes<'_>,
+    (number, place): (InodeNumber, &Location),
+    name: &EntryName,
+) -> Result<()> {
+    let has = || match names.lookup(name) {
+        Ok(found) => Ok(found.inode == number),
+        Err(Failure::Refused(_)) => Ok(false),
+        Err(failure) => Err(of_names(failure)),
+    };
+    let mut now = has()?;
+    for _ in 0..TRIES {
+        let key = (name.directory.0, name.name.clone());
+        let change = if now { MissedChange::Has(key) } else { MissedChange::Lost(key) };
+        notes.note(number.0, &change, place)?;
+        let before = std::mem::replace(&mut now, has()?);
+        if before == now {
+            return Ok(());
+        }
+    }
+    Err(Errno::BUSY.into())
+}
+
+/// Records with a file's bytes whether these names lead to it in the store. Repeats this until both agree,
+/// because other nodes change names and move files meanwhile.
+///
+/// # Errors
+/// Those of the store, and of the disk with the bytes.
+pub(crate) fn tell(
+    (names, places): Listing<'_>,
+    number: InodeNumber,
+    place: &Location,
+    (is, was): Changed<'_>,
+) -> Result<()> {
+    let mut place = place.clone();
     let changed = [is, was].concat();
     // At once: the store may fail before it can confirm them.
     let keys = [is, was].map(|of| -> Vec<_> {

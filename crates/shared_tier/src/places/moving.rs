@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, o
 use rustix::io::Errno;
 
 use super::tree::{Tree, fresh, proc_path};
-use super::{DirectoryStep, Places, SHARED, own_xattrs};
+use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
 const PIECE: u64 = 8 << 20;
@@ -195,7 +195,7 @@ pub(super) fn remove_old_copy(places: &Places, place: &Location, inode: u64) -> 
             && stat_descriptor(&fd)?.raw.st_uid == owner;
         if is_left { tree.unlink(&path, AtFlags::empty()) } else { Ok(()) }
     });
-    match removed {
+    match missed::or_gone(places, (&left, inode), removed) {
         Err(error) if error.errno() == libc::ENOENT => {}
         Err(error) => tracing::warn!(%error, ?left, "an old copy of a removed file stays"),
         Ok(()) => {}

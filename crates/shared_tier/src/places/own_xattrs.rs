@@ -113,7 +113,7 @@ pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
 }
 
 /// Parses a number; only its canonical form is accepted, because no other could be removed by number.
-fn parse_number(value: &[u8]) -> Option<u64> {
+pub(super) fn parse_number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| is_plain)
@@ -157,7 +157,7 @@ fn is_crowded(fd: &impl AsFd, error: &Error) -> bool {
     is_without_room(error) && statfs(fd.as_fd()).is_ok_and(|disk| disk.f_bavail > 0)
 }
 
-fn from_value(Location { node, tier, base, path }: &Location) -> Vec<u8> {
+pub(super) fn from_value(Location { node, tier, base, path }: &Location) -> Vec<u8> {
     let begin = format!("{tier}/{base}/{}/", node.as_deref().unwrap_or_default());
     [begin.as_bytes(), path.as_bytes()].concat()
 }
@@ -167,7 +167,7 @@ pub(crate) fn from(fd: &impl AsFd) -> Option<Location> {
     parse_from(&xattr::get_on(fd, OsStr::new(FROM)).ok()?)
 }
 
-fn parse_from(value: &[u8]) -> Option<Location> {
+pub(super) fn parse_from(value: &[u8]) -> Option<Location> {
     let mut parts = value.splitn(4, |byte| *byte == b'/');
     let mut text = || std::str::from_utf8(parts.next()?).ok();
     let (tier, base, node) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
@@ -202,14 +202,19 @@ pub(crate) fn is_name(attribute: &OsStr) -> bool {
     attribute.as_bytes().starts_with(NAME)
 }
 
-/// The attribute for a name: it ends with a hash of it (FNV-1a), which is the same on all nodes.
+/// The attribute for a name: it ends with a hash of it, which is the same on all nodes.
 fn attribute(value: &[u8]) -> OsString {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = value.iter().fold(0xcbf2_9ce4_8422_2325, mix);
-    OsString::from_vec([NAME, format!("{hash:016x}").as_bytes()].concat())
+    OsString::from_vec([NAME, hash(value).as_bytes()].concat())
 }
 
-fn value(directory: u64, name: &Name) -> Vec<u8> {
+/// The hash of a name (FNV-1a).
+pub(super) fn hash(value: &[u8]) -> String {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = value.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("{hash:016x}")
+}
+
+pub(super) fn value(directory: u64, name: &Name) -> Vec<u8> {
     [directory.to_string().as_bytes(), b":", name.as_bytes()].concat()
 }
 
@@ -234,7 +239,7 @@ pub(crate) fn names(fd: &impl AsFd) -> Vec<(u64, Name)> {
     names
 }
 
-fn parse_name(value: &[u8]) -> Option<(u64, Name)> {
+pub(super) fn parse_name(value: &[u8]) -> Option<(u64, Name)> {
     let colon = value.iter().position(|byte| *byte == b':')?;
     let number = parse_number(&value[..colon])?;
     let name = &value[colon + 1..];

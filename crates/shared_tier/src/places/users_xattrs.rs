@@ -1,4 +1,4 @@
-//! Extended attributes that programs set on files and directories.
+//! Extended attributes that programs set.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ fn check_xattr(name: &OsStr) -> Result<()> {
     if xattr::hidden_xattr(name) { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-pub(super) fn set_xattr(
+pub(crate) fn set_xattr(
     tree: &Tree,
     fd: &OwnedFd,
     name: &OsStr,
@@ -25,7 +25,7 @@ pub(super) fn set_xattr(
     tree.step("setting an extended attribute", || xattr::set_on(fd, name, value, flags))
 }
 
-pub(super) fn remove_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr) -> Result<()> {
+pub(crate) fn remove_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr) -> Result<()> {
     check_xattr(name)?;
     tree.step("removing an extended attribute", || xattr::remove_on(fd, name))
 }

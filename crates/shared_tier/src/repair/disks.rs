@@ -11,6 +11,7 @@ use rustix::fs::AtFlags;
 
 use super::scan::{Scanned, scan};
 use crate::joining::set_formatted;
+use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, Peers};
 use crate::places::steps::Steps;
 use crate::places::tree::{Tree, candidates, fresh};
@@ -86,6 +87,17 @@ impl Disks {
         Ok(())
     }
 
+    /// Forgets what SSDs have missed, once they have the names of the store; only those that are not reached miss it still.
+    pub(crate) fn forget_missed(&self) -> Result<()> {
+        let Some(shared) = self.all.first() else { return Ok(()) };
+        let notes = MissedNotes::on(&shared.tree)?;
+        let is_missing = |note: &&MissedNote| {
+            self.missing.iter().any(|(node, _)| note.place.node.as_ref() == Some(node))
+        };
+        let mut followed = shared.missed.iter().filter(|note| !is_missing(note));
+        followed.try_for_each(|note| notes.remove(&note.note))
+    }
+
     /// Refuses to rebuild over unreadable directories, whose content would be forgotten.
     pub(crate) fn refuse_unread(&self) -> Result<()> {
         let mut unread = self.all.iter().flat_map(|disk| {
@@ -122,7 +134,8 @@ pub(crate) fn is_rebuilding(root: &Path) -> Result<bool> {
 
 fn read(tree: Tree, node: Option<String>) -> Result<Disk> {
     let scanned: Scanned = scan(&tree)?;
-    Ok(Disk { tree, node, scanned })
+    let missed = if node.is_none() { MissedNotes::on(&tree)?.all()? } else { Vec::new() };
+    Ok(Disk { tree, node, scanned, missed })
 }
 
 /// A disk that was read.
@@ -132,6 +145,8 @@ pub(crate) struct Disk {
     /// The node whose SSD this is; `None` for the shared disk, which is the first.
     pub(crate) node: Option<String>,
     pub(crate) scanned: Scanned,
+    /// On the shared disk: changes that SSDs have missed.
+    pub(crate) missed: Vec<MissedNote>,
 }
 
 impl Disk {

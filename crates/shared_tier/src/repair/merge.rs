@@ -7,6 +7,7 @@
 
 mod half_made_renames;
 mod links_and_devices;
+mod missed_changes;
 mod owner;
 mod precedence;
 
@@ -24,6 +25,7 @@ use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
 use half_made_renames::Claim;
+use missed_changes::MissedChanges;
 use owner::Owner;
 
 /// Permission bits of everybody but the owner.
@@ -109,6 +111,7 @@ struct Builder<'a> {
     used: BTreeSet<u64>,
     /// Files, with the names that they claim.
     claims: Vec<Claim>,
+    missed: MissedChanges,
 }
 
 /// Merges the names of all disks; the first one is the shared disk. `view` is what the store says, if it is sound.
@@ -123,6 +126,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
         owners: BTreeMap::new(),
         used: BTreeSet::new(),
         claims: Vec::new(),
+        missed: MissedChanges::of(disks),
     };
     if let Some(root) = disks.first().and_then(|shared| shared.scanned.root.as_ref()) {
         builder.owners.insert(ROOT.0, Owner::of(root));
@@ -260,13 +264,9 @@ impl<'a> Builder<'a> {
     fn ssd_directories(&mut self) -> Result<()> {
         let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
         for disk in 1..self.disks.len() {
-            // Files below that may have no other name.
-            let with_files = self.disks[disk].scanned.with_files(&|at| {
-                let (item, at) = (self.item((disk, at)), (disk, at));
-                let is_it = |number| self.is_stored_file(number, &[at]);
-                !(item.number.is_some_and(is_it)
-                    && precedence::has_names_elsewhere(item, &self.owners))
-            });
+            let with_files = self.disks[disk]
+                .scanned
+                .with_files(&|at| missed_changes::needs_its_directory(self, (disk, at)));
             for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
                 let item = self.item(at);
                 if let Some(number) = item.number.filter(|number| known.contains(number)) {
@@ -355,7 +355,8 @@ impl<'a> Builder<'a> {
 
     /// Chooses among copies that claim a number. Of two made by a move, the one not written since is left over.
     fn copies(&mut self, number: u64, copies: &[Vec<At>]) -> Result<()> {
-        if copies.iter().all(|paths| self.has_never_arrived(number, paths)) {
+        let is_gone = missed_changes::is_gone(self, number);
+        if is_gone || copies.iter().all(|paths| self.has_never_arrived(number, paths)) {
             let all = copies.iter().flatten().map(|path| (*path, number));
             self.found.never_arrived.extend(all);
             return Ok(());
@@ -400,8 +401,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Whether this is a copy whose move was never made, while its source is gone: then the file was removed. (A
-    /// completed move removes the copy's attribute before the source.)
+    /// Whether this is a copy whose move was never made, while its source is gone: then the file was removed.
+    /// (A completed move removes the copy's attribute before the source.)
     fn has_never_arrived(&self, number: u64, paths: &[At]) -> bool {
         let item = self.item(paths[0]);
         let is_read = |from: &Location| self.disks.iter().any(|disk| disk.node == from.node);
@@ -420,10 +421,7 @@ impl<'a> Builder<'a> {
                 && self.is_believed(paths, renaming.to.0)
         });
         let is_numbered = number.is_some();
-        let number = match number {
-            Some(number) => number,
-            None => self.numbers.fresh()?,
-        };
+        let number = number.map_or_else(|| self.numbers.fresh(), Ok)?;
         let mut attributes = self.item(paths[0]).attributes.clone();
         attributes.location = self.place(paths[0], number);
         let (at, paths) = (paths[0], paths.to_vec());
@@ -463,6 +461,9 @@ impl<'a> Builder<'a> {
 
     /// The credible names of a file: those in its attributes, or else those of its places.
     fn believed_names(&mut self, number: Option<u64>, paths: &[At]) -> Vec<(u64, Name)> {
+        if let Some(names) = missed_changes::names(self, number, paths) {
+            return names;
+        }
         let item = self.item(paths[0]);
         let of_places = paths.iter().map(|at| (self.above(*at), name_of(self.item(*at))));
         // Only our files list names. If one has two places, a rename left them: one is enough.

@@ -237,9 +237,8 @@ fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     }
     if kind == Kind::Symlink {
         attributes.target = readlinkat(fd, "", Vec::new())?.into_bytes();
-    } else {
-        attributes.xattrs = xattrs(fd, &attributes)?;
     }
+    attributes.xattrs = xattrs(fd, &attributes)?;
     Ok((attributes, stat))
 }
 

@@ -14,6 +14,7 @@ use halocline_os::wakeups::Wakeups;
 use parking_lot::Mutex;
 
 use super::OwnSsd;
+use crate::missed_changes::TriedNotes;
 
 /// How often the SSD is checked without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ impl Background {
     /// # Errors
     /// If no more threads can be started.
     pub(crate) fn start(ssd: &Arc<OwnSsd>) -> Result<Self> {
-        let rounds = Rounds { ssd: Arc::clone(ssd), looked: None };
+        let rounds = Rounds { ssd: Arc::clone(ssd), looked: None, missed: TriedNotes::default() };
         let thread = thread::Builder::new().name("tier-demoter".into()).spawn(move || {
             yield_to_programs();
             rounds.run();
@@ -83,6 +84,8 @@ struct Rounds {
     ssd: Arc<OwnSsd>,
     /// The last scan, once there was one.
     looked: Option<Looked>,
+    /// Notes of what SSDs have missed, as far as tried since then.
+    missed: TriedNotes,
 }
 
 impl Rounds {
@@ -111,6 +114,7 @@ impl Rounds {
             return true;
         }
         let looks = self.is_look_due();
+        self.missed.follow(base.listing(), looks);
         if looks {
             let begun = base.clock.instant();
             ssd.look(self.looked.is_none());

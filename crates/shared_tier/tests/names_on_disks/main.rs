@@ -1,6 +1,7 @@
 //! Names of a tier whose files lie on real directories: these have what the store of names has, whatever forgets, refuses or
 //! comes between.
 
+mod attributes;
 mod contested;
 mod crossing;
 mod disks;
@@ -9,3 +10,4 @@ mod full;
 mod late;
 mod left_behind;
 mod mounted;
+mod unreached;

@@ -103,6 +103,11 @@ impl Mounted {
     }
 
     pub(crate) fn of_node(disks: &Disks, node: &str, to_ssd: bool) -> Self {
+        Self::with_peers(disks, node, to_ssd, Some(&disks.peers()))
+    }
+
+    /// A node that is told where other nodes' SSDs are, or not.
+    pub(crate) fn with_peers(disks: &Disks, node: &str, to_ssd: bool, peers: Option<&str>) -> Self {
         let root = disks.at(node);
         let registry = Registry::open(&root.join("hdd").join(REGISTRY)).unwrap();
         let (requests_left, event) = (AtomicI64::new(i64::MAX), Mutex::default());
@@ -110,11 +115,10 @@ impl Mounted {
         let interruption = Arc::new(Interruption { requests_left, event, until_full });
         let by = Arc::clone(&interruption);
         let names = Interrupted { names: disks.names.for_another_node(), by };
-        let peers = disks.peers();
         let joining = Joining {
             root: &root,
             node: Some(node),
-            peers: Some(&peers),
+            peers,
             passthrough: false,
             store: Arc::clone(&disks.store) as _,
             names: Arc::new(names),

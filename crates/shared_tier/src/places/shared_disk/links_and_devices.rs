@@ -1,22 +1,30 @@
 //! Things without bytes or numbers on the shared disk: symbolic links, pipes, sockets and devices. They are made
 //! after the store has them, and are identified by their names.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
+use halocline_vfs::namespace::stat_descriptor;
+use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_vfs::{SetAttr, SetTime};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, RenameFlags, Uid, chmodat, chownat, mknodat, readlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid, chownat, mknodat, openat, readlinkat,
     renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::is_no_exchange;
 use crate::entry_names::os;
+use crate::places::own_xattrs;
 use crate::places::tree::{FoundDirectory, Tree, below, candidates, fresh, kind};
 use crate::stat_conversion::file_type;
+
+/// Flags to open one without its content, or what it leads to.
+const ITSELF: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const NS_PER_S: i64 = 1_000_000_000;
 
 /// A name in a directory.
 pub(crate) type At<'a> = (&'a FoundDirectory, &'a Name);
@@ -140,16 +148,54 @@ pub(crate) fn make(
 }
 
 fn make_unnamed(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
-    let owner = (of.uid, of.gid);
-    if of.kind == Kind::Symlink {
+    let is_link = of.kind == Kind::Symlink;
+    if is_link {
         symlinkat(of.target.as_slice(), dir, fresh)?;
-        return own_other(dir, fresh, owner);
+    } else {
+        let (kind, bits) = (file_type(of.kind), Mode::from_raw_mode(of.mode & 0o7777));
+        mknodat(dir, fresh, FileType::from_raw_mode(kind), bits, of.rdev)?;
     }
-    let (kind, bits) = (file_type(of.kind), Mode::from_raw_mode(of.mode & 0o7777));
-    mknodat(dir, fresh, FileType::from_raw_mode(kind), bits, of.rdev)?;
-    own_other(dir, fresh, owner)?;
+    own_other(dir, fresh, (of.uid, of.gid))?;
+    let fd = openat(dir, fresh, ITSELF, Mode::empty())?;
+    for (name, value) in &of.xattrs {
+        own_xattrs::set_users(&fd, name, value)?;
+    }
+    let at = |ns: i64| {
+        let (seconds, ns) = (ns.div_euclid(NS_PER_S), ns.rem_euclid(NS_PER_S));
+        Some(SetTime::At(system_time((seconds, ns))))
+    };
     // `mknod` applies the umask.
-    Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
+    let mode = (!is_link).then_some(of.mode);
+    let rest =
+        SetAttr { mode, atime: at(of.atime_ns), mtime: at(of.mtime_ns), ..SetAttr::default() };
+    set_attr_on(&fd, &rest).map(drop)
+}
+
+/// Opens something that is as the store has it, at its name or beside that, with [`OFlags::PATH`]; `None` if it is not
+/// there.
+pub(crate) fn open(
+    above: &FoundDirectory,
+    (name, inode): (&Name, u64),
+    of: &Attributes,
+) -> Result<Option<OwnedFd>> {
+    for name in candidates(name, inode) {
+        let fd = match openat(&above.0, os(&name), ITSELF, Mode::empty()) {
+            Err(Errno::NOENT) => continue,
+            fd => fd?,
+        };
+        let raw = stat_descriptor(&fd)?.raw;
+        let is_it = (raw.st_uid, raw.st_gid) == (of.uid, of.gid)
+            && raw.st_mode & libc::S_IFMT == file_type(of.kind)
+            && of.kind.is_other()
+            && match of.kind {
+                Kind::Symlink => readlinkat(&fd, "", Vec::new())?.as_bytes() == of.target,
+                _ => raw.st_mode & 0o7777 == of.mode && raw.st_rdev == of.rdev,
+            };
+        if is_it {
+            return Ok(Some(fd));
+        }
+    }
+    Ok(None)
 }
 
 fn remove_named(tree: &Tree, (above, name): At<'_>) -> Result<()> {

@@ -1,0 +1,77 @@
+//! What a check says of bytes that are not where the store has them, and of SSDs that are not reached.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use halocline_cluster::names::attributes::Location;
+
+use super::merge::{FoundFile, FoundNames};
+use super::scan::tell;
+use super::{Repair, Report};
+
+/// What to do if the bytes lie elsewhere on a disk that is reached.
+const OLDER: &str = "is the store older than the disks? Then restart its server, and have the names built again from the \
+                     disks: halocline cluster fsck --repair, without --confirm";
+
+/// Files by their numbers, with their places.
+type Places<'a> = BTreeMap<u64, (&'a FoundFile, Option<Location>)>;
+
+/// Checks that each file of the store is at its place.
+pub(super) fn look_at_places(
+    repair: &Repair<'_>,
+    places: &Places<'_>,
+    found: &FoundNames,
+    report: &mut Report,
+) {
+    let nodes = repair.disks.all.iter().filter_map(|disk| disk.node.as_deref());
+    let reached: BTreeSet<&str> = nodes.collect();
+    for (number, file) in &repair.view.files {
+        let Some(place) = &file.attributes.location else { continue };
+        if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
+            report.unreached_files += 1;
+            continue;
+        }
+        let lies = places.get(number);
+        let is_there = lies.is_some_and(|(_, at)| at.as_ref() == Some(place));
+        // Otherwise the scan may have preferred another copy, or another path of the same file.
+        if is_there || repair.is_at(place, *number, found) {
+            continue;
+        }
+        let (path, should) = (repair.view.path(file.directory, &file.name), shown(place));
+        match lies {
+            Some((file, _)) => {
+                let at = repair.path(file.at);
+                let line =
+                    format!("{path}: its bytes should be {should}, and are at {at}; {OLDER}");
+                tell(&mut report.told, line);
+            }
+            None => tell(&mut report.lost, format!("{path} (should be {should})")),
+        }
+    }
+}
+
+/// A place, for people.
+fn shown(place: &Location) -> String {
+    let Location { node, base, path, .. } = place;
+    match node {
+        Some(node) => format!("on the SSD of node {node} at {path}"),
+        None => format!("on the shared disk as {path}, in the directory with the number {base}"),
+    }
+}
+
+/// The nodes whose SSDs are not reached, and why. One without files may have been drained for good.
+pub(super) fn missing(repair: &Repair<'_>) -> Vec<(String, String)> {
+    let places = repair.view.files.values().filter_map(|file| file.attributes.location.as_ref());
+    let with_files: BTreeSet<&str> = places.filter_map(|place| place.node.as_deref()).collect();
+    let missing = repair.disks.missing.iter().map(|(node, why)| {
+        let why = if repair.is_rebuilt || with_files.contains(node.as_str()) {
+            why.clone()
+        } else {
+            format!(
+                "{why}. The store has no file there, as after a drain: if the node will not come back, remove \
+                 hdd/.halocline/nodes/{node} and hdd/.halocline/node-{node}"
+            )
+        };
+        (node.clone(), why)
+    });
+    missing.collect()
+}
