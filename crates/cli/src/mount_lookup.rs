@@ -5,6 +5,7 @@
 //! while, and ends when the mount's process ends or continues.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,16 +94,38 @@ pub(crate) fn named(path: &Path) -> Result<MountedPath, Failure> {
     find(path).map_err(not_found)
 }
 
-/// The same for many paths, with one process for all lookups.
+/// The same for many paths, with one process for all lookups. What is at or below another of them is left out.
 pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<MountedPath>, Failure> {
     let aside = Aside::default();
-    paths.iter().map(|path| find_by(path, &aside).map_err(not_found)).collect()
+    let found = paths.iter().map(|path| find_by(path, &aside).map_err(not_found));
+    Ok(distinct(found.collect::<Result<_, _>>()?, |mounted| (&mounted.socket, &mounted.inside)))
 }
 
-/// The mounts of paths that may end in globs, and the paths below their roots, with one process for all lookups.
+/// The mounts of paths that may end in globs, and the paths below their roots, with one process for all lookups. What is at
+/// or below another of them is left out; a glob may match what another one matches.
 pub(crate) fn all_matching(paths: &[PathBuf]) -> Result<Vec<(MountedPath, PathBuf)>, Failure> {
     let aside = Aside::default();
-    paths.iter().map(|path| matching(path, &aside)).collect()
+    let found = paths.iter().map(|path| matching(path, &aside)).collect::<Result<_, _>>()?;
+    Ok(distinct(found, |(mounted, inside)| (&mounted.socket, inside)))
+}
+
+/// Leaves out what would be counted twice. `place` is the mount of one, and its path there.
+fn distinct<T>(mut found: Vec<T>, place: impl Fn(&T) -> (&PathBuf, &PathBuf)) -> Vec<T> {
+    let is_glob = |path: &Path| is_glob(&path.to_string_lossy());
+    let owned = |one: &T| {
+        let (socket, path) = place(one);
+        (socket.clone(), path.clone())
+    };
+    let all: HashSet<(PathBuf, PathBuf)> = found.iter().map(owned).collect();
+    let mut seen = HashSet::new();
+    found.retain(|one| {
+        let (socket, path) = owned(one);
+        // That a glob matches nothing is an error, also where what it is below is named.
+        let mut above = path.ancestors().skip(1).filter(|above| !is_glob(&path) && !is_glob(above));
+        let is_below = above.any(|above| all.contains(&(socket.clone(), above.to_owned())));
+        !is_below && seen.insert((socket, path))
+    });
+    found
 }
 
 fn matching(path: &Path, aside: &Aside) -> Result<(MountedPath, PathBuf), Failure> {

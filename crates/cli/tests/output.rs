@@ -145,13 +145,32 @@ fn commands_about_files_take_several() {
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         assert!(said(&output).contains("OFFSET"), "{}", said(&output));
     }
-    let moved = |command: &str| {
-        let told = scratch.succeed(&[&[command], &four[..], &["--json"]].concat());
+    // A cache matches no globs: nothing was there of "0 files", and that was no failure.
+    for (glob, name) in [("mnt/f*", "f*"), ("mnt/[ab]", "[ab]")] {
+        for paths in [&[glob][..], &["mnt/a", glob]] {
+            let output = scratch.halocline(&[&["where"], paths].concat());
+            assert_eq!(output.status.code(), Some(2), "{}", written(&output));
+            assert!(said(&output).contains(name), "{}", said(&output));
+        }
+    }
+    let counted = |args: &[&str]| {
+        let told = scratch.succeed(&[args, &["--json"]].concat());
         let told: serde_json::Value = serde_json::from_str(&told).unwrap();
         (told["files"].as_u64().unwrap(), told["bytes"].as_u64().unwrap())
     };
+    // A path that is named twice, or is below another one, was counted twice.
+    for paths in [&["mnt/a", "mnt/a"][..], &["mnt/a", "mnt/../mnt/a"]] {
+        assert_eq!(counted(&[&["flush", "-n"], paths].concat()), (1, 5), "{paths:?}");
+        assert_eq!(counted(&[&["evict", "-n"], paths].concat()), (1, 5), "{paths:?}");
+        let told = scratch.succeed(&[&["where"], paths, &["--json"]].concat());
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert_eq!((&told["cached_bytes"], &told["files"][1]), (&5.into(), &().into()), "{told}");
+    }
+    assert_eq!(counted(&["evict", "-n", "mnt/a", "mnt", "mnt/b"]), (7, 35));
+    let moved = |command: &str| counted(&[&[command], &four[..]].concat());
     assert_eq!(moved("flush"), (4, 20));
     assert_eq!(moved("evict").0, 4);
+    assert_eq!(counted(&["warm", "-n", "mnt/a", "mnt/a"]), (1, 5));
     assert_eq!(moved("warm"), (4, 20));
     // Nothing is done where one of them is no file of a mount.
     let output = scratch.halocline(&["evict", "mnt/a", "origin/data"]);

@@ -91,6 +91,12 @@ fn what_cannot_be_simulated_is_refused() {
     let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
     refused(&[&simulate[..], &["--width", "tape=4K"]].concat(), 2, "tape");
     refused(&[&simulate[..], &["--stripe", "0"]].concat(), 2, "all 0");
+    // Disks on which the files of the trace have no room, whatever the SSD has of them.
+    fs::write(dir.join("small.toml"), SERVERS.replace("\"1T\"", "\"64K\"")).unwrap();
+    for size in ["--cache-size", "--tier-size"] {
+        let simulate = ["simulate", "t.hct", "--servers", "small.toml", size, "512K"];
+        refused(&simulate, 2, "the disks hold 65536 in equal parts");
+    }
     refused(&["trace", "make", "btio", "-p", "5", "-o", "x.hct"], 2, "square");
     refused(&["trace", "make", "ior", "-p", "4294967295", "-o", "x.hct"], 2, "at most 4194304");
     assert!(!dir.join("x.hct").exists());

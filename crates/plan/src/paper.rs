@@ -220,6 +220,28 @@ pub fn in_stripes(
     Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
 }
 
+/// The servers with the room that the files without a layout of their own leave, which lie as with [`Scheme::Def`]. The
+/// error means that these do not fit.
+pub(crate) fn beside_others(servers: &Servers, workload: &Workload) -> Result<Servers, Error> {
+    let default = vec![DEFAULT_STRIPE; servers.count()];
+    let mut taken = vec![0_u64; servers.count()];
+    let striping = Layout::simple(default.clone());
+    for (_, bytes) in &workload.other_files {
+        let local = striping.bytes(*bytes).into_iter();
+        taken.iter_mut().zip(local).for_each(|(taken, local)| *taken = taken.saturating_add(local));
+    }
+    let mut placer = Placer::new(servers.room());
+    if taken.iter().zip(placer.room()).all(|(taken, room)| taken <= room) {
+        placer.occupy(&taken);
+        return Ok(servers.with_room(placer.room()));
+    }
+    for (number, bytes) in &workload.other_files {
+        let file = File { number: *number, bytes: *bytes, processes: 1, regions: Vec::new() };
+        place(servers, &file, &default, &mut placer)?;
+    }
+    Ok(servers.with_room(placer.room()))
+}
+
 /// The files laid out by a scheme. The outer error means that they do not fit, the inner one that the scheme has a
 /// solution for none of them.
 pub(crate) fn lay_out(

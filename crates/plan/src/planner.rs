@@ -127,6 +127,7 @@ pub fn plan(
     if workload.requests == 0 || workload.files.is_empty() {
         return Err(Error::Empty);
     }
+    let servers = &paper::beside_others(servers, workload)?;
     let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
     let (mut ties, mut unanswered) = (Vec::new(), Vec::new());
     let mut papers = Vec::new();

@@ -213,6 +213,15 @@ impl Servers {
         self.all.iter().map(|server| server.capacity.unwrap_or(u64::MAX)).collect()
     }
 
+    /// The same servers with the capacity that is left on each that has one.
+    pub(crate) fn with_room(&self, room: &[u64]) -> Self {
+        let mut left = self.clone();
+        for (server, room) in left.all.iter_mut().zip(room) {
+            server.capacity = server.capacity.map(|_| *room);
+        }
+        left
+    }
+
     /// Widths for each server, given one for each class.
     pub fn widths(&self, by_class: &[u64]) -> Vec<u64> {
         let mut widths = vec![0; self.count()];

@@ -94,6 +94,8 @@ pub struct Workload {
     pub requests: u64,
     /// Requests of files that do not get their own layout.
     pub requests_of_other_files: u64,
+    /// The numbers of these files, ascending, and one past the last byte of each.
+    pub other_files: Vec<(u32, u64)>,
     /// Bytes read and written.
     pub bytes: u64,
     /// Files that get a layout, those with the most bytes first.
@@ -192,6 +194,8 @@ pub struct Aggregator {
     stride: u64,
     requests: u64,
     others: u64,
+    /// One past the last byte of each file that is not in `files`; the trace has a name for each, which takes more.
+    other_files: FxHashMap<u32, u64>,
     bytes: u64,
 }
 
@@ -220,6 +224,7 @@ impl Aggregator {
             stride: 1,
             requests: 0,
             others: 0,
+            other_files: FxHashMap::default(),
             bytes: 0,
         }
     }
@@ -231,6 +236,8 @@ impl Aggregator {
         self.bytes = self.bytes.saturating_add(request.length);
         let Some(file) = self.files.get_mut(&request.file) else {
             self.others += 1;
+            let end = self.other_files.entry(request.file).or_default();
+            *end = request.end().max(*end);
             return;
         };
         let alone = file.processes == 1;
@@ -297,9 +304,12 @@ impl Aggregator {
             let regions = regions(&known, &classes);
             Some(File { number: *number, bytes: known.bytes, processes: known.processes, regions })
         });
+        let mut other_files: Vec<_> = self.other_files.into_iter().collect();
+        other_files.sort_unstable();
         Workload {
             requests: self.requests,
             requests_of_other_files: self.others,
+            other_files,
             bytes: self.bytes,
             files: files.collect(),
             sample: self.sample,

@@ -9,9 +9,30 @@ use std::fmt::Write as _;
 
 use crate::layout::Part;
 use crate::plan_file::Plan;
+use crate::planner::Name;
 
-/// Longest stripe of Lustre, `CephFS` and `BeeGFS`, which keep it in 32 bits, in steps of 64 KiB.
-const STRIPE_MAX: u64 = (1 << 32) - (64 << 10);
+/// The unit of the stripes of Lustre, `CephFS` and `BeeGFS`, in bytes.
+const UNIT: u64 = 64 << 10;
+
+/// Longest stripe of Lustre and `BeeGFS`, which keep it in 32 bits.
+const STRIPE_MAX: u64 = (1 << 32) - UNIT;
+
+/// What a script begins with: it makes all files or none. A file that is there may have a layout already, which only some
+/// of the commands say: `touch` and `BeeGFS` leave it as it is without a word.
+const NEW: [&str; 12] = [
+    "#!/bin/sh",
+    "set -e",
+    "# Nothing is made unless all files are new and their directories are there.",
+    "refuse() { printf '%s: %s\\n' \"$1\" \"$2\" | LC_ALL=C tr -c '[:print:]\\n' '?' >&2; exit 2; }",
+    "new() {",
+    "    if [ -e \"$1\" ] || [ -L \"$1\" ]; then",
+    "        refuse \"$1\" 'it is there, and only a new file gets a layout: rename it, and copy its bytes back'",
+    "    fi",
+    "    case $1 in */*) directory=${1%/*}/ ;; *) directory=. ;; esac",
+    "    [ -d \"$directory\" ] || refuse \"$1\" 'its directory is not there: make it first'",
+    "}",
+    "",
+];
 
 /// A parallel file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +47,16 @@ pub enum Target {
     BeeGfs,
 }
 
-/// Lines of a shell script that creates empty files of `plan` with their layouts. Servers are the targets of the file
-/// system in the order of the plan. The error says which file cannot be expressed, and why.
+/// Lines of a shell script that creates empty files of `plan` with their layouts, or does nothing if the plan is to leave
+/// files as they are. Servers are the targets of the file system in the order of the plan. The error says which file
+/// cannot be expressed, and why.
 pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
-    let mut lines = vec!["#!/bin/sh".to_owned(), "set -e".to_owned()];
+    if plan.chosen == Name::Def.text() {
+        let why = "# Nothing is to be gained: leave the layout of the files as it is.";
+        return Ok(vec![NEW[0].into(), why.into()]);
+    }
+    let mut lines: Vec<String> = NEW.map(str::to_owned).into();
+    let mut made = Vec::new();
     for file in &plan.file {
         let mut path = file.path_bytes().ok_or("a file of the plan has no path")?;
         let shown = String::from_utf8_lossy(&path).into_owned();
@@ -38,14 +65,27 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
         if path.starts_with(b"-") {
             path.splice(0..0, *b"./");
         }
-        lines.extend(match target {
-            Target::Lustre => lustre::commands(&path, &file.part).map_err(refused)?,
-            Target::OrangeFs => orangefs::commands(plan, &path, &file.part).map_err(refused)?,
-            Target::CephFs => pooled::cephfs(plan, &path, &file.part).map_err(refused)?,
-            Target::BeeGfs => pooled::beegfs(plan, &path, &file.part).map_err(refused)?,
-        });
+        lines.push(format!("new {}", word(&path).map_err(refused)?));
+        let parts: Vec<Part> = file.part.iter().cloned().map(alone).collect();
+        let commands = match target {
+            Target::Lustre => lustre::commands(&path, &parts),
+            Target::OrangeFs => orangefs::commands(plan, &path, &parts),
+            Target::CephFs => pooled::cephfs(plan, &path, &parts),
+            Target::BeeGfs => pooled::beegfs(plan, &path, &parts),
+        };
+        made.extend(commands.map_err(refused)?);
     }
+    lines.extend(made);
     Ok(lines)
+}
+
+/// On one server alone, stripes of any width are the same layout: such as each file system has.
+fn alone(mut part: Part) -> Part {
+    let mut used = part.widths.iter_mut().filter(|width| **width > 0);
+    if let (Some(width), None) = (used.next(), used.next()) {
+        *width = UNIT;
+    }
+    part
 }
 
 /// A word of a shell that stands for these bytes. A script is read by people on a terminal, too: of what that would obey
@@ -71,9 +111,9 @@ fn word(bytes: &[u8]) -> Result<String, String> {
 }
 
 /// Refuses a stripe that cannot be stored.
-fn check_stripe(stripe: u64) -> Result<(), String> {
-    if stripe > STRIPE_MAX {
-        return Err(format!("its stripe of {stripe} bytes is longer than {STRIPE_MAX}"));
+fn check_stripe(stripe: u64, longest: u64) -> Result<(), String> {
+    if stripe > longest {
+        return Err(format!("its stripe of {stripe} bytes is longer than {longest}"));
     }
     Ok(())
 }
@@ -140,8 +180,9 @@ mod tests {
         }
     }
 
+    /// What makes the files, without what is checked before.
     fn written(target: Target, plan: &Plan) -> Vec<String> {
-        commands(target, plan).expect("commands").split_off(2)
+        commands(target, plan).expect("commands").split_off(NEW.len() + plan.file.len())
     }
 
     #[test]
@@ -238,7 +279,7 @@ mod tests {
             (
                 Target::CephFs,
                 format!(
-                    "setfattr -n ceph.file.layout -v 'stripe_unit=65536 stripe_count=2 object_size=4194304' {file}"
+                    "setfattr -n ceph.file.layout -v 'stripe_unit=65536 stripe_count=2 object_size=4194304 pool=1' {file}"
                 ),
             ),
             (Target::BeeGfs, format!("touch {file}")),
@@ -276,16 +317,31 @@ mod tests {
                 "lfs setstripe -S 65536 -c 2 -o 1,2 /l/f"
             ]
         );
-        let many = plan("/l/f", &[(None, &vec![64 * K; 2001])]);
+        let many = plan("/l/f", &[(None, &vec![64 * K; 2000])]);
         let error = commands(Target::Lustre, &many).unwrap_err();
-        assert!(error.contains("2001 objects; Lustre has at most 2000"), "{error}");
+        assert!(error.contains("2000 objects; Lustre has at most 1999"), "{error}");
         let near =
             [(Some(100_000), &[4 * K, 0][..]), (Some(140_000), &[0, 4 * K]), (None, &[K, 0])];
         let error = commands(Target::Lustre, &plan("/l/f", &near)).unwrap_err();
-        assert_eq!(error, "/l/f: part 1 is shorter than 65536 bytes");
+        assert_eq!(error, "/l/f: part 1 ends at 140000, before a stripe of 65536 bytes does");
         let short = plan("/l/f", &[(Some(20_000), &[4 * K, 4 * K]), (None, &[64 * K, 0])]);
         let error = commands(Target::Lustre, &short).unwrap_err();
-        assert_eq!(error, "/l/f: part 0 is shorter than 65536 bytes");
+        assert_eq!(error, "/l/f: part 0 ends at 20000, before a stripe of 65536 bytes does");
+    }
+
+    /// Lustre refuses a component that ends within a stripe; such were written.
+    #[test]
+    fn components_of_lustre_end_with_a_stripe() {
+        let mib = 1 << 20;
+        for (end, made) in [(10 * mib, 10 * mib), (11 * mib, 12 * mib), (13 * mib / 2, 6 * mib)] {
+            let two = plan("/l/f", &[(Some(end), &[2 * mib, 2 * mib]), (None, &[64 * K, 0])]);
+            let told = format!("# part 0: ends at {made} instead of {end}");
+            let command = format!(
+                "lfs setstripe -E {made} -S 2097152 -c 2 -o 0,1 -E eof -S 65536 -c 1 -o 0 /l/f"
+            );
+            let expected = if end == made { vec![command] } else { vec![told, command] };
+            assert_eq!(written(Target::Lustre, &two), expected);
+        }
     }
 
     fn named(names: &[&str], path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
@@ -304,9 +360,8 @@ mod tests {
             written(Target::CephFs, &one)[1..],
             [
                 "touch '/ceph/a b'",
-                "setfattr -n ceph.file.layout.pool -v fast-ssd '/ceph/a b'",
                 "setfattr -n ceph.file.layout -v \
-                 'stripe_unit=196608 stripe_count=2 object_size=4325376' '/ceph/a b'"
+                 'stripe_unit=196608 stripe_count=2 object_size=4325376 pool=fast-ssd' '/ceph/a b'"
             ]
         );
     }
@@ -324,13 +379,66 @@ mod tests {
         );
     }
 
+    /// Nearly all plans were refused: the search has steps of 4 KiB.
+    #[test]
+    fn what_pools_have_only_nearly_is_told() {
+        let names = ["1.0", "1.1", "2.0"];
+        for (width, cephfs, beegfs) in [(4 * K, 64 * K, 64 * K), (132 * K, 192 * K, 256 * K)] {
+            let plan = named(&names, "/f", &[(None, &[width, width, 0])]);
+            for (target, made, option) in
+                [(Target::CephFs, cephfs, "stripe_unit"), (Target::BeeGfs, beegfs, "chunksize")]
+            {
+                let lines = written(target, &plan);
+                assert_eq!(lines[1], format!("# stripes of {made} bytes instead of {width}"));
+                let set = lines.iter().filter(|line| line.contains(&format!("{option}={made} ")));
+                assert_eq!(set.count(), 1, "{lines:?}");
+            }
+        }
+    }
+
+    /// Such plans were refused, or rounded with an error that they do not have.
+    #[test]
+    fn stripes_on_one_server_alone_have_any_width() {
+        for width in [512, 4 * K, 100 * K, 1 << 40] {
+            let plan = named(&["1.0", "2.0"], "/d/f", &[(None, &[0, width])]);
+            let expected = [
+                (Target::Lustre, "lfs setstripe -S 65536 -c 1 -o 1 /d/f"),
+                (Target::OrangeFs, "setfattr -n user.pvfs2.dist_params -v 'strips:0:65536' /d"),
+                (
+                    Target::CephFs,
+                    "setfattr -n ceph.file.layout -v \
+                     'stripe_unit=65536 stripe_count=1 object_size=4194304 pool=2' /d/f",
+                ),
+                (
+                    Target::BeeGfs,
+                    "beegfs-ctl --setpattern --storagepoolid=2 --numtargets=1 --chunksize=65536 /d",
+                ),
+            ];
+            for (target, command) in expected {
+                let lines = written(target, &plan);
+                assert!(lines.iter().any(|line| line == command), "{lines:?}");
+                assert!(!lines.iter().any(|line| line.contains("instead of")), "{lines:?}");
+            }
+        }
+    }
+
+    /// Its files were given 64 KiB on every server.
+    #[test]
+    fn a_plan_that_leaves_files_alone_makes_none() {
+        for target in [Target::Lustre, Target::OrangeFs, Target::CephFs, Target::BeeGfs] {
+            let mut none = named(&["a", "b"], "/d/f", &[(None, &[64 * K, 64 * K])]);
+            none.chosen = Name::Def.text().into();
+            let lines = commands(target, &none).expect("nothing to refuse");
+            assert!(lines[1..].iter().all(|line| line.starts_with('#')), "{lines:?}");
+        }
+    }
+
     #[test]
     fn what_pools_cannot_express_is_refused() {
         let names = ["1.0", "1.1", "2.0"];
         for (widths, why) in [
             ([64 * K, 64 * K, 64 * K], "lies on the pools \"1\" and \"2\""),
             ([64 * K, 128 * K, 0], "65536 and 131072 bytes"),
-            ([4 * K, 4 * K, 0], "not a multiple of 65536"),
         ] {
             let plan = named(&names, "/f", &[(None, &widths)]);
             for target in [Target::CephFs, Target::BeeGfs] {
@@ -340,8 +448,6 @@ mod tests {
         }
         let two = named(&names, "/f", &[(Some(8), &[1, 1, 0]), (None, &[1, 0, 0])]);
         assert!(commands(Target::CephFs, &two).unwrap_err().contains("2 parts"));
-        let odd = named(&names, "/f", &[(None, &[192 * K, 192 * K, 0])]);
-        assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("not a power of two"));
         let wide = named(&names, "/f", &[(None, &[1 << 32, 1 << 32, 0])]);
         let lustre = ["lfs setstripe -S 2147483648 -C 4 -o 0,0,1,1 /f"];
         assert_eq!(written(Target::Lustre, &wide), lustre);
@@ -349,6 +455,10 @@ mod tests {
             let error = commands(target, &wide).unwrap_err();
             assert!(error.contains("stripe of 4294967296 bytes is longer than"), "{error}");
         }
+        // Ceph takes the layout, and loses what is written beyond.
+        let long = named(&names, "/f", &[(None, &[129 << 20, 129 << 20, 0])]);
+        let error = commands(Target::CephFs, &long).unwrap_err();
+        assert!(error.contains("stripe of 135266304 bytes is longer than 134217728"), "{error}");
         let unnamed = named(&["a", "b"], "/f", &[(None, &[64 * K, 0])]);
         assert!(commands(Target::CephFs, &unnamed).unwrap_err().contains("no pool in its name"));
         let words = named(&["ssd.0"], "/f", &[(None, &[64 * K])]);
@@ -361,7 +471,7 @@ mod tests {
     fn orangefs_gets_strips_and_the_order_of_the_servers() {
         let one = plan("/pvfs/it's", &[(None, &[28 * K, 0, 100 * K])]);
         assert_eq!(
-            written(Target::OrangeFs, &one),
+            written(Target::OrangeFs, &one)[1..],
             [
                 "setfattr -n user.pvfs2.dist_name -v varstrip_dist /pvfs",
                 "setfattr -n user.pvfs2.dist_params -v 'strips:0:28672;1:102400' /pvfs",

@@ -201,6 +201,27 @@ fn the_servers_of_an_earlier_volume_are_marked_by_what_they_hold() {
     assert!(refused(dir).iter().all(|error| error.contains("server-1 has no mark")));
 }
 
+/// Regression: the first server was called another one, though the file was shortened past the mount.
+#[test]
+fn a_file_that_was_shortened_past_the_mount_is_told_from_another_server() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    volume(dir);
+    unmark(dir);
+    let namespace = opened(dir).namespace_dir().to_owned();
+    let file = File::options().write(true).open(namespace.join("file")).unwrap();
+    file.set_len(1000).unwrap();
+    for evidence in [Evidence::Contents, Evidence::UserKnows] {
+        let error = marked(dir, evidence).unwrap_err();
+        let told = "is 1000 bytes long, and the servers have 400000 of it: it was shortened past";
+        assert!(error.contains(told), "{error}");
+    }
+    // The remedy that it names.
+    file.set_len(content().len() as u64).unwrap();
+    assert_eq!(marked(dir, Evidence::Contents), Ok(true));
+    assert_eq!(read(dir), content());
+}
+
 #[test]
 fn an_empty_server_is_marked_only_for_one_who_knows_it() {
     let scratch = tempfile::tempdir().unwrap();

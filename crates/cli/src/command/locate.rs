@@ -1,5 +1,6 @@
 //! `halocline where`: which side has which bytes.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -54,8 +55,10 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
         return files(&found, args.json);
     }
     super::bulk::only_on_a_tier(false, mounts(&found), "ask for one kind at a time")?;
+    // A cache matches no globs: each of these is the name of a file that is there, or of none.
+    mount_lookup::all_named(&paths)?;
     let is_dir = range.is_none() && args.path.is_dir();
-    if mounted.inside.as_os_str().is_empty() || is_dir || found.len() > 1 {
+    if mounted.inside.as_os_str().is_empty() || is_dir || paths.len() > 1 {
         return below(&found, args.json);
     }
     let request = Request::Locate { path: mounted.inside.clone(), range };
@@ -156,9 +159,12 @@ fn mounts(found: &[(MountedPath, PathBuf)]) -> impl Iterator<Item = &MountedPath
 /// Shows where files of a tier are.
 fn files(found: &[(MountedPath, PathBuf)], json: bool) -> Outcome {
     let mut files: Vec<FileInfo> = Vec::new();
+    // Globs may match the same file.
+    let mut seen = HashSet::new();
     for (mounted, inside) in found {
         let request = Request::Files { path: inside.clone() };
-        let some: Vec<FileInfo> = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
+        let mut some: Vec<FileInfo> = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
+        some.retain(|file| seen.insert((mounted.socket.clone(), file.path.clone())));
         files.extend(some);
     }
     if json {

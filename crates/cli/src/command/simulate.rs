@@ -133,16 +133,19 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         PaceName::Open => Pace::OpenLoop,
     };
     let options = Options { seed: args.seed, pace };
-    check_sides(args, &servers, pace)?;
+    let sides = sides(args, &servers, pace)?;
     let is_repeated = [args.cache_size, args.tier_size].iter().any(Option::is_some);
     if is_repeated || args.plan.is_some() {
         reading::check_repeatable(&args.trace)?;
     }
-    if let Some(cache_size) = args.cache_size {
-        return cached::execute(args, cache_size, &servers, &options);
-    }
-    if let Some(tier_size) = args.tier_size {
-        return tiered::execute(args, tier_size, &servers, &options);
+    match (sides, args.cache_size, args.tier_size) {
+        (Some(sides), Some(size), _) => {
+            return cached::execute(args, size, (&servers, &sides), &options);
+        }
+        (Some(sides), _, Some(size)) => {
+            return tiered::execute(args, size, (&servers, &sides), &options);
+        }
+        _ => {}
     }
     if !args.policy.is_empty() {
         return Err(Failure::refused("--policy is for --cache-size and --tier-size"));
@@ -182,24 +185,22 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a cache or tier that the servers cannot have.
-fn check_sides(args: &SimulateArgs, servers: &ServerSet, pace: Pace) -> Result<(), Failure> {
+/// The sides of a cache or tier, if one is asked for. Refused is one that the servers cannot have.
+fn sides(args: &SimulateArgs, servers: &ServerSet, pace: Pace) -> Result<Option<Sides>, Failure> {
     if args.tier_size.is_some() && pace == Pace::OpenLoop {
         return Err(Failure::refused(
             "--pace open is not for --tier-size: nobody would wait for a file that moves; choose closed or think",
         ));
     }
-    for (option, size, what) in
-        [("--cache-size", args.cache_size, "cache"), ("--tier-size", args.tier_size, "tier")]
-    {
-        let Some(size) = size else { continue };
-        Sides::new(servers, size, what).map_err(|error| {
-            let file = text::path(&args.servers);
-            let remedy = format!("describe an SSD beside the disks, or choose a smaller {option}");
-            Failure::refused(format!("{file}: {error}; {remedy}"))
-        })?;
-    }
-    Ok(())
+    let asked =
+        [("--cache-size", args.cache_size, "cache"), ("--tier-size", args.tier_size, "tier")];
+    let asked = asked.into_iter().find_map(|(option, size, what)| Some((option, size?, what)));
+    let Some((option, size, what)) = asked else { return Ok(None) };
+    Sides::new(servers, size, what).map(Some).map_err(|error| {
+        let file = text::path(&args.servers);
+        let remedy = format!("describe an SSD beside the disks, or choose a smaller {option}");
+        Failure::refused(format!("{file}: {error}; {remedy}"))
+    })
 }
 
 /// The stripe of each server.

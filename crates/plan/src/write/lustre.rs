@@ -3,24 +3,23 @@
 //! Lustre counts the stripes of each component from the beginning of the file (`lov_stripe_number` and
 //! `lov_stripe_offset` of its `lov/lov_offset.c` take the offset in the file, not in the component), a plan from the
 //! beginning of the part. So the list of targets of a later component is turned until its first stripe is on the first
-//! server of the plan.
+//! server of the plan. A component ends with a whole stripe of its own, or is refused (`lod_verify_striping` of
+//! `lod/lod_lov.c`, and `LSE_ALIGN_END` of `lfs`).
 
-use super::{STRIPE_MAX, check_stripe, word};
+use super::{STRIPE_MAX, UNIT, check_stripe, word};
 use crate::layout::Part;
 
-/// The unit of Lustre's stripe sizes and component ends, in bytes.
-const LUSTRE_UNIT: u64 = 64 << 10;
 /// Limit of the objects of one component: what fits in the attributes of a file on every version.
 const LUSTRE_OBJECTS: u64 = 160;
-/// Limit of the objects of one component that any version has (`LOV_MAX_STRIPE_COUNT`).
-const LUSTRE_OBJECTS_MAX: usize = 2000;
+/// Limit of the targets that `lfs` takes for one component (fewer than `LOV_MAX_STRIPE_COUNT`).
+const LUSTRE_OBJECTS_MAX: usize = 1999;
 
 pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
     let mut command = "lfs setstripe".to_owned();
     let (mut lines, mut written) = (Vec::new(), 0);
     for (index, part) in parts.iter().enumerate() {
         let (stripe, mut objects, error) = overstriped(&part.widths);
-        check_stripe(stripe)?;
+        check_stripe(stripe, STRIPE_MAX)?;
         if objects.len() > LUSTRE_OBJECTS_MAX {
             let objects = objects.len();
             return Err(format!(
@@ -47,9 +46,11 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
             let end = match part.end {
                 None => "eof".to_owned(),
                 Some(end) => {
-                    let near = (end + LUSTRE_UNIT / 2) / LUSTRE_UNIT * LUSTRE_UNIT;
+                    let near = end.saturating_add(stripe / 2) / stripe * stripe;
                     if near <= written {
-                        return Err(format!("part {index} is shorter than {LUSTRE_UNIT} bytes"));
+                        return Err(format!(
+                            "part {index} ends at {end}, before a stripe of {stripe} bytes does"
+                        ));
                     }
                     if near != end {
                         lines.push(format!("# part {index}: ends at {near} instead of {end}"));
@@ -106,7 +107,7 @@ fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
     let smallest = widths.iter().copied().filter(|width| *width > 0).min().unwrap_or(widest);
     let mut best: Option<(f64, u64, Vec<u64>)> = None;
     for split in 1..=16 {
-        let stripe = (smallest / split).max(1).next_multiple_of(LUSTRE_UNIT);
+        let stripe = (smallest / split).max(1).next_multiple_of(UNIT);
         let count = |width: &u64| match *width {
             0 => 0,
             width => ((width + stripe / 2) / stripe).max(1),
@@ -130,7 +131,7 @@ fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
             .collect();
         let stripe = (widest / counts.iter().copied().max().unwrap_or(1).max(1))
             .max(1)
-            .next_multiple_of(LUSTRE_UNIT);
+            .next_multiple_of(UNIT);
         (share_error(widths, &counts), stripe, counts)
     });
     let objects = counts.iter().enumerate();

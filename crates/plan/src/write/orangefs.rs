@@ -21,6 +21,7 @@ pub(super) fn commands(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<S
     }
     let directory = word(directory_of(path))?;
     Ok(vec![
+        "# files that are made in the directory later have these strips, too".into(),
         format!("setfattr -n user.pvfs2.dist_name -v varstrip_dist {directory}"),
         format!("setfattr -n user.pvfs2.dist_params -v 'strips:{strips}' {directory}"),
         format!("pvfs2-touch -l {} {}", word(servers.join(",").as_bytes())?, word(path)?),

@@ -1,13 +1,15 @@
 //! `CephFS` and `BeeGFS`, which choose the servers of a file themselves, within a pool.
 
-use super::{check_stripe, directory_of, only, word};
+use super::{STRIPE_MAX, UNIT, check_stripe, directory_of, only, word};
 use crate::layout::Part;
 use crate::plan_file::Plan;
 
-/// The unit of Ceph's stripes, and the smallest chunk of a file on `BeeGFS`, in bytes.
-const POOLED_UNIT: u64 = 64 << 10;
 /// Size of a Ceph object in bytes, unless a stripe is longer.
 const CEPH_OBJECT: u64 = 4 << 20;
+/// The longest object of Ceph, in bytes, unless its administrator allows more (`osd_max_object_size`). A layout with longer
+/// ones is taken; what is written beyond is lost, as only `fsync` says.
+const CEPH_OBJECT_MAX: u64 = 128 << 20;
+
 /// Layouts that can be expressed on a file system that itself chooses the servers of a file, within a pool.
 #[derive(Debug)]
 struct Pooled<'p> {
@@ -36,7 +38,8 @@ impl<'p> Pooled<'p> {
                 Some(found) if found.pool != pool => {
                     let other = found.pool;
                     return Err(format!(
-                        "it lies on the pools {other:?} and {pool:?}; {system} has one for a file"
+                        "it lies on the pools {other:?} and {pool:?}; {system} has one for a file: plan with the \
+                         servers of one pool, or leave it out of the trace"
                     ));
                 }
                 Some(found) if found.stripe != stripe => {
@@ -49,52 +52,54 @@ impl<'p> Pooled<'p> {
             }
         }
         let found = found.ok_or("it lies on no server")?;
-        if !found.stripe.is_multiple_of(POOLED_UNIT) {
-            let stripe = found.stripe;
-            return Err(format!("its stripe of {stripe} bytes is not a multiple of {POOLED_UNIT}"));
-        }
-        check_stripe(found.stripe)?;
         Ok(found)
+    }
+
+    /// Takes the longer stripe `made` that the file system has, if there is one; says so if it is another one.
+    fn rounded(&mut self, made: u64, longest: u64) -> Result<Option<String>, String> {
+        check_stripe(made, longest)?;
+        let planned = std::mem::replace(&mut self.stripe, made);
+        Ok((made != planned).then(|| format!("# stripes of {made} bytes instead of {planned}")))
     }
 }
 
 pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
-    let Pooled { pool, stripe, servers } = Pooled::of("CephFS", plan, parts)?;
+    let mut pooled = Pooled::of("CephFS", plan, parts)?;
+    let made = pooled.stripe.next_multiple_of(UNIT);
+    let mut lines = vec![
+        "# objects are placed by hash: on the planned servers' pool, each with as much on average"
+            .to_owned(),
+    ];
+    lines.extend(pooled.rounded(made, CEPH_OBJECT_MAX)?);
+    let Pooled { pool, stripe, servers } = pooled;
     if !pool.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
         return Err(format!("{pool:?} cannot be the name of a pool of CephFS"));
     }
     let object = CEPH_OBJECT.max(stripe).next_multiple_of(stripe);
     let path = word(path)?;
-    let set = |field: &str, value: &str| {
-        format!("setfattr -n ceph.file.layout.{field} -v {value} {path}")
-    };
-    Ok(vec![
-        "# objects are placed by hash: on the planned servers' pool, each with as much on average"
-            .into(),
-        format!("touch {path}"),
-        set("pool", pool),
-        format!(
-            "setfattr -n ceph.file.layout -v 'stripe_unit={stripe} stripe_count={servers} object_size={object}' {path}"
-        ),
-    ])
+    lines.push(format!("touch {path}"));
+    lines.push(format!(
+        "setfattr -n ceph.file.layout -v 'stripe_unit={stripe} stripe_count={servers} object_size={object} pool={pool}' {path}"
+    ));
+    Ok(lines)
 }
 
 pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
-    let Pooled { pool, stripe, servers } = Pooled::of("BeeGFS", plan, parts)?;
+    let mut pooled = Pooled::of("BeeGFS", plan, parts)?;
+    let made = pooled.stripe.next_power_of_two().max(UNIT);
+    let mut lines = vec![
+        "# the targets are chosen by BeeGFS, in the pool; files that are made in the directory later have this pattern, too"
+            .to_owned(),
+    ];
+    lines.extend(pooled.rounded(made, STRIPE_MAX)?);
+    let Pooled { pool, stripe, servers } = pooled;
     if pool.parse::<u16>().is_err() {
         return Err(format!("{pool:?} is not the number of a storage pool of BeeGFS"));
     }
-    if !stripe.is_power_of_two() {
-        return Err(format!(
-            "its stripe of {stripe} bytes is not a power of two, as chunks of BeeGFS are"
-        ));
-    }
     let directory = word(directory_of(path))?;
-    Ok(vec![
-        "# the targets are chosen by BeeGFS, in the pool".into(),
-        format!(
-            "beegfs-ctl --setpattern --storagepoolid={pool} --numtargets={servers} --chunksize={stripe} {directory}"
-        ),
-        format!("touch {}", word(path)?),
-    ])
+    lines.push(format!(
+        "beegfs-ctl --setpattern --storagepoolid={pool} --numtargets={servers} --chunksize={stripe} {directory}"
+    ));
+    lines.push(format!("touch {}", word(path)?));
+    Ok(lines)
 }

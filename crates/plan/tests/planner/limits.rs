@@ -1,5 +1,8 @@
 //! Requests, servers and classes of servers as long, slow and many as there may be.
 
+use halocline_plan::Error;
+use halocline_plan::workload::File;
+
 use super::*;
 
 /// Regression: others' traces may have requests that are longer than any stripe may be; then planning ended with a panic.
@@ -101,4 +104,39 @@ fn the_slowest_servers_and_any_number_of_classes_are_planned_for() {
         assert_eq!(servers.classes().len() as u64, classes);
         planned(&servers, &requests(64, 4, size, Op::Write, |n| n));
     }
+}
+
+/// Regression: 256 files have layouts, and took the space of all others, which lie on every server.
+#[test]
+fn files_without_a_layout_keep_their_room() {
+    let mut all = requests(300 * 8, 4, 64 * K, Op::Read, |n| mixed(n / 300, 3));
+    for (number, request) in (0..).zip(&mut all) {
+        request.file = number % 300;
+    }
+    let workload = seen(&all);
+    assert_eq!((workload.files.len(), workload.other_files.len()), (256, 44));
+    // A third of the bytes of all files, as by default, and a little.
+    let servers = hybrid(2, 1, 60 << 20);
+    let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
+    let by_default = Layout::simple(vec![64 * K; 3]);
+    let others: u64 = workload.other_files.iter().map(|(_, end)| by_default.bytes(*end)[2]).sum();
+    assert!(others > 5 << 20, "{others}");
+    for name in Name::ALL {
+        let judged = outcome.of(name).expect("a layout");
+        let of = |file: &File| judged.layouts.of(file.number).bytes(file.bytes)[2];
+        let planned: u64 = workload.files.iter().map(of).sum();
+        assert!(planned + others <= 60 << 20, "{}: {planned} and {others}", name.text());
+    }
+    assert_eq!(outcome.chosen, Name::Ours);
+    // The others alone do not fit.
+    let small = servers_of(&[(1, 2 << 20), (1, 1 << 20)]);
+    let error = plan(&small, &workload, &mut Queues::new(&small), 1.0).expect_err("no room");
+    assert!(matches!(error, Error::NoSpace { .. }), "{error:?}");
+}
+
+/// Disks and SSDs with so many bytes each.
+fn servers_of(kinds: &[(u64, u64); 2]) -> Servers {
+    let profiles = [DeviceProfile::hdd_7200(), DeviceProfile::ssd_generic()];
+    let of = |((count, bytes), profile): (&(u64, u64), _)| (*count, profile, Some(*bytes));
+    servers(&kinds.iter().zip(profiles).map(of).collect::<Vec<_>>())
 }

@@ -42,6 +42,12 @@ impl Sides {
         }
         Ok(Self { slow: classes.swap_remove(0).servers, fast })
     }
+
+    /// Bytes of files that the slow side of `set` holds, in equal parts.
+    pub fn slow_bytes(&self, set: &ServerSet) -> u64 {
+        let least = self.slow.iter().map(|server| set.servers()[*server].capacity).min();
+        least.unwrap_or(0).saturating_mul(self.slow.len() as u64)
+    }
 }
 
 /// [`STRIPE`] on `these` of `all` servers.

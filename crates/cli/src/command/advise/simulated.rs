@@ -17,6 +17,7 @@ use crate::command::judge::{self, Replay};
 use crate::command::plan::job::{self, Job};
 use crate::command::plan::no_plan;
 use crate::command::plan::source::{self, TraceSummary};
+use crate::command::server_file;
 use crate::command::simulate::tiered::traced_files;
 use crate::command::traced::{TraceFile, refused};
 use crate::failure::Failure;
@@ -120,16 +121,8 @@ impl<'a> Case<'a> {
         reading::check_repeatable(trace)?;
         let file = TraceFile::new(trace);
         let (files, trace_weight) = traced_files(&file)?;
-        // All uses but stripes have the files on the disks, whatever else has them.
-        let least = sides.slow.iter().map(|server| set.servers()[*server].capacity).min();
-        let held = least.unwrap_or(0).saturating_mul(sides.slow.len() as u64);
-        if files.bytes() > held {
-            return Err(Failure::refused(format!(
-                "the files of the trace have {} bytes, and the disks hold {held} in equal parts: describe disks with more \
-                 capacity, or take `plan`",
-                files.bytes()
-            )));
-        }
+        // All uses but stripes have the files on the disks.
+        server_file::check_disks_hold(&files, &sides, set)?;
         let seen = source::summarize(trace)?;
         file.check_same(&seen.content)?;
         if seen.workload.requests == 0 {

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use halocline_api::config::format_bytes;
 use halocline_model::admit;
-use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
+use halocline_sim::{CacheOutcome, Options, ServerSet, Sides, TracedFiles, replay_cached};
+use halocline_trace::Request;
 use serde::Serialize;
 
 use super::SimulateArgs;
-use crate::command::print_json;
 use crate::command::traced::{TraceFile, refused, tell_if_partial};
+use crate::command::{print_json, server_file};
 use crate::failure::Outcome;
 use crate::print::say;
 use crate::text;
@@ -29,7 +30,7 @@ struct Report {
 pub(super) fn execute(
     args: &SimulateArgs,
     cache_size: u64,
-    servers: &ServerSet,
+    (servers, sides): (&ServerSet, &Sides),
     options: &Options,
 ) -> Outcome {
     let wrong = |error: String| refused(&args.trace, &error);
@@ -42,12 +43,20 @@ pub(super) fn execute(
         admit::POLICIES.iter().map(|policy| policy.name).collect()
     };
     for policy in super::chosen(&args.policy, known.into_iter())? {
-        let mut requests = trace.requests()?;
-        let done = replay_cached(&mut requests, servers, cache_size, &policy, options);
+        let (mut requests, mut files) = (trace.requests()?, TracedFiles::default());
+        let is_first = policies.is_empty();
+        let seen = |request: &Request| {
+            if is_first {
+                files.push(request)
+            }
+        };
+        let seen = requests.by_ref().inspect(seen);
+        let done = replay_cached(seen, servers, cache_size, &policy, options);
         let done = done.map_err(wrong)?;
         let reader = requests.end()?;
-        if policies.is_empty() {
+        if is_first {
             tell_if_partial(&args.trace, reader.completeness());
+            server_file::check_disks_hold(&files, sides, servers)?;
         }
         if done.requests == 0 {
             return Err(wrong("there are no requests in it".into()));

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use halocline_api::config::format_bytes;
 use halocline_model::tier;
-use halocline_sim::{Options, ServerSet, TierOutcome, TracedFiles, replay_tiered};
+use halocline_sim::{Options, ServerSet, Sides, TierOutcome, TracedFiles, replay_tiered};
 use serde::Serialize;
 
 use super::SimulateArgs;
-use crate::command::print_json;
 use crate::command::traced::{TraceFile, refused, tell_if_partial};
+use crate::command::{print_json, server_file};
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::text;
@@ -29,13 +29,14 @@ struct Report {
 pub(super) fn execute(
     args: &SimulateArgs,
     tier_size: u64,
-    servers: &ServerSet,
+    (servers, sides): (&ServerSet, &Sides),
     options: &Options,
 ) -> Outcome {
     let wrong = |error: String| refused(&args.trace, &error);
     let asked = super::chosen(&args.policy, tier::POLICIES.iter().map(|policy| policy.name))?;
     let trace = TraceFile::new(&args.trace);
     let (files, trace_weight) = traced_files(&trace)?;
+    server_file::check_disks_hold(&files, sides, servers)?;
     let mut policies = Vec::new();
     for policy in asked {
         let mut requests = trace.requests()?;

@@ -106,11 +106,26 @@ fn count_held(origin: &Origin, file: &FoundFile, held: &mut [PartCounts]) -> Res
         ));
     };
     let whole = ByteRange::new(0, found.len());
-    for ((server, held), index) in origin.servers().iter().zip(held).zip(0..) {
+    let lengths = origin.servers().iter().map(|server| length_on(server, id));
+    let lengths = lengths.collect::<io::Result<Vec<_>>>().map_err(failed())?;
+    let sum = lengths.iter().copied().fold(0, u64::saturating_add);
+    for (((server, held), length), index) in origin.servers().iter().zip(held).zip(lengths).zip(0..)
+    {
         let room = distribution.local_range(index, whole).len();
-        let length = length_on(server, id).map_err(failed())?;
         if length > room {
             let (server, path) = (server.dir().display(), shown.display());
+            // Servers in others' places have no more of a file than it is long.
+            if sum > found.len() {
+                let long = found.len();
+                return Err(Error::invalid(
+                    format!(
+                        "{path} is {long} bytes long, and the servers have {sum} of it: it was shortened past the mount, or \
+                         {server} is not server {index} of this volume"
+                    ),
+                    "mount each server in its place; if they are, give the file its length again, past the mount, too \
+                     (truncate -s), or remove it",
+                ));
+            }
             return Err(Error::invalid(
                 format!(
                     "{server}: {length} bytes of {path} are there, and server {index} has {room} at most: it is another server"
