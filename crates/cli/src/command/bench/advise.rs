@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::results_file::{ResultsFile, left};
 use super::timed_engine::{self, Placed, Setup};
 use super::timed_tier;
-use crate::command::advise::decide::{Seconds, Use, gain};
+use crate::command::advise::decide::{Seconds, Use};
 use crate::command::advise::{self, Judged};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
