@@ -8,10 +8,12 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange};
+use halocline_trace::Completeness;
 use serde::Serialize;
 
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
+use super::traced::tell_if_partial;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::text;
@@ -35,10 +37,13 @@ pub(crate) struct VerifyArgs {
 #[derive(Debug, Serialize)]
 struct Verified {
     agrees: bool,
+    left_alone: bool,
     files: Vec<FileJson>,
     servers: Vec<ServerBytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Vec<ServerTimes>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_weight: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,16 +57,20 @@ struct FileJson {
 
 /// Executes the command.
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
-    let plan = placement::read(&args.place.plan)?;
-    let wishes = args.place.wishes(&plan)?;
+    let mut plan = placement::read(&args.place.plan)?;
+    args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let measured = args
-        .trace
-        .as_deref()
-        .map(|trace| measured::measure(trace, &plan, &args.place))
-        .transpose()?;
+    let left_alone = plan.leaves_alone();
+    if left_alone {
+        args.place.plan_as_they_lie(&mut plan, &origin)?;
+    }
+    let wishes = args.place.wishes(&plan)?;
+    let measured = args.trace.as_deref();
+    let measured =
+        measured.map(|trace| measured::measure(trace, &plan, &args.place)).transpose()?;
+    let (measured, completeness) = measured.unzip();
     let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
         let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
@@ -87,7 +96,8 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
             actual: found.as_ref().map(|found| placement::parts(&found.now)),
         };
         let files = files.iter().map(file).collect();
-        print_json(&Verified { agrees, files, servers, measured })?;
+        let trace_weight = completeness.map(|completeness| completeness.weight());
+        print_json(&Verified { agrees, left_alone, files, servers, measured, trace_weight })?;
         return Ok(u8::from(!agrees).into());
     }
     for (path, found) in files.iter().filter(|(_, found)| !is_right(found)) {
@@ -104,10 +114,16 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         say!("{}: {planned} planned, {used} in use", server.name);
     }
     for server in measured.iter().flatten() {
-        server.say();
+        server.say(completeness.as_ref().is_some_and(Completeness::is_partial));
+    }
+    if let (Some(trace), Some(completeness)) = (&args.trace, &completeness) {
+        tell_if_partial(trace, completeness);
     }
     if args.place.below.is_none() && there.is_empty() && !files.is_empty() {
         say!("none of them is there; {}", placement::BELOW);
+    }
+    if left_alone {
+        say!("the plan leaves the layout of its files alone, however they lie");
     }
     let right = files.iter().filter(|(_, found)| is_right(found)).count();
     say!("{right} of {} files lie as planned", files.len());

@@ -102,7 +102,7 @@ fn in_turns(count: u64, processes: u64, size: u64, parts: u64) -> Vec<Request> {
 fn a_file_with_regions_is_no_slower_than_in_one_layout_for_all_of_it() {
     let ssd = DeviceProfile::ssd_generic();
     let servers = servers(&[(1, DeviceProfile::hdd_7200(), None), (3, ssd, None)]);
-    for (count, parts) in [(4096, 8), (1024, 8), (256, 4), (64, 2)] {
+    for (count, parts) in [(1024, 8), (256, 4), (64, 2)] {
         let requests = in_turns(count, 8, 24 * K, parts);
         slower_than_uniform(&format!("{count} requests"), &servers, &requests);
     }
@@ -112,7 +112,7 @@ fn a_file_with_regions_is_no_slower_than_in_one_layout_for_all_of_it() {
 #[test]
 fn on_random_small_cases_ours_is_no_slower_than_one_layout_for_all_of_a_file() {
     let cases = std::env::var("HALOCLINE_PLANNER_CASES");
-    let cases: u64 = cases.map_or(16, |cases| cases.parse().expect("a number of cases"));
+    let cases: u64 = cases.map_or(6, |cases| cases.parse().expect("a number of cases"));
     for case in 1..=cases {
         let mut number = numbers(case);
         let (disks, ssds) = (1 + number(3), 2 + number(3));
