@@ -169,9 +169,8 @@ fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) 
         (answer, _) => say!("advice: {}", answer.text()),
     }
     if advice.best != Use::None {
-        say!(
-            "gain: {gain} more throughput than the disks alone, {least} to {most} in {variants} variants"
-        );
+        say!("gain: {gain} more throughput than the disks alone,");
+        say!("{least} to {most} in {variants} variants of the servers");
         say!("{} more than the next best use", percent(advice.gain_over_next));
     }
     for tie in &advice.ties {

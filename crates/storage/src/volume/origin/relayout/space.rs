@@ -29,7 +29,10 @@ pub struct Move {
 /// # Errors
 /// If a server lacks space for one of them.
 pub fn moves(origin: &Origin, files: &[LayoutChange]) -> Result<Vec<Move>> {
-    let mut room = Room::of(origin)?;
+    moves_in(Room::of(origin)?, origin, files)
+}
+
+fn moves_in(mut room: Room, origin: &Origin, files: &[LayoutChange]) -> Result<Vec<Move>> {
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| !file.agrees()) {
         if let Err(lack) = room.take(&file.planned) {
@@ -140,5 +143,74 @@ impl Room {
         let there = |what| Error::invalid(what, "plan with less space");
         let layout = FileLayout::uniform(widths).map_err(there)?;
         change(origin, &Wish { path: file.path.clone(), layout }, true).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use halocline_api::config::{VolumeKind, VolumeShape};
+
+    use super::*;
+    use crate::volume::origin::relayout::{Relayout, look};
+
+    const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
+
+    fn volume(dir: &Path) -> Relayout {
+        let mut volume = None;
+        // A process that another test starts has its lock until it runs its program.
+        halocline_testkit::waiting::eventually("the volume", || {
+            volume = Relayout::open(dir).ok();
+            volume.is_some()
+        });
+        volume.expect("opened")
+    }
+
+    fn file_at(volume: &Relayout, widths: [u64; 3]) -> LayoutChange {
+        let layout = FileLayout::uniform(widths.to_vec()).expect("a layout");
+        let wishes = [Wish { path: "file".into(), layout }];
+        look(volume.origin(), &wishes, true).expect("the file").remove(0)
+    }
+
+    /// Two disks and an SSD with so much free on each.
+    fn room(free: [u64; 3]) -> Room {
+        Room { systems: free.map(|free| (free, 0)).to_vec(), of_server: vec![0, 1, 2] }
+    }
+
+    /// Regression: a file that is on the SSD could get no more of it, because its own bytes were in the way.
+    #[test]
+    fn a_file_whose_copy_does_not_fit_beside_it_moves_by_way_of_the_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
+        let path = made.namespace_dir().join("file");
+        let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
+        let content: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+        made.adopt_data(node).unwrap().write_at(0, &content).unwrap();
+        drop(made);
+        let volume = volume(scratch.path());
+        // Half on the SSD, then all of it there.
+        let half = file_at(&volume, [4096, 4096, 8192]);
+        volume.relayout(&half, &mut |_| Ok(()), &mut |_| ()).unwrap();
+        let file = file_at(&volume, [0, 0, 65_536]);
+        assert!(file.used[2] > 100_000, "{file:?}");
+        let moves = |free| moves_in(room(free), volume.origin(), std::slice::from_ref(&file));
+        let only = |moves: &[Move]| moves.iter().map(|it| it.is_detour).collect::<Vec<_>>();
+        assert_eq!(only(&moves([1 << 20, 1 << 20, 400_000]).unwrap()), [false]);
+        let detour = moves([1 << 20, 1 << 20, 200_000]).unwrap();
+        assert_eq!(only(&detour), [true, false]);
+        // Not where the others have no space, or the SSD has none even without the file.
+        for free in [[1 << 10, 1 << 10, 200_000], [1 << 20, 1 << 20, 50_000]] {
+            let error = moves(free).unwrap_err().to_string();
+            assert!(error.contains("server-2") && error.contains("are free"), "{error}");
+        }
+        for Move { change, .. } in detour {
+            volume.relayout(&change, &mut |_| Ok(()), &mut |_| ()).unwrap();
+            let there = file_at(&volume, [0, 0, 65_536]);
+            assert_eq!(there.now, change.wished);
+        }
+        let found = file_at(&volume, [0, 0, 65_536]);
+        assert!(found.agrees() && found.used[..2] == [0, 0], "{found:?}");
     }
 }
