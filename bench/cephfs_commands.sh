@@ -13,17 +13,19 @@ program=$(readlink -f "${1:-target/release/halocline}")
 scratch=$(mktemp -d "${2:-/tmp}/halocline-cephfs-XXXXXX")
 mnt=$scratch/mnt
 
-# The mount first: it waits for the others.
+# One after the other, in the order of their names: the client first, which waits for the others. Each takes its pid file
+# away before it ends.
 finish() {
     trap '' INT TERM
+    local pid pids
+    pids=$(cat "$scratch"/run/*.pid 2>/dev/null || true)
     fusermount3 -uz "$mnt" 2>/dev/null || true
-    local file pid
-    for file in "$scratch"/run/*.pid; do
-        pid=$(cat "$file" 2>/dev/null) && kill "$pid" 2>/dev/null || true
-    done
-    for file in "$scratch"/run/*.pid; do
-        pid=$(cat "$file" 2>/dev/null) || continue
-        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+    for pid in $pids; do
+        kill "$pid" 2>/dev/null || true
+        for _ in $(seq 100); do
+            if ! kill -0 "$pid" 2>/dev/null; then continue 2; fi
+            sleep 0.1
+        done
         kill -9 "$pid" 2>/dev/null || true
     done
     rm -rf "$scratch"
@@ -31,6 +33,21 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# Before it is mounted again, the mount's process has to end.
+mount() {
+    timeout 60 ceph-fuse -c ceph.conf "$mnt" >log/fuse 2>&1 || { cat log/fuse >&2; fail "no mount"; }
+}
+unmount() {
+    local pid
+    pid=$(cat run/client.admin.*.pid)
+    fusermount3 -u "$mnt"
+    for _ in $(seq 100); do
+        if ! kill -0 "$pid" 2>/dev/null; then break; fi
+        sleep 0.1
+    done
+    rm -f run/client.admin.*.pid
+}
 
 fail() {
     echo "FAILED: $*" >&2
@@ -54,7 +71,7 @@ auth service required = none
 auth client required = none
 run dir = $scratch/run
 admin socket = $scratch/run/\$cluster-\$name.\$pid.asok
-pid file = $scratch/run/\$name.pid
+pid file = $scratch/run/\$name.\$pid.pid
 log file = $scratch/log/\$name.log
 crash dir = $scratch/log
 keyring = $scratch/keyring
@@ -70,6 +87,7 @@ osd pool default size = 1
 osd pool default min size = 1
 osd pool default pg autoscale mode = off
 mon allow pool size one = true
+mon data avail crit = 0
 EOF
 ceph-authtool --create-keyring keyring --gen-key -n mon. --cap mon 'allow *' >/dev/null
 monmaptool --create --fsid "$id" --addv a "$monitor" monmap >/dev/null
@@ -95,7 +113,11 @@ asked osd pool create meta 8 8 replicated on-hdd
 ceph-mds -c ceph.conf -i m >/dev/null
 asked fs new cephfs meta hdd
 asked fs add_data_pool cephfs ssd
-timeout 60 ceph-fuse -c ceph.conf "$mnt" >log/fuse 2>&1 || { cat log/fuse >&2; fail "no mount"; }
+for _ in $(seq 60); do
+    if timeout 60 ceph -c ceph.conf mds stat 2>/dev/null | grep -q 'up:active'; then break; fi
+    sleep 1
+done
+mount
 ceph --version
 
 server() {
@@ -154,8 +176,8 @@ for size in 65536 131072 524288 1048576 4194304; do
     done
     cp "$mnt/dir/c.before" "$mnt/dir/c"
     # What is on the servers, not in this mount's memory.
-    fusermount3 -u "$mnt"
-    timeout 60 ceph-fuse -c ceph.conf "$mnt" >log/fuse 2>&1 || fail "no mount"
+    unmount
+    mount
     for name in a "it's b"; do cmp content "$mnt/$name" || fail "$name has other bytes"; done
     [ "$(cat "$mnt/dir/c")" = bytes ] || fail "dir/c has other bytes"
     makes_none 'it is there'

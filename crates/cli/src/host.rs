@@ -277,7 +277,11 @@ impl<E: Hosted> Host<E> {
         if self.session.unmount_if_unused()? {
             // It may have been detached earlier by someone else.
             let is_kept = self.session.is_kept_open();
-            return if is_kept { Err(detached(&self.session)) } else { Ok(()) };
+            return if is_kept {
+                Err(detached(&self.session.mount_handle().programs()))
+            } else {
+                Ok(())
+            };
         }
         Err(Error::invalid(
             "programs use the mount",

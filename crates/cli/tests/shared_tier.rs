@@ -311,6 +311,10 @@ fn commands_take_a_glob_and_name_the_path_at_which_there_is_nothing() {
     let several = ["where", "one/d/a.log", "one/d/c", "one/**/b*", "--json"];
     let told: Value = serde_json::from_str(&nodes.scratch.succeed(&several)).unwrap();
     assert_eq!(told.as_array().unwrap().len(), 3, "{told}");
+    // One that several of them match was told as often.
+    let twice = ["where", "one/d/a.log", "one/d/*.log", "one/**/*.log", "--json"];
+    let told: Value = serde_json::from_str(&nodes.scratch.succeed(&twice)).unwrap();
+    assert_eq!(told.as_array().unwrap().len(), 2, "{told}");
     for command in ["demote", "warm"] {
         let told = nodes.scratch.succeed(&[command, "one/d/c", "one/**/*.log", "--json"]);
         let told: Value = serde_json::from_str(&told).unwrap();

@@ -194,6 +194,74 @@ fn i15_links_that_nodes_make_rename_and_remove_at_once_are_on_the_disk_as_in_the
     assert_eq!(told(nodes.scratch.path("disk/links")), told(nodes.at("one", "links")));
 }
 
+/// Regression: the kernel looks a name up and opens it by two requests, tries that twice, and then programs got `ESTALE`: a
+/// quarter of these creates, and one in thirty of the reads of a file that another node replaced.
+#[test]
+fn names_that_nodes_make_replace_and_remove_at_once_are_there_or_not() {
+    const ROUNDS: usize = 200;
+    let Some(nodes) = Nodes::new(2) else { return };
+    let [one, two] = ["one", "two"].map(|node| nodes.at(node, "f"));
+    let is_over = AtomicBool::new(false);
+    let until_over = |act: &dyn Fn() -> std::io::Result<()>| {
+        while !is_over.load(Ordering::SeqCst) {
+            let done = act();
+            let is_fine =
+                done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
+            assert!(is_fine, "{done:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        let over = SetOnDrop(&is_over);
+        let makers = [&one, &two].map(|file| {
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let make = File::options()
+                        .create(true)
+                        .write(true)
+                        .truncate(round % 2 == 0)
+                        .open(file);
+                    make.unwrap().write_all(b"text").unwrap();
+                }
+            })
+        });
+        let others = [
+            scope.spawn(|| until_over(&|| fs::remove_file(&one))),
+            scope.spawn(|| until_over(&|| fs::remove_file(&two))),
+            scope.spawn(|| until_over(&|| fs::read(&two).map(drop))),
+            scope.spawn(|| until_over(&|| fs::metadata(&one).map(drop))),
+            scope.spawn(|| {
+                until_over(&|| fs::set_permissions(&two, PermissionsExt::from_mode(0o600)));
+            }),
+        ];
+        for maker in makers {
+            maker.join().unwrap();
+        }
+        drop(over);
+        for other in others {
+            other.join().unwrap();
+        }
+    });
+    // Programs replace files by renames: there is always one.
+    fs::write(&one, "text").unwrap();
+    is_over.store(false, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let over = SetOnDrop(&is_over);
+        let reader = scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                assert_eq!(fs::read_to_string(&two).unwrap(), "text");
+            }
+        });
+        for _ in 0..ROUNDS {
+            fs::write(nodes.at("one", "new"), "text").unwrap();
+            fs::rename(nodes.at("one", "new"), &one).unwrap();
+        }
+        drop(over);
+        reader.join().unwrap();
+    });
+    // What was kept for the kernel is closed again, or the node could not move it.
+    eventually("it is demoted", || nodes.demotes("one", "f"));
+}
+
 #[test]
 fn a_store_without_memory_is_a_full_disk_to_programs() {
     let Some(nodes) = Nodes::new(1) else { return };

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use halocline_testkit::program;
-use halocline_testkit::sandbox::said;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
 use halocline_testkit::waiting::eventually;
@@ -120,7 +120,11 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     let dry = nodes.moves(&["cluster", "drain", "two", "one", "--dry-run", "--json"]);
     let dry: Value = serde_json::from_str(&dry).unwrap();
     assert_eq!(dry["files"], 1, "{dry}");
-    nodes.moves(&["cluster", "drain", "two", "one"]);
+    // Of the mount in which it is typed.
+    let mut drain = Command::new(program!());
+    drain.args(["cluster", "drain", "two"]).current_dir(nodes.at("one", ""));
+    let drained = drain.output().unwrap();
+    assert!(drained.status.success(), "{}", said(&drained));
     let on = |node: &str| {
         let all = nodes.scratch.succeed(&["where", "one", "--json"]);
         let all: Value = serde_json::from_str(&all).unwrap();
@@ -182,6 +186,30 @@ fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
     }
     let on_disk = nodes.scratch.path("one-tiers/ssd/f");
     assert_eq!(fs::read_to_string(on_disk).unwrap(), "of one");
+}
+
+/// Regression: such nodes were said to be gone, for as long as their leases ran, and a dry run of `forget` would have ended
+/// their sessions; a repair was refused because of them.
+#[test]
+fn nodes_that_a_restarted_store_does_not_know_may_live() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    let url = nodes.store.url();
+    for node in NODES {
+        nodes.scratch.kill(node);
+    }
+    nodes.0.store.kill();
+    nodes.0.store.forget();
+    nodes.0.store.restart();
+    let cluster = |args: &[&str]| {
+        let done = nodes.scratch.halocline(&[args, &["--cluster", &url]].concat());
+        [written(&done), said(&done)].concat()
+    };
+    let told = cluster(&["cluster", "nodes", "disk"]);
+    assert_eq!((told.matches("may live").count(), told.contains("is gone")), (2, false), "{told}");
+    let told = cluster(&["cluster", "forget", "disk", "one", "--dry-run"]);
+    assert!(told.contains("its lease runs"), "{told}");
+    let told = said(&nodes.fsck(&["--repair"]));
+    assert!(told.contains("uses the tier"), "{told}");
 }
 
 /// Regression: it spoke of files of a cache that may be lost, and asked for `--yes`.
@@ -454,6 +482,14 @@ fn more_names_than_a_file_keeps_are_refused_and_keep_nobody_from_a_repair() {
     assert!(!nodes.at("two", &format!("{made:0100}")).exists(), "the name was taken away again");
     // A name gives its room to another one.
     fs::rename(name(0), name(made)).unwrap();
+    // Regression: ENOSPC, as if the disk were full, where a few names are too many.
+    let crowded = nodes.at("one", "crowded");
+    fs::write(&crowded, "text").unwrap();
+    setxattr(&crowded, "user.big", &[b'x'; 3300], XattrFlags::empty()).unwrap();
+    let mut few = (0..TRIED).map(|at| nodes.at("one", &format!("c{at:0100}")));
+    let refused = few.find_map(|name| fs::hard_link(&crowded, name).err()).expect("no room");
+    assert_eq!(refused.raw_os_error(), Some(libc::EMLINK), "{refused}");
+    assert!(fs::metadata(&crowded).unwrap().nlink() < 8);
     nodes.unmount();
     assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
     let file = nodes.scratch.path("one-tiers/ssd/f");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_cache::coherence::SharedFile;
-use halocline_model::token::{Held, Life, Mode, Session};
+use halocline_model::token::{Held, Mode, Session};
 use halocline_os::error::Result;
 use serde::Serialize;
 
@@ -186,7 +186,7 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     }
     for node in nodes {
         let tokens = held[&node.session];
-        let is_gone = node.life != Some(Life::Live) || node.lease_ms == 0;
+        let is_gone = node.lease_ms == 0;
         if !listed.contains(&node.session) {
             found.problems.push(Problem::Unlisted { session: node.session });
         } else if is_gone {

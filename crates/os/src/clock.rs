@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, MutexGuard};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 pub use simulated::Simulated;
 pub use work::part_of_work;
@@ -58,6 +58,13 @@ impl Clock {
     /// too. To be compared only with others of its kind.
     pub fn boot_instant(&self) -> Instant {
         self.0.as_ref().map_or_else(boot_instant, |simulated| simulated.instant())
+    }
+
+    /// The processor time that the calling thread has taken, whatever the clock: simulated threads work, too. Takes a
+    /// system call.
+    #[must_use]
+    pub fn thread_time() -> Duration {
+        duration(clock_gettime(ClockId::ThreadCPUTime))
     }
 
     /// The time that has passed since `since`.
@@ -126,8 +133,11 @@ fn boot_instant() -> Instant {
 
 /// Time since the machine was started, with the time in which it was suspended.
 fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+    duration(clock_gettime(ClockId::Boottime))
+}
+
+fn duration(time: Timespec) -> Duration {
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// A noted time that is later than now by more than this was noted before the clock was set back.

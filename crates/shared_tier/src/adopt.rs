@@ -4,6 +4,7 @@
 //! What must hold: a killed run can be completed by running it again; at each step each file keeps its bytes and at
 //! least one name; and nothing that we do not understand is changed.
 
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use crate::places::own_xattrs;
 use crate::places::peers::{self, LABEL};
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::{Tree, proc_path};
-use crate::repair::scan::{Item, scan, tell};
+use crate::repair::scan::{Item, Scanned, scan, tell};
 use crate::stat_conversion::{file_type, split};
 
 /// On the SSD: all names are on the shared disk, and directories are now being closed.
@@ -83,20 +84,18 @@ pub(crate) fn run_watched(
     }
     let adoption = Adoption { ssd, shared, roots };
     let mut adopted = Adopted::default();
-    for item in &scanned.items {
-        adoption.count(item, &mut adopted);
-    }
+    OnSsd::all(&scanned).for_each(|item| adoption.count(&item, &mut adopted));
     if !repair {
         return Ok(adopted);
     }
     if !is_closing {
-        adoption.names(&scanned.items, &mut adopted)?;
-        adoption.directory_attributes(&scanned.items, scanned.root.as_ref())?;
+        adoption.names(&scanned, &mut adopted)?;
+        adoption.directory_attributes(&scanned)?;
         adoption.ssd.step("beginning to close directories", || {
             adoption.ssd.private.replace(CLOSING, b"")
         })?;
     }
-    adoption.close(&scanned.items)?;
+    adoption.close(&scanned)?;
     let tier = peers::tier_id(&adoption.shared.private)?;
     peers::note(&adoption.shared.private, node)?;
     peers::claim(&adoption.ssd, node, &tier)?;
@@ -164,6 +163,35 @@ fn roots(root: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(paths.iter().map(|path| [path.as_os_str().as_bytes(), b"/"].concat()).collect())
 }
 
+/// Something on the SSD.
+#[derive(Clone, Copy)]
+struct OnSsd<'a> {
+    scanned: &'a Scanned,
+    at: usize,
+}
+
+impl Deref for OnSsd<'_> {
+    type Target = Item;
+
+    fn deref(&self) -> &Item {
+        &self.scanned.items[self.at]
+    }
+}
+
+impl<'a> OnSsd<'a> {
+    fn all(scanned: &'a Scanned) -> impl DoubleEndedIterator<Item = Self> {
+        (0..scanned.items.len()).map(move |at| Self { scanned, at })
+    }
+
+    fn directories(scanned: &'a Scanned) -> impl DoubleEndedIterator<Item = Self> {
+        Self::all(scanned).filter(|item| item.attributes.kind == Kind::Directory)
+    }
+
+    fn path(self) -> RelativePath {
+        self.scanned.path(self.at)
+    }
+}
+
 /// What a link on the SSD means.
 enum Link {
     /// A file below, at this path.
@@ -207,13 +235,13 @@ impl Adoption {
     }
 
     /// Gives all names their place on the shared disk.
-    fn names(&self, items: &[Item], adopted: &mut Adopted) -> Result<()> {
+    fn names(&self, scanned: &Scanned, adopted: &mut Adopted) -> Result<()> {
         let mut below = Vec::new();
-        for item in items {
+        for item in OnSsd::all(scanned) {
             let done = match item.attributes.kind {
                 Kind::Directory => self.directory(item),
-                Kind::File => clear_own_xattrs(&self.ssd, &self.ssd.look(Some(&item.path))?),
-                Kind::Symlink => match self.link(item) {
+                Kind::File => clear_own_xattrs(&self.ssd, &self.ssd.look(Some(&item.path()))?),
+                Kind::Symlink => match self.link(&item) {
                     Link::Users(target) => self.other(item, &target),
                     Link::Below(place) => {
                         below.push((item, place));
@@ -225,7 +253,7 @@ impl Adoption {
             self.left_alone(item, done, adopted)?;
         }
         // Of several names of a file, the one of its place comes last, so that the place stays.
-        below.sort_by_key(|(item, place)| *place == item.path);
+        below.sort_by_cached_key(|(item, place)| scanned.is_path(item.at, place));
         // A file may lie where another one's name goes; then it moves first.
         loop {
             let before = below.len();
@@ -242,27 +270,27 @@ impl Adoption {
                 let exists = || Err(Errno::EXIST.into());
                 return refused
                     .iter()
-                    .try_for_each(|(item, _)| self.left_alone(item, exists(), adopted));
+                    .try_for_each(|(item, _)| self.left_alone(*item, exists(), adopted));
             }
             below = refused;
         }
     }
 
     /// An obstacle or a missing file concerns one name only: report it and go on.
-    fn left_alone(&self, item: &Item, done: Result<()>, adopted: &mut Adopted) -> Result<()> {
+    fn left_alone(&self, item: OnSsd<'_>, done: Result<()>, adopted: &mut Adopted) -> Result<()> {
         match done {
             Err(error) if matches!(error.errno(), libc::EEXIST | libc::ENOENT | libc::ENOTDIR) => {
-                let path = self.ssd.path.join(item.path.as_path());
-                tell(&mut adopted.told, format!("{}: {error}; it is left alone", path.display()));
+                let (disk, path) = (self.ssd.path.display(), item.scanned.shown(item.at));
+                tell(&mut adopted.told, format!("{disk}/{path}: {error}; it is left alone"));
                 Ok(())
             }
             done => done,
         }
     }
 
-    fn directory(&self, item: &Item) -> Result<()> {
+    fn directory(&self, item: OnSsd<'_>) -> Result<()> {
         self.shared.step("making a directory", || {
-            match mkdirat(self.shared.parent_of(&item.path)?, last(item), Mode::RWXU) {
+            match mkdirat(self.shared.parent_of(&item.path())?, last(&item), Mode::RWXU) {
                 // If it is no directory, making something in it fails.
                 Ok(()) | Err(Errno::EXIST) => Ok(()),
                 Err(errno) => Err(Error::from(errno)),
@@ -271,10 +299,11 @@ impl Adoption {
     }
 
     /// Gives a file below its name there, and removes its link on the SSD.
-    fn file_below(&self, item: &Item, place: &RelativePath) -> Result<()> {
+    fn file_below(&self, item: OnSsd<'_>, place: &RelativePath) -> Result<()> {
+        let path = item.path();
         let fd = self.shared.look(Some(place)).or_else(|errno| match errno {
             // A run that was killed has removed it already.
-            Errno::NOENT => self.shared.look(Some(&item.path)),
+            Errno::NOENT => self.shared.look(Some(&path)),
             errno => Err(errno),
         })?;
         let stat = stat_descriptor(&fd)?;
@@ -282,12 +311,12 @@ impl Adoption {
             return Err(Errno::EXIST.into());
         }
         clear_own_xattrs(&self.shared, &fd)?;
-        if *place != item.path {
-            let to = self.shared.parent_of(&item.path)?;
-            let link = || linkat(CWD, proc_path(&fd), &to, last(item), AtFlags::SYMLINK_FOLLOW);
+        if *place != path {
+            let to = self.shared.parent_of(&path)?;
+            let link = || linkat(CWD, proc_path(&fd), &to, last(&item), AtFlags::SYMLINK_FOLLOW);
             match self.shared.step("linking a file", link) {
                 Err(error) if error.errno() == libc::EEXIST => {
-                    let there = self.shared.look(Some(&item.path))?;
+                    let there = self.shared.look(Some(&path))?;
                     if stat_descriptor(&there)?.key() != stat.key() {
                         return Err(error);
                     }
@@ -296,25 +325,25 @@ impl Adoption {
             }
         }
         // The last name of the file: it has all of them by now, and its old place is not one of them.
-        let link = self.ssd.look_at_link(&item.path)?;
-        if *place != item.path && stat_descriptor(&link)?.raw.st_nlink == 1 {
+        let link = self.ssd.look_at_link(&path)?;
+        if *place != path && stat_descriptor(&link)?.raw.st_nlink == 1 {
             match self.shared.unlink(place, AtFlags::empty()) {
                 Err(error) if error.errno() == libc::ENOENT => {}
                 done => done?,
             }
         }
-        self.ssd.unlink(&item.path, AtFlags::empty())
+        self.ssd.unlink(&path, AtFlags::empty())
     }
 
     /// A symbolic link of a user, a pipe, a socket or a device.
-    fn other(&self, item: &Item, target: &[u8]) -> Result<()> {
-        let dir = self.shared.parent_of(&item.path)?;
+    fn other(&self, item: OnSsd<'_>, target: &[u8]) -> Result<()> {
+        let dir = self.shared.parent_of(&item.path())?;
         let Attributes { kind, mode, uid, gid, rdev, .. } = item.attributes;
         let make = || match kind {
-            Kind::Symlink => symlinkat(std::ffi::OsStr::from_bytes(target), &dir, last(item)),
+            Kind::Symlink => symlinkat(std::ffi::OsStr::from_bytes(target), &dir, last(&item)),
             kind => {
                 let kind = FileType::from_raw_mode(file_type(kind));
-                mknodat(&dir, last(item), kind, Mode::from_raw_mode(mode), rdev)
+                mknodat(&dir, last(&item), kind, Mode::from_raw_mode(mode), rdev)
             }
         };
         match self.shared.step("making a link or device", make) {
@@ -323,12 +352,12 @@ impl Adoption {
             done => done?,
         }
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        chownat(&dir, last(item), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-        self.ssd.unlink(&item.path, AtFlags::empty())
+        chownat(&dir, last(&item), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        self.ssd.unlink(&item.path(), AtFlags::empty())
     }
 
-    fn is_same(&self, item: &Item, target: &[u8]) -> Result<bool> {
-        let there = self.shared.look_at_link(&item.path)?;
+    fn is_same(&self, item: OnSsd<'_>, target: &[u8]) -> Result<bool> {
+        let there = self.shared.look_at_link(&item.path())?;
         let stat = stat_descriptor(&there)?;
         if item.attributes.kind != Kind::Symlink {
             return Ok(stat.kind() == file_type(item.attributes.kind));
@@ -338,12 +367,11 @@ impl Adoption {
     }
 
     /// Copies the attributes of directories on the SSD to the shared disk; the lowest first, because of the times.
-    fn directory_attributes(&self, items: &[Item], root: Option<&Attributes>) -> Result<()> {
-        let directories = items.iter().filter(|item| item.attributes.kind == Kind::Directory);
-        for item in directories.rev() {
-            self.liken(&self.shared.look(Some(&item.path))?, &item.attributes)?;
+    fn directory_attributes(&self, scanned: &Scanned) -> Result<()> {
+        for item in OnSsd::directories(scanned).rev() {
+            self.liken(&self.shared.look(Some(&item.path()))?, &item.attributes)?;
         }
-        match root {
+        match &scanned.root {
             Some(root) => self.liken(&self.shared.look(None)?, root),
             None => Ok(()),
         }
@@ -368,12 +396,12 @@ impl Adoption {
     }
 
     /// Makes the directories on the SSD ours alone.
-    fn close(&self, items: &[Item]) -> Result<()> {
+    fn close(&self, scanned: &Scanned) -> Result<()> {
         let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
         let closed =
             SetAttr { mode: Some(0o700), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-        for item in items.iter().filter(|item| item.attributes.kind == Kind::Directory) {
-            let fd = self.ssd.look(Some(&item.path))?;
+        for item in OnSsd::directories(scanned) {
+            let fd = self.ssd.look(Some(&item.path()))?;
             self.ssd.step("closing a directory", || set_attr_on(fd.as_fd(), &closed))?;
         }
         Ok(())
@@ -390,7 +418,7 @@ fn clear_own_xattrs(tree: &Tree, fd: &OwnedFd) -> Result<()> {
 }
 
 fn last(item: &Item) -> &std::ffi::OsStr {
-    std::ffi::OsStr::from_bytes(item.path.last())
+    std::ffi::OsStr::from_bytes(item.name.as_bytes())
 }
 
 #[cfg(test)]

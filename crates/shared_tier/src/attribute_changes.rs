@@ -124,17 +124,7 @@ impl AttributeChanges {
 
     fn set_all_but_size(&self, inode: &Inode, change: &SetAttr, now_ns: i64) -> Result<()> {
         let Some(found) = self.lookup.find(inode)? else {
-            let mut without_name = inode.without_name.lock();
-            let file = without_name.file.clone().ok_or(Errno::STALE)?;
-            if stat_descriptor(&*file)?.raw.st_nlink > 0 {
-                // It has a name that is unknown here: an open by that name would miss the change.
-                return Err(Errno::STALE.into());
-            }
-            set_attr_on(&*file, change)?;
-            if let Some(last) = &mut without_name.last {
-                apply(change, last, now_ns);
-            }
-            return Ok(());
+            return self.set_without_name(inode, change, now_ns);
         };
         // With the mode that results from it: the file system below may know another owner.
         let mut after = found.stored.attributes.clone();
@@ -158,6 +148,24 @@ impl AttributeChanges {
         })
     }
 
+    /// The same for what has no name any more.
+    fn set_without_name(&self, inode: &Inode, change: &SetAttr, now_ns: i64) -> Result<()> {
+        let mut without_name = inode.without_name.lock();
+        match &without_name.file {
+            // It has a name that is unknown here: an open by that name would miss the change.
+            Some(file) if stat_descriptor(&**file)?.raw.st_nlink > 0 => {
+                return Err(Errno::STALE.into());
+            }
+            Some(file) => drop(set_attr_on(&**file, change)?),
+            None if without_name.last.as_ref().is_some_and(|last| last.kind != Kind::File) => {}
+            None => return Err(self.lookup.gone(inode)),
+        }
+        if let Some(last) = &mut without_name.last {
+            apply(change, last, now_ns);
+        }
+        Ok(())
+    }
+
     /// Changes attributes in the store.
     fn update(
         &self,
@@ -178,20 +186,13 @@ impl AttributeChanges {
         Ok(())
     }
 
-    fn attributes(&self, inode: &Inode) -> Result<Attributes> {
-        match self.lookup.find(inode)? {
-            Some(found) => Ok(found.stored.attributes),
-            None => inode.without_name.lock().last.clone().ok_or_else(|| Errno::STALE.into()),
-        }
-    }
-
     /// The value of an extended attribute.
     ///
     /// # Errors
     /// `ENODATA`.
     pub(crate) fn get_xattr(&self, inode: &Inode, name: &OsStr) -> Result<Vec<u8>> {
         check_kind(name)?;
-        let attributes = self.attributes(inode)?;
+        let attributes = self.lookup.attributes(inode)?;
         let value = attributes.xattrs.get(name.as_bytes());
         value.cloned().ok_or_else(|| Errno::NODATA.into())
     }
@@ -201,7 +202,7 @@ impl AttributeChanges {
     /// # Errors
     /// If the store does not answer.
     pub(crate) fn list_xattr(&self, inode: &Inode) -> Result<Vec<u8>> {
-        let attributes = self.attributes(inode)?;
+        let attributes = self.lookup.attributes(inode)?;
         Ok(attributes.xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect())
     }
 
@@ -225,7 +226,7 @@ impl AttributeChanges {
             let acl = Acl::parse(value).ok_or(Errno::INVAL)?;
             return self.set_acl(inode, name, Some(&acl).filter(|acl| !acl.is_empty()));
         }
-        let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
+        let found = self.lookup.find(inode)?.ok_or_else(|| self.lookup.gone(inode))?;
         let is_there = match flags {
             libc::XATTR_CREATE => Some(false),
             libc::XATTR_REPLACE => Some(true),
@@ -281,7 +282,7 @@ impl AttributeChanges {
     /// Sets or removes an ACL. If the ACL decides access, the permission bits follow it; an ACL that says no more
     /// than the permission bits is not kept.
     fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
-        let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
+        let found = self.lookup.find(inode)?.ok_or_else(|| self.lookup.gone(inode))?;
         let is_access = name.as_bytes() == ACCESS;
         match found.stored.attributes.kind {
             Kind::Directory | Kind::File if is_access => {}

@@ -10,6 +10,7 @@ use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
+use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
 use crate::disk_names::DiskNames;
 use crate::errors::of_names;
@@ -32,6 +33,8 @@ pub(crate) struct Base {
     pub(crate) closes: WaitingCloses,
     /// What the shared disk could not follow.
     pub(crate) late: LateNames,
+    /// Names that other nodes took away just now.
+    pub(crate) contested: ContestedNames,
     pub(crate) clock: Clock,
 }
 

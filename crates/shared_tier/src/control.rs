@@ -23,7 +23,7 @@ use crate::lookup::FoundInode;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
 use crate::store_memory;
-use crate::tree_walk::walk_named;
+use crate::tree_walk::{shortened, walk_named};
 
 /// The most files that are listed.
 const LISTED_MAX: usize = 100_000;
@@ -237,7 +237,8 @@ impl Controlled for SharedTier {
                     "name a directory with fewer",
                 ));
             }
-            files.extend(infos(self).of(&path, &FoundInode { name: Some(name), stored }));
+            let found = FoundInode { name: Some(name), stored };
+            files.extend(infos(self).of(&shortened(path), &found));
             Ok(())
         })?;
         files.sort_by(|one, other| one.path.cmp(&other.path));

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use halocline_model::namespace::{InodeNumber, Name, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::error::Result;
 
+use crate::circles::Passed;
 use crate::entry_names::os;
 use crate::inodes::{Inode, Table};
 use crate::places::{Directories, DirectoryStep};
 use crate::store_directories::StoreDirectories;
 
-/// The most steps to a directory: names that are known here may form a cycle.
-const DEPTH_MAX: usize = 2048;
+/// The most steps of a path for messages.
+const SHOWN_MAX: usize = 2048;
 
 /// Finds the path from the root to a directory.
 #[derive(Debug)]
@@ -33,11 +34,8 @@ impl DirectoryPaths {
     /// `ENOENT` if the directory is gone.
     pub(crate) fn known(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         let (mut steps, mut at) = (Vec::new(), directory);
+        let mut passed = Passed::new(directory.0);
         while at != ROOT {
-            // Names seen at different times may form a cycle.
-            if steps.len() >= DEPTH_MAX {
-                return self.store.steps(directory.0);
-            }
             let Some(name) = self.table.find(at).and_then(|vnode| vnode.0.name()) else {
                 let mut above = self.store.steps(at.0)?;
                 above.extend(steps.into_iter().rev());
@@ -45,15 +43,31 @@ impl DirectoryPaths {
             };
             steps.push(DirectoryStep { number: at.0, name: name.name });
             at = name.directory;
+            // Names seen at different times may form a circle.
+            if passed.is_again(at.0) {
+                return self.store.steps(directory.0);
+            }
         }
         steps.reverse();
         Ok(steps)
     }
 
+    /// The name of a directory in its parent, as far as known here; else the store is asked.
+    ///
+    /// # Errors
+    /// As [`known`](Self::known).
+    pub(crate) fn up(&self, directory: InodeNumber) -> Result<EntryName> {
+        if let Some(name) = self.table.find(directory).and_then(|vnode| vnode.0.name()) {
+            return Ok(name);
+        }
+        let (above, step) = self.store.step_up(directory.0)?;
+        Ok(EntryName { directory: InodeNumber(above), name: step.name })
+    }
+
     /// The directory's path from the root for messages, as far as it is known.
     pub(crate) fn shown(&self, inode: &Inode) -> PathBuf {
         let (mut names, mut at): (Vec<Name>, _) = (Vec::new(), inode.name());
-        while let Some(name) = at.filter(|_| names.len() < DEPTH_MAX) {
+        while let Some(name) = at.filter(|_| names.len() < SHOWN_MAX) {
             names.push(name.name);
             at = self.table.find(name.directory).and_then(|vnode| vnode.0.name());
         }
@@ -64,6 +78,14 @@ impl DirectoryPaths {
 impl Directories for DirectoryPaths {
     fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
         self.store.steps(directory)
+    }
+
+    fn steps_on_ssd(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        self.store.steps_on_ssd(directory)
+    }
+
+    fn step_up(&self, directory: u64) -> Result<(u64, DirectoryStep)> {
+        self.store.step_up(directory)
     }
 
     fn near(&self, directory: u64) -> Result<Vec<DirectoryStep>> {

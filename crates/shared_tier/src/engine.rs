@@ -48,7 +48,7 @@ impl Engine for SharedTier {
     }
 
     fn lookup(&self, parent: &Vnode, name: &OsStr) -> Result<(Vnode, Stat)> {
-        self.tree.lookup.lookup(&parent.0, name)
+        self.recent.lookup(parent, name)
     }
 
     fn lookup_listed(

@@ -9,7 +9,7 @@ use crate::base::Base;
 use crate::lookup::FoundInode;
 use crate::places::SSD;
 use crate::ssd::executor::{COPY_SLACK, Executor};
-use crate::ssd::planner::Paths;
+use crate::ssd::paths::Paths;
 
 /// Says why files are where they are. Read-only.
 pub(crate) struct Explainer<'a> {

@@ -44,6 +44,14 @@ pub(crate) struct Files {
     ssd: Arc<OwnSsd>,
 }
 
+/// Why a file is opened.
+enum Opener {
+    /// A program asked for it, which announced what it will use next, if a job says so.
+    Program(Option<Ahead>),
+    /// A program may ask for it next: it stays where it is until then.
+    Lookup,
+}
+
 fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
@@ -69,7 +77,8 @@ impl Files {
         let ahead = vnode.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
         let mut noting = vnode.0.noting.lock();
         let lapses = self.base.sessions.lapses();
-        let (file, why_ours) = self.open_noted(&vnode.0, &mut noting, (flags, lapses), ahead)?;
+        let (file, why_ours) =
+            self.open_noted(&vnode.0, &mut noting, (flags, lapses), Opener::Program(ahead))?;
         let opened = (Arc::new(file), why_ours);
         let handle = self.handle(vnode, &mut noting, opened, (flags, lapses));
         drop(noting);
@@ -82,6 +91,21 @@ impl Files {
             }
         }
         Ok(handle)
+    }
+
+    /// Opens a file that was just looked up, for what programs will ask of it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `ESTALE` if it is gone; `EBUSY` if it is closed and may be mapped: then it stays usable.
+    pub(crate) fn open_for_later(self: &Arc<Self>, vnode: &Vnode) -> Result<Handle> {
+        self.base.sessions.check()?;
+        let mut noting = vnode.0.noting.lock();
+        if noting.kept.is_some() {
+            return Err(Errno::BUSY.into());
+        }
+        let how = (libc::O_RDONLY, self.base.sessions.lapses());
+        let (file, why_ours) = self.open_noted(&vnode.0, &mut noting, how, Opener::Lookup)?;
+        Ok(self.handle(vnode, &mut noting, (Arc::new(file), why_ours), how))
     }
 
     fn handle(
@@ -119,14 +143,18 @@ impl Files {
         inode: &Inode,
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
-        ahead: Option<Ahead>,
+        why: Opener,
     ) -> Result<(File, WhyOurs)> {
-        let own = self.base.sessions.own();
-        let mut used = Some(ahead);
+        let mut used = match why {
+            Opener::Program(ahead) => Some(ahead),
+            Opener::Lookup => None,
+        };
+        let is_programs = used.is_some();
         for _ in 0..TRIES {
             let Some(found) = self.lookup.find(inode)? else {
                 // It is open here, but has lost its last name.
-                let open = inode.without_name.lock().file.clone().ok_or(Errno::STALE)?;
+                let open = inode.without_name.lock().file.clone();
+                let open = open.ok_or_else(|| self.lookup.gone(inode))?;
                 let file = reopen(&*open, flags & !libc::O_TRUNC)?;
                 return Ok((file, Some("has no name")));
             };
@@ -138,7 +166,8 @@ impl Files {
                     continue;
                 }
             }
-            let for_kernel = self.why_ours(&found.stored.attributes, noting, flags).is_none();
+            let for_kernel =
+                is_programs && self.why_ours(&found.stored.attributes, noting, flags).is_none();
             let is_noted =
                 noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)))
                     && (noting.by_kernel || !for_kernel);
@@ -155,7 +184,7 @@ impl Files {
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
             noting.noted = Some((wrote || writes(flags), lapses));
-            noting.by_kernel = attributes.is_by_kernel(own);
+            noting.by_kernel = attributes.is_by_kernel(self.base.sessions.own());
             // It may have been moved or changed meanwhile, or too many have it open to be noted.
             let why_ours = self.why_ours(&attributes, noting, flags);
             let opened = self.open_at(&attributes, inode.number.0, flags);

@@ -32,6 +32,8 @@ pub(crate) struct Inode {
     pub(crate) is_sticky: AtomicBool,
     /// The names under which it was seen, the most recent first.
     names: Mutex<VecDeque<EntryName>>,
+    /// The name that it lost last.
+    lost: Mutex<Option<EntryName>>,
     /// How many renames of it are under way on this node: it may have none of its names for a moment.
     pub(crate) renames: AtomicUsize,
     /// What programs here have open of it. Locked while that is noted in the store.
@@ -91,6 +93,7 @@ impl Table {
                 is_directory,
                 is_sticky: AtomicBool::new(false),
                 names: Mutex::default(),
+                lost: Mutex::default(),
                 renames: AtomicUsize::new(0),
                 noting: Mutex::default(),
                 without_name: Mutex::default(),
@@ -150,7 +153,17 @@ impl Inode {
 
     /// Forgets a name that no longer leads to it.
     pub(crate) fn remove_name(&self, name: &EntryName) {
-        self.names.lock().retain(|known| known != name);
+        let mut names = self.names.lock();
+        let before = names.len();
+        names.retain(|known| known != name);
+        if names.len() < before {
+            *self.lost.lock() = Some(name.clone());
+        }
+    }
+
+    /// The name under which it was seen, or had been until it lost it.
+    pub(crate) fn last_name(&self) -> Option<EntryName> {
+        self.name().or_else(|| self.lost.lock().clone())
     }
 }
 

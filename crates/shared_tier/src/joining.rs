@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
+use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
 use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
@@ -38,6 +39,7 @@ use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
 use crate::places::{Places, Watcher, peers};
+use crate::recent_lookups::RecentLookups;
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
 use crate::ssd::background::Background;
@@ -135,15 +137,25 @@ impl Joining<'_> {
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
         let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
-        let (closes, late, clock) = (WaitingCloses::default(), LateNames::default(), clock.clone());
-        let base = Base { names, places, table, paths, sessions, passthrough, closes, late, clock };
-        let base = Arc::new(base);
+        let base = Arc::new(Base {
+            names,
+            places,
+            table,
+            paths,
+            sessions,
+            passthrough,
+            closes: WaitingCloses::default(),
+            late: LateNames::default(),
+            contested: ContestedNames::default(),
+            clock: clock.clone(),
+        });
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
             let _ended_later = base.sessions.leave();
         })?;
         let ssd = Arc::new(ssd);
         let files = Arc::new(Files::new(&base, &lookup, &ssd));
+        let recent = Arc::new(RecentLookups::new(&base, &lookup, &files));
         let tree = SharedTree {
             names: NameChanges::new(&base, &lookup, &files),
             attributes: AttributeChanges::new(&base, &lookup, &files),
@@ -152,7 +164,7 @@ impl Joining<'_> {
         };
         let background = Background::start(&ssd)?;
         let root = self.root.to_owned();
-        Ok(SharedTier { background, ssd, tree, files, root, begun, _lock: lock })
+        Ok(SharedTier { background, recent, ssd, tree, files, root, begun, _lock: lock })
     }
 
     fn node_name(&self, own: &PrivateDir) -> Result<String> {

@@ -32,7 +32,9 @@ mod acl;
 pub mod adopt;
 mod attribute_changes;
 mod base;
+mod circles;
 mod closes;
+mod contested_names;
 mod control;
 mod directory;
 mod directory_paths;
@@ -57,6 +59,7 @@ mod moves;
 mod name_changes;
 mod passthrough;
 mod places;
+mod recent_lookups;
 mod renames;
 pub mod repair;
 mod sessions;
@@ -89,6 +92,7 @@ pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 
 use files::Files;
+use recent_lookups::RecentLookups;
 use ssd::OwnSsd;
 use ssd::background::Background;
 
@@ -97,6 +101,7 @@ use ssd::background::Background;
 pub struct SharedTier {
     // Declared first: it ends before what it uses.
     background: Background,
+    recent: Arc<RecentLookups>,
     ssd: Arc<OwnSsd>,
     tree: SharedTree,
     files: Arc<Files>,
@@ -123,6 +128,7 @@ impl SharedTier {
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
+        self.recent.end();
         closes::note_all(&self.tree.base);
         self.tree.base.late.follow(&self.tree.base.disk());
         self.tree.base.passthrough.end(&*self.files);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure, Listed};
 use halocline_model::namespace::{EntryName, InodeNumber};
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
@@ -49,16 +49,28 @@ pub(crate) fn told_names(file: &File) -> Vec<EntryName> {
     names.map(|(directory, name)| EntryName { directory: InodeNumber(directory), name }).collect()
 }
 
-/// Attributes of an open file without a name: the last known ones, updated from the file with the bytes.
-fn stat_without_name(inode: &Inode) -> Result<Stat> {
+/// Attributes of an open file without a name: the last known ones, updated from the file with the bytes. Of something
+/// else those with which it was looked up just now. `None` if there are none.
+fn stat_without_name(inode: &Inode) -> Result<Option<Stat>> {
     let without_name = inode.without_name.lock();
-    let (Some(file), Some(last)) = (&without_name.file, &without_name.last) else {
-        return Err(Errno::STALE.into());
-    };
+    let Some(last) = &without_name.last else { return Ok(None) };
     let stored = namespace::StoredInode { inode: inode.number, attributes: last.clone(), links: 0 };
     let mut shown = stat(&stored);
-    overlay(&mut shown, &stat_descriptor(file)?);
-    Ok(shown)
+    match &without_name.file {
+        Some(file) => overlay(&mut shown, &stat_descriptor(file)?),
+        None if last.kind == Kind::File => return Ok(None),
+        None => {}
+    }
+    Ok(Some(shown))
+}
+
+/// Whether an inode that is usable here has certainly lost its last name.
+fn has_no_name(inode: &Inode) -> Result<bool> {
+    let without_name = inode.without_name.lock();
+    match (&without_name.file, &without_name.last) {
+        (Some(file), _) => Ok(stat_descriptor(file)?.raw.st_nlink == 0),
+        (None, last) => Ok(last.as_ref().is_some_and(|last| last.kind != Kind::File)),
+    }
 }
 
 impl Lookup {
@@ -166,15 +178,37 @@ impl Lookup {
         Ok(None)
     }
 
-    /// The same, with a name.
+    /// What is known of an inode in the store; of one that has lost its last name, what was known last.
     ///
     /// # Errors
-    /// `ESTALE` if there is none.
+    /// `ESTALE` if nothing is left of it here.
+    pub(crate) fn attributes(&self, inode: &Inode) -> Result<Attributes> {
+        if let Some(found) = self.find(inode)? {
+            return Ok(found.stored.attributes);
+        }
+        let last = inode.without_name.lock().last.clone();
+        last.ok_or_else(|| self.gone(inode))
+    }
+
+    /// What an inode is now, with a name.
+    ///
+    /// # Errors
+    /// `ENOENT` if it has lost its last one, `ESTALE` if that is not known.
     pub(crate) fn find_named(&self, inode: &Inode) -> Result<(EntryName, namespace::StoredInode)> {
         match self.find(inode)? {
             Some(FoundInode { name: Some(name), stored }) => Ok((name, stored)),
-            _ => Err(Errno::STALE.into()),
+            _ if has_no_name(inode)? => Err(Errno::NOENT.into()),
+            _ => Err(self.gone(inode)),
         }
+    }
+
+    /// The error of a request about an inode of which no name is known, and of which nothing is left here. The kernel
+    /// looks the name up again, and then what it leads to is kept for it ([`crate::recent_lookups`]).
+    pub(crate) fn gone(&self, inode: &Inode) -> Error {
+        if let Some(name) = inode.last_name() {
+            self.base.contested.note(name, self.base.clock.instant());
+        }
+        Errno::STALE.into()
     }
 
     /// Attributes of an inode.
@@ -189,7 +223,7 @@ impl Lookup {
             };
             return Ok(self.shown(inode, &stored));
         }
-        stat_without_name(inode)
+        stat_without_name(inode)?.ok_or_else(|| self.gone(inode))
     }
 
     /// Attributes as programs see them. While some node has a file open for writing, its size and times come from the

@@ -21,8 +21,8 @@ use crate::moves::Moved;
 use crate::places::{SHARED, SSD};
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
-use crate::ssd::planner::Paths;
-use crate::tree_walk::walk_named;
+use crate::ssd::paths::Paths;
+use crate::tree_walk::{shortened, walk_named};
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
@@ -403,7 +403,7 @@ impl MoveCommands<'_> {
         let is_over = |open: &Open| self.base.sessions.is_over(open.session);
         let is_open = stored.attributes.many_opens || !stored.attributes.opens.iter().all(is_over);
         files.push(SelectedFile {
-            path,
+            path: shortened(path),
             name,
             inode: stored.inode,
             size,

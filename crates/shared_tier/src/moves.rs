@@ -140,9 +140,13 @@ impl Migrator<'_> {
         let number = self.names.number().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0)?;
-        let near = self.directories.steps(name.directory.0)?;
+        // The shared disk finds the directory by its number.
+        let near = match tier {
+            SHARED => Vec::new(),
+            _ => self.directories.steps_on_ssd(name.directory.0)?,
+        };
         let mut copied = 0;
-        let to = moving.copy(&source, tier, (&near, &name.name), &mut |bytes| {
+        let to = moving.copy(&source, tier, (name, &near), &mut |bytes| {
             copied += bytes;
             goes_on(bytes).is_continue()
         });
@@ -174,19 +178,31 @@ impl Migrator<'_> {
         });
         let moved = match switched {
             Ok(moved) => moved,
-            // Renamed, removed, opened or changed meanwhile.
-            Err(Failure::Refused(_)) => {
-                self.places.remove(to, inode.0)?;
-                self.give_up((name, inode), place);
-                return Ok(Moved::Busy);
-            }
-            Err(failure) => return Err(of_names(failure)),
+            Err(failure) => return self.not_switched((name, inode), (place, to), failure),
         };
         if let Err(error) = moving.end(&arrived) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
         self.tell_names((name, to), &moved);
         Ok(Moved::Done(copied))
+    }
+
+    /// The store did not take the new place of a file. If its answer was lost, both copies stay.
+    fn not_switched(
+        &self,
+        it: (&EntryName, InodeNumber),
+        (from, to): (&Location, &Location),
+        failure: Failure,
+    ) -> Result<Moved> {
+        if !matches!(failure, Failure::Unknown(_)) {
+            self.places.remove(to, it.1.0)?;
+            self.give_up(it, from);
+        }
+        match failure {
+            // Renamed, removed, opened or changed meanwhile.
+            Failure::Refused(_) => Ok(Moved::Busy),
+            failure => Err(of_names(failure)),
+        }
     }
 
     /// A file has been moved, and its old copy is gone: other nodes that gave it a name, or took one away, may have

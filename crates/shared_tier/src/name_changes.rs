@@ -130,7 +130,7 @@ impl NameChanges {
     /// Gives a file one more name.
     ///
     /// # Errors
-    /// `EEXIST`, `EMLINK`; `ESTALE` if the file's present name is not known.
+    /// `EEXIST`, `EMLINK`; `ENOENT` if the file has lost its last name, `ESTALE` if its present one is not known.
     pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
         let (from, _) = self.lookup.find_named(&vnode.0)?;

@@ -13,6 +13,7 @@ mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
 pub(crate) mod shared_disk;
+pub(crate) mod ssd_directories;
 pub(crate) mod steps;
 pub(crate) mod tree;
 mod users_xattrs;
@@ -39,6 +40,7 @@ pub(crate) use moving::FileMove;
 use peers::Peers;
 pub(crate) use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
+use ssd_directories::TOO_DEEP;
 use steps::Steps;
 pub(crate) use steps::Watcher;
 use tree::{FoundDirectory, Owner, Tree, proc_path};
@@ -87,7 +89,6 @@ impl Places {
     }
 
     /// This node's name.
-    #[must_use]
     pub(crate) fn node(&self) -> &str {
         &self.node
     }
@@ -181,8 +182,7 @@ impl Places {
         })
     }
 
-    /// Makes a file on a tier, or on the node's other tier if that one is full or can be read only; it is open for reading
-    /// and writing.
+    /// Makes a file, open for reading and writing, on a tier, or on the other one if that is full, read only or not so deep.
     ///
     /// # Errors
     /// `ENOSPC`, `EROFS` if neither takes it.
@@ -198,8 +198,8 @@ impl Places {
         let prefers_ssd = tier == SSD && !self.ssd.is_nearly_full();
         let [first, second] = if prefers_ssd { [SSD, SHARED] } else { [SHARED, SSD] };
         match self.make_file_on(first, near, name, inode, owner) {
-            Err(error) if error.is_full() || error.errno() == libc::EROFS => {
-                // Of a disk that is full and one that can be read only, the first may have room again.
+            Err(error) if error.is_full() || matches!(error.errno(), libc::EROFS | TOO_DEEP) => {
+                // The first may have room again.
                 let placed = self.make_file_on(second, near, name, inode, owner);
                 placed.map_err(|other| if error.is_full() { error } else { other })
             }
@@ -224,7 +224,7 @@ impl Places {
     /// The directory for something new on the own SSD or the shared disk.
     fn directory_on(&self, tier: u8, near: &[DirectoryStep]) -> Result<(&Tree, FoundDirectory)> {
         if tier == SSD {
-            return Ok((&self.ssd, self.ssd.find_or_make(near)?));
+            return Ok((&self.ssd, ssd_directories::find_or_make(&self.ssd, near)?));
         }
         Ok((&self.shared.tree, self.shared.at(near)?))
     }
@@ -277,7 +277,7 @@ impl Places {
         let directory = number_of(to_near);
         self.find(place, inode, |tree, fd, _| {
             let above = if place.tier == SSD {
-                tree.find_or_make(to_near)?
+                ssd_directories::find_or_make(tree, to_near)?
             } else {
                 self.shared.at(to_near)?
             };

@@ -268,13 +268,20 @@ pub(crate) fn follow_link(
     (name, linked): (&EntryName, &StoredInode),
     done: Result<()>,
 ) -> Result<()> {
+    // Then what is full are the file's attributes: with small blocks a few long names fill them. Of another node's disk
+    // that is not known.
+    let has_room = |place: &Location| {
+        let is_near = place.node.as_deref().is_none_or(|node| node == base.places.node());
+        is_near && base.places.free_bytes(place.tier).is_ok_and(|bytes| bytes > 0)
+    };
     match done {
         Err(error)
             if own_xattrs::is_without_room(&error)
                 && base.names.unlink_of(name, linked.inode).map_err(of_names)? =>
         {
-            let has_many = linked.attributes.kind == Kind::File && linked.links > MANY_NAMES;
-            Err(if has_many { Errno::MLINK.into() } else { error })
+            let of = &linked.attributes;
+            let has_many = linked.links > MANY_NAMES || of.location.as_ref().is_some_and(has_room);
+            Err(if of.kind == Kind::File && has_many { Errno::MLINK.into() } else { error })
         }
         done => follow("link", name, done),
     }

@@ -31,10 +31,10 @@ use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use disks::{Disk, Disks};
-use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge, positions};
+use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
 use scan::tell;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
-use view::View;
+use view::{View, positions};
 
 /// What was found, and what was or would be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -232,8 +232,7 @@ impl<'a> Repair<'a> {
     }
 
     fn path(&self, at: At) -> String {
-        let disk = self.disk(at);
-        format!("{}/{}", disk.tree.path.display(), disk.scanned.items[at.1].path)
+        self.disk(at).shown(at.1)
     }
 
     /// Whether files of a node that is missing now may be without names afterwards.
@@ -369,13 +368,10 @@ impl<'a> Repair<'a> {
     fn is_at(&self, place: &Location, number: u64, found: &FoundNames) -> bool {
         let disk = self.disks.all.iter().find(|disk| disk.node == place.node);
         let Some(disk) = disk else { return false };
-        disk.scanned.items.iter().any(|item| {
-            let is_path = if place.node.is_some() {
-                item.path == place.path
-            } else {
-                item.path.last() == place.path.last() && is_in(item.above, place.base, found)
-            };
-            is_path && item.number == Some(number)
+        disk.scanned.items.iter().enumerate().any(|(at, item)| {
+            item.number == Some(number)
+                && disk.is_path(at, &place.path)
+                && (place.node.is_some() || is_in(item.above, place.base, found))
         })
     }
 
@@ -385,9 +381,8 @@ impl<'a> Repair<'a> {
         let Some(place) = &file.attributes.location else { return false };
         let (disk, item) = (self.disk(at), &self.disk(at).scanned.items[at.1]);
         let is_here = disk.node == place.node
-            && item.path.last() == place.path.last()
-            && (disk.node.is_some() && item.path == place.path
-                || disk.node.is_none() && is_in(item.above, place.base, found));
+            && disk.is_path(at.1, &place.path)
+            && (disk.node.is_some() || is_in(item.above, place.base, found));
         !is_here && self.is_at(place, number, found)
     }
 
@@ -397,7 +392,7 @@ impl<'a> Repair<'a> {
             let directory = &found.directories[*at];
             if let Some(at) = directory.at.filter(|_| !directory.is_numbered) {
                 let disk = self.disk(at);
-                let fd = disk.tree.look(Some(&disk.scanned.items[at.1].path))?;
+                let fd = disk.look(at.1)?;
                 disk.tree.step("numbering a directory", || {
                     own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, directory.number)
                 })?;
@@ -407,7 +402,7 @@ impl<'a> Repair<'a> {
             let file = &found.files[*at];
             let disk = self.disk(file.at);
             let item = &disk.scanned.items[file.at.1];
-            let fd = disk.tree.look(Some(&item.path))?;
+            let fd = disk.look(file.at.1)?;
             // Nobody may have replaced it since it was read.
             if halocline_vfs::namespace::stat_descriptor(&fd)?.key() != item.key {
                 return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
@@ -418,9 +413,13 @@ impl<'a> Repair<'a> {
                 own_xattrs::clear(&fd, own_xattrs::ARRIVING)
             })?;
             let names = file.names.as_slice();
-            let is_last = matches!(names, [(_, name)] if name.as_bytes() == item.path.last());
-            if !(is_last && item.names.is_empty()) {
-                unfinished_changes::list(disk, (&fd, item), &file.names, told)?;
+            let is_last = matches!(names, [(_, name)] if *name == item.name);
+            let is_far = disk.is_too_far(file.at.1);
+            if is_far || !(is_last && item.names.is_empty()) {
+                unfinished_changes::list(disk, (&fd, file.at.1), &file.names, told)?;
+            }
+            if is_far {
+                disk.bring_nearer(file.at.1, file.number)?;
             }
         }
         Ok(())
@@ -473,11 +472,11 @@ impl<'a> Repair<'a> {
     fn clear_away(&self, told: &mut Vec<String>) -> Result<()> {
         for at in &self.copies {
             let disk = self.disk(*at);
-            disk.remove(&disk.scanned.items[at.1].path)?;
+            disk.remove(at.1)?;
         }
         for (at, number) in &self.aside {
             let disk = self.disk(*at);
-            disk.set_aside(&disk.scanned.items[at.1].path, *number)?;
+            disk.set_aside(at.1, *number)?;
         }
         self.unfinished_changes.put_right(self.disks, told)
     }

@@ -8,6 +8,7 @@ pub(crate) mod background;
 pub(crate) mod executor;
 pub(crate) mod moves_at_once;
 pub(crate) mod options;
+pub(crate) mod paths;
 pub(crate) mod planner;
 pub(crate) mod residents;
 pub(crate) mod rules;
@@ -37,7 +38,8 @@ use crate::places::{SHARED, SSD};
 use background::{SsdWakeups, wakeups};
 use executor::Executor;
 use options::SpaceOptions;
-use planner::{Paths, Planner};
+use paths::Paths;
+use planner::Planner;
 use residents::Resident;
 use rules::Rules;
 

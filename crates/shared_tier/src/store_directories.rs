@@ -8,11 +8,11 @@ use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
+use crate::circles::Passed;
 use crate::errors::of_names;
+use crate::places::ssd_directories::{self, too_deep};
 use crate::places::{Directories, DirectoryStep};
 
-/// Deeper than any path can be.
-const DEPTH_MAX: usize = 2048;
 /// How often to retry while others rename.
 const TRIES: usize = 8;
 
@@ -41,24 +41,52 @@ impl StoreDirectories {
             }
         }
     }
-}
 
-impl Directories for StoreDirectories {
-    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+    /// The steps from the root to a directory, if their names have no more bytes than that.
+    fn walk(&self, directory: u64, bytes_max: usize) -> Result<Vec<DirectoryStep>> {
         'again: for _ in 0..TRIES {
-            let mut steps = Vec::new();
-            let mut at = InodeNumber(directory);
-            while at != ROOT {
-                let parent = self.0.parent(at).map_err(of_names)?;
-                let Some(step) = self.step(parent, at)? else { continue 'again };
+            let (mut steps, mut bytes) = (Vec::new(), 0);
+            let (mut at, mut passed) = (directory, Passed::new(directory));
+            while at != ROOT.0 {
+                let Some((parent, step)) = self.up(at)? else { continue 'again };
+                bytes += step.name.as_bytes().len() + 1;
+                if bytes > bytes_max {
+                    return Err(too_deep());
+                }
                 steps.push(step);
                 at = parent;
-                if steps.len() > DEPTH_MAX {
-                    return Err(Errno::NAMETOOLONG.into());
+                if passed.is_again(at) {
+                    return Err(Errno::LOOP.into());
                 }
             }
             steps.reverse();
             return Ok(steps);
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// The parent of a directory, and the step from there; `None` if it is moved just now.
+    fn up(&self, directory: u64) -> Result<Option<(u64, DirectoryStep)>> {
+        let directory = InodeNumber(directory);
+        let parent = self.0.parent(directory).map_err(of_names)?;
+        Ok(self.step(parent, directory)?.map(|step| (parent.0, step)))
+    }
+}
+
+impl Directories for StoreDirectories {
+    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        self.walk(directory, usize::MAX)
+    }
+
+    fn steps_on_ssd(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        self.walk(directory, ssd_directories::BYTES_MAX)
+    }
+
+    fn step_up(&self, directory: u64) -> Result<(u64, DirectoryStep)> {
+        for _ in 0..TRIES {
+            if let Some(up) = self.up(directory)? {
+                return Ok(up);
+            }
         }
         Err(Errno::BUSY.into())
     }

@@ -49,7 +49,8 @@ impl Tree for SharedTree {
     fn open_file(&self, vnode: &Vnode, flags: i32) -> Result<File> {
         self.base.sessions.check()?;
         let Some(found) = self.lookup.find(&vnode.0)? else {
-            let open = vnode.0.without_name.lock().file.clone().ok_or(Errno::STALE)?;
+            let open = vnode.0.without_name.lock().file.clone();
+            let open = open.ok_or_else(|| self.lookup.gone(&vnode.0))?;
             return reopen(&*open, flags);
         };
         let flags = OFlags::from_bits_retain((flags & libc::O_ACCMODE).cast_unsigned());
@@ -58,9 +59,9 @@ impl Tree for SharedTree {
     }
 
     fn read_link(&self, vnode: &Vnode) -> Result<OsString> {
-        let (_, found) = self.lookup.find_named(&vnode.0)?;
-        match found.attributes.kind {
-            Kind::Symlink => Ok(OsString::from_vec(found.attributes.target)),
+        let found = self.lookup.attributes(&vnode.0)?;
+        match found.kind {
+            Kind::Symlink => Ok(OsString::from_vec(found.target)),
             _ => Err(Errno::INVAL.into()),
         }
     }

@@ -1,5 +1,7 @@
 //! The files below a path, as the store has them.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::is_glob;
@@ -7,12 +9,12 @@ use halocline_api::file_tier::not_found;
 use halocline_api::globs::{self, Globs};
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
-use halocline_model::namespace::EntryName;
+use halocline_model::namespace::{EntryName, Name};
+use halocline_os::bounded::PATH_BYTES_MAX;
 use halocline_os::error::{Error, Result};
 use rustc_hash::FxHashSet;
 
 use crate::base::Base;
-use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::lookup::FoundInode;
 
@@ -78,16 +80,22 @@ fn walk(
     }
     // A store whose names somebody forged may have directories in a circle.
     let mut seen = FxHashSet::from_iter([found.stored.inode]);
-    let mut todo = vec![(path.to_owned(), found.stored.inode)];
-    while let Some((path, directory)) = todo.pop() {
+    // Directories to be listed: how long the path above is, the name there, and the number. What is listed next is always
+    // below a directory of the last path, so one path is enough, however deep the tree is.
+    let mut todo = vec![(None, found.stored.inode)];
+    let mut path = path.as_os_str().as_bytes().to_vec();
+    while let Some((at, directory)) = todo.pop() {
+        if let Some((above, name)) = at {
+            path.truncate(above);
+            push(&mut path, &name);
+        }
         let mut after = 0;
         while let Some((listed, is_last)) = unless_gone(names.list(directory, after, usize::MAX))? {
             for one in listed {
                 after = one.cursor;
-                let path = path.join(os(&one.name));
                 if one.is_directory {
                     if seen.insert(one.inode) {
-                        todo.push((path, one.inode));
+                        todo.push((Some((path.len(), one.name)), one.inode));
                     }
                     continue;
                 }
@@ -99,7 +107,9 @@ fn walk(
                     None => unless_gone(names.lookup(&name))?,
                 };
                 if let Some(stored) = stored {
-                    each(path, name, stored)?;
+                    let mut path = path.clone();
+                    push(&mut path, &name.name);
+                    each(PathBuf::from(OsString::from_vec(path)), name, stored)?;
                 }
             }
             if is_last {
@@ -108,6 +118,24 @@ fn walk(
         }
     }
     Ok(())
+}
+
+fn push(path: &mut Vec<u8>, name: &Name) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.as_bytes());
+}
+
+/// A path to be kept for messages: of one longer than programs can give, the beginning and the end.
+pub(crate) fn shortened(path: PathBuf) -> PathBuf {
+    const PART: usize = 256;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() <= PATH_BYTES_MAX {
+        return path;
+    }
+    let parts = [&bytes[..PART], b" ... ", &bytes[bytes.len() - PART..]];
+    PathBuf::from(OsString::from_vec(parts.concat()))
 }
 
 /// `None` if it is no longer in the store.
@@ -127,7 +155,7 @@ mod tests {
     use halocline_cluster::names::attributes::Attributes;
     use halocline_cluster::names::memory::MemoryNames;
     use halocline_cluster::names::namespace::WaitLimit;
-    use halocline_model::namespace::{Change, Entry, Name, ROOT, Script};
+    use halocline_model::namespace::{Change, Entry, ROOT, Script};
     use halocline_model::token::Session;
 
     use super::*;

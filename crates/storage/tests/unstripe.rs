@@ -6,8 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use halocline_api::config::{VolumeKind, VolumeShape};
-use halocline_storage::volume::unstripe::{unstripe, unstripe_tree};
+use halocline_os::beneath::TreeCursor;
+use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 use halocline_storage::volume::{Origin, OriginFile};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, linkat, mkdirat, openat, statat, symlinkat};
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 
@@ -96,4 +98,49 @@ fn what_links_of_a_striped_tree_lead_to_is_not_copied() {
     });
     copied.unwrap();
     assert_eq!(fs::read_link(out.join("real")).unwrap(), dir.path().join("elsewhere"));
+}
+
+/// Users make such trees by moving directories below one another. Regression: the path was too long; with short names, each
+/// level took three descriptors and a part of the stack.
+#[test]
+fn a_tree_deeper_than_paths_are_long_is_copied() {
+    const LEVELS: usize = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, out) = (dir.path().join("volume"), dir.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let origin = striped(&volume);
+    let step = "d".repeat(200);
+    let root = File::open(origin.namespace_dir()).unwrap();
+    let mut cursor = TreeCursor::new(root).unwrap();
+    for level in 0..LEVELS {
+        mkdirat(cursor.directory(), step.as_str(), Mode::from_raw_mode(0o750)).unwrap();
+        cursor.enter(step.as_ref()).unwrap();
+        if level % 50 == 0 || level + 1 == LEVELS {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+            let file = openat(cursor.directory(), "f", flags, Mode::RUSR | Mode::WUSR).unwrap();
+            let file = origin.adopt_data(File::from(file)).unwrap();
+            file.write_at(0, level.to_string().as_bytes()).unwrap();
+        }
+    }
+    let at = cursor.directory();
+    linkat(at, "f", at, "g", AtFlags::empty()).unwrap();
+    symlinkat("f", at, "l").unwrap();
+    let planned = planned_bytes(&volume, None, &out).unwrap();
+    let mut passed = 0;
+    unstripe_tree(&volume, &out, &mut |bytes| passed += bytes).unwrap();
+    assert_eq!((planned, passed), (36, 36));
+    let mut cursor = TreeCursor::new(File::open(&out).unwrap()).unwrap();
+    for level in 0..LEVELS {
+        cursor.enter(step.as_ref()).unwrap();
+        assert_eq!(fstat(cursor.directory()).unwrap().st_mode & 0o777, 0o750);
+        let names = cursor.names().unwrap().len();
+        let expected = 1 + usize::from(level % 50 == 0);
+        assert_eq!(names, if level + 1 == LEVELS { 3 } else { expected }, "{level}");
+        if level % 50 == 0 {
+            let file = openat(cursor.directory(), "f", OFlags::RDONLY, Mode::empty()).unwrap();
+            assert_eq!(std::io::read_to_string(File::from(file)).unwrap(), level.to_string());
+        }
+    }
+    let inode = |name| statat(cursor.directory(), name, AtFlags::empty()).unwrap().st_ino;
+    assert_eq!((inode("f"), inode("l")), (inode("g"), inode("f")));
 }

@@ -49,7 +49,6 @@ impl Named {
 struct Below {
     dir: namespace::Vnode,
     names: vec::IntoIter<OsString>,
-    path: PathBuf,
 }
 
 /// Walks the tree for commands.
@@ -103,21 +102,29 @@ impl TreeWalk {
             libc::S_IFDIR => {
                 let dir = vnode.0.entry();
                 let names = self.names_below(&dir)?.into_iter();
-                self.visit_below(vec![Below { dir, names, path }], most, found)?;
+                self.visit_below(vec![Below { dir, names }], path, most, found)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn visit_below(&self, mut dirs: Vec<Below>, most: usize, found: &mut Vec<Named>) -> Result<()> {
-        while let Some(Below { dir, names, path }) = dirs.last_mut() {
+    /// `path` is that of the last directory. There is one for all of them: those of a deep tree would take memory by the
+    /// square of its depth.
+    fn visit_below(
+        &self,
+        mut dirs: Vec<Below>,
+        mut path: PathBuf,
+        most: usize,
+        found: &mut Vec<Named>,
+    ) -> Result<()> {
+        while let Some(Below { dir, names }) = dirs.last_mut() {
             let Some(name) = names.next() else {
                 dirs.pop();
+                path.pop();
                 continue;
             };
             let Ok((child, _)) = self.inodes.lookup(dir, &name) else { continue };
-            let path = path.join(&name);
             let Ok(stat) = self.inodes.stat(&child.0) else { continue };
             match stat.kind() {
                 libc::S_IFREG if found.len() == most => {
@@ -126,11 +133,12 @@ impl TreeWalk {
                         "ask for one directory below at a time",
                     ));
                 }
-                libc::S_IFREG => found.push(Named::new(path, &child, &stat)),
+                libc::S_IFREG => found.push(Named::new(path.join(&name), &child, &stat)),
                 libc::S_IFDIR => {
                     let dir = child.0.entry();
                     let Ok(names) = self.names_below(&dir) else { continue };
-                    dirs.push(Below { dir, names: names.into_iter(), path });
+                    path.push(&name);
+                    dirs.push(Below { dir, names: names.into_iter() });
                 }
                 _ => {}
             }

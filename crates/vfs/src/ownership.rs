@@ -14,6 +14,8 @@ use crate::Caller;
 
 /// `CAP_CHOWN`, as a set.
 pub const CHOWN: u64 = 1;
+/// `CAP_DAC_OVERRIDE`, as a set.
+const DAC_OVERRIDE: u64 = 1 << 1;
 /// `CAP_FOWNER`, as a set.
 pub const FOWNER: u64 = 1 << 3;
 
@@ -33,6 +35,26 @@ pub struct Owner {
 #[must_use]
 pub fn acts_for(caller: Caller, owner: Owner, capabilities: u64) -> bool {
     caller.uid == owner.uid || has_over(caller.pid, owner, capabilities).unwrap_or(false)
+}
+
+/// Whether it is certain that a caller may open a regular file with these permission bits and `flags` of `open(2)`:
+/// as its owner, or by a capability. Who else may is decided by groups and ACLs, which only the kernel compares.
+#[must_use]
+pub fn may_certainly_open(caller: Caller, (mode, owner): (u32, Owner), flags: i32) -> bool {
+    let (read, write) = (libc::S_IRUSR, libc::S_IWUSR);
+    let mut needed = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => read,
+        libc::O_WRONLY => write,
+        _ => read | write,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        needed |= write;
+    }
+    let is_owner = caller.uid == owner.uid;
+    let is_allowed = is_owner && mode & needed == needed;
+    // Only an owner, or somebody with another capability, may leave the time of access as it is.
+    let is_open_to_others = is_owner || flags & libc::O_NOATIME == 0;
+    is_allowed || is_open_to_others && has_over(caller.pid, owner, DAC_OVERRIDE).unwrap_or(false)
 }
 
 /// Whether a thread has one of these capabilities over an owner's files. In a user namespace of its own anybody has all
@@ -87,6 +109,30 @@ mod tests {
             assert_eq!(has(map, id), is_there, "{id}");
         }
         assert!(has(b"0 0 4294967295\n", 0) && !has(b"", 0) && !has(b"0 x 1\n", 0));
+    }
+
+    #[test]
+    fn an_owner_opens_what_the_mode_allows_and_others_need_the_capability() {
+        let own = Caller { uid: 7, gid: 7, pid: 0 };
+        let (ours, other) = (Owner { uid: 7, gid: 7 }, Owner { uid: 8, gid: 7 });
+        let (read, write, both) = (libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR);
+        for (mode, flags, may) in [
+            (0o600, both, true),
+            (0o400, read, true),
+            (0o400, read | libc::O_TRUNC, false),
+            (0o400, write, false),
+            (0o200, write | libc::O_TRUNC, true),
+            (0o200, both, false),
+            (0o077, read, false),
+            (0o400, read | libc::O_NOATIME, true),
+        ] {
+            assert_eq!(may_certainly_open(own, (mode, ours), flags), may, "{mode:o} {flags:o}");
+            assert!(!may_certainly_open(own, (mode, other), flags), "{mode:o} {flags:o}");
+        }
+        let is_root = rustix::process::geteuid().is_root();
+        let this = Caller { pid: std::process::id(), ..own };
+        assert_eq!(may_certainly_open(this, (0, other), both), is_root);
+        assert!(!may_certainly_open(this, (0, other), read | libc::O_NOATIME));
     }
 
     #[test]

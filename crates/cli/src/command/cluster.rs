@@ -194,10 +194,14 @@ fn nodes(args: &AskArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+const GONE: &str = "is gone";
+
 fn state(node: &Node) -> &'static str {
     match node.life {
-        Some(Life::Live) if node.lease_ms > 0 => "lives",
-        _ => "is gone",
+        _ if node.lease_ms == 0 => GONE,
+        Some(Life::Live) => "lives",
+        // The store was restarted, and has not heard of it since.
+        _ => "may live",
     }
 }
 
@@ -211,10 +215,11 @@ fn gone(nodes: Vec<Node>, name: &str) -> Result<Vec<Node>, Failure> {
             "no node is called {name}; see `halocline cluster nodes`"
         )));
     }
-    let gone: Vec<Node> = named.into_iter().filter(|node| state(node) == "is gone").collect();
+    let gone: Vec<Node> = named.into_iter().filter(|node| state(node) == GONE).collect();
     if gone.is_empty() {
         return Err(Failure::refused(format!(
-            "{} is alive, its lease runs; unmount it on its node, or wait until its lease has expired",
+            "{} is alive, or may be, since the store was restarted: its lease runs; unmount it on its node, or wait until its \
+             lease has expired",
             text::line(name)
         )));
     }

@@ -118,21 +118,21 @@ pub(super) fn flushed_until<E: Hosted>(
     }
 }
 
-/// The result of the thread that owns the mount, or an error that it waits for an origin that does not respond, if that
-/// is not to be waited for.
+/// The result of the thread that owns the mount, or an error that it waits for an origin that does not respond, or for
+/// programs that use the mount (`in_use`), if that is not to be waited for.
 pub(super) fn end<E: Hosted>(
     engine: &Arc<E>,
     answer: &Receiver<Result<MoveReport>>,
     waits: bool,
+    in_use: &dyn Fn() -> Option<Error>,
 ) -> Result<Result<MoveReport>> {
     let begun = Instant::now();
     loop {
         match answer.recv_timeout(ANSWER_TIMEOUT) {
             Ok(ended) => return Ok(ended),
-            Err(RecvTimeoutError::Timeout)
-                if !waits && (begun.elapsed() > ANSWER_TIMEOUT_MAX || hangs(engine)) =>
-            {
-                return Err(stuck());
+            Err(RecvTimeoutError::Timeout) if !waits && hangs(engine) => return Err(stuck()),
+            Err(RecvTimeoutError::Timeout) if !waits && begun.elapsed() > ANSWER_TIMEOUT_MAX => {
+                return Err(in_use().unwrap_or_else(stuck));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(has_ended()),

@@ -17,7 +17,7 @@ use halocline_fuse::{MountHandle, Transport};
 use halocline_os::error::{Error, Result};
 
 use super::forced_unmount;
-use super::unmount_requests::{UnmountRequest, used_by};
+use super::unmount_requests::{UnmountRequest, detached, used_by};
 use super::{Hosted, UnreportedConflicts, flushed};
 use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
@@ -166,7 +166,11 @@ impl<E: Hosted> Mounted for Membership<E> {
             .map_err(|_| forced_unmount::has_ended())?;
         // The owner's thread may itself be waiting for the origin, because a signal told it to stop, or the origin
         // hangs by now.
-        let last = forced_unmount::end(&self.engine, &answer, !force && !keep_dirty)?;
+        let last = forced_unmount::end(&self.engine, &answer, !force && !keep_dirty, &|| {
+            let (_, mount) = self.mount.get()?;
+            let programs = mount.programs();
+            (mount.is_detached() && !programs.is_empty()).then(|| detached(&programs))
+        })?;
         Ok(joined(&first, last?))
     }
 }

@@ -49,7 +49,7 @@ impl UnmountRequests {
         while let Ok(ending) = self.asked.try_recv() {
             let taken = match ending.force {
                 true => session.abort(),
-                false if session.is_used() => Err(detached(session)),
+                false if session.is_used() => Err(detached(&session.mount_handle().programs())),
                 // It ends soon.
                 false => Ok(()),
             };
@@ -81,9 +81,9 @@ impl UnmountRequests {
 }
 
 /// Why a detached mount does not end.
-pub(super) fn detached(session: &MountedSession) -> Error {
+pub(super) fn detached(programs: &[String]) -> Error {
     Error::invalid(
-        format!("the mount is detached and {}", used_by(&session.mount_handle().programs())),
+        format!("the mount is detached and {}", used_by(programs)),
         "end them, or take it from them with --force: it ends when they have closed their files",
     )
 }

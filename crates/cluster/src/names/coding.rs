@@ -236,7 +236,7 @@ fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
         _ => return from.fail(),
     };
     let (tier, base) = (from.u8()?, from.u64()?);
-    let path = RelativePath::new(from.bytes(RelativePath::BYTES_MAX)?);
+    let path = RelativePath::stored(from.bytes(RelativePath::BYTES_MAX)?);
     let path = path.ok_or_else(|| unsound("a path that leads elsewhere"))?;
     Ok(Some(Location { node, tier, base, path }))
 }

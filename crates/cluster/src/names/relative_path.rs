@@ -14,10 +14,23 @@ use super::NAME_BYTES_MAX;
 pub struct RelativePath(Arc<[u8]>);
 
 impl RelativePath {
-    /// The longest one, as in Linux.
+    /// The longest one that the store keeps, as in Linux. Directories on disks may be deeper: programs move them below one
+    /// another.
     pub const BYTES_MAX: usize = 4095;
 
-    /// `None` if it is anything else.
+    /// A path that was stored; `None` if it is anything else, or too long.
+    #[must_use]
+    pub fn stored(bytes: &[u8]) -> Option<Self> {
+        Self::new(bytes).filter(Self::is_storable)
+    }
+
+    /// Whether the store keeps it.
+    #[must_use]
+    pub fn is_storable(&self) -> bool {
+        self.0.len() <= Self::BYTES_MAX
+    }
+
+    /// A path of any length; `None` if it is anything else.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let is_name = |name: &[u8]| {
@@ -25,20 +38,20 @@ impl RelativePath {
                 && name.len() <= NAME_BYTES_MAX
                 && !name.contains(&0)
         };
-        let is_path =
-            bytes.len() <= Self::BYTES_MAX && bytes.split(|byte| *byte == b'/').all(is_name);
+        let is_path = bytes.split(|byte| *byte == b'/').all(is_name);
         is_path.then(|| Self(Arc::from(bytes)))
     }
 
     /// The path of a name in a directory; `None` for the directory means where paths begin.
     ///
-    /// `None` if it is none, or too long.
+    /// `None` if it is none.
     #[must_use]
     pub fn below(directory: Option<&Self>, name: &[u8]) -> Option<Self> {
-        match directory {
-            None => Self::new(name),
-            Some(directory) => Self::new(&[directory.as_bytes(), b"/", name].concat()),
-        }
+        let name = Self::new(name)?;
+        Some(match directory {
+            None => name,
+            Some(directory) => Self(Arc::from([&directory.0, &b"/"[..], &name.0].concat())),
+        })
     }
 
     /// Its bytes.

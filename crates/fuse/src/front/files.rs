@@ -1,19 +1,25 @@
 //! Requests about files: open, create, read, write, sync, close.
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 
-use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
+use fuser::{Errno, FileAttr, FileHandle, INodeNo, WriteFlags};
+use halocline_os::error::Error;
 use halocline_trace::Op;
-use halocline_vfs::Allocate;
-use halocline_vfs::{Caller, Engine, Maker, Seek};
+use halocline_vfs::ownership::{Owner, may_certainly_open};
+use halocline_vfs::{Allocate, Caller, Engine, Maker, Seek};
 
-use super::inodes::{Entry, EntryName, Inodes};
+use super::inode_table::Inode;
+use super::inodes::{Entry, EntryName, Inodes, attr};
 use super::open_files::{OpenFiles, Opened};
 use super::privileges::Privileges;
 use super::recording::Recording;
 use super::stale_pages::StalePages;
 use super::user_limits::UserLimits;
 use super::{Answer, Refused};
+
+/// How often a file is created, or opened, whose name others make and remove all the time.
+const CREATE_TRIES: usize = 64;
 
 /// What the kernel does with the bytes that it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +36,13 @@ impl ReadFor {
     pub(crate) fn of(names_owner: bool) -> Self {
         if names_owner { Self::Program } else { Self::Pages }
     }
+}
+
+/// A file that was opened by its name.
+struct Named<E: Engine> {
+    inode: Arc<Inode<E::Vnode>>,
+    attr: FileAttr,
+    handle: E::Handle,
 }
 
 /// Requests about open files.
@@ -59,9 +72,10 @@ impl<E: Engine> Files<E> {
 
     /// Creates and opens a file, which then belongs to the caller.
     ///
-    /// What must hold: an existing file is opened by [`Self::open`] only, for which the kernel has checked permissions.
-    /// The file may have been created behind the mount since the kernel looked up the name: then the kernel is told to
-    /// look it up again.
+    /// What must hold: an existing file is opened by [`Self::open`] only, for which the kernel has checked permissions,
+    /// or here if the caller certainly has them. The file may have been created behind the mount since the kernel looked
+    /// up the name. Where it is not certain who may open it, the kernel is told to look the name up again. It does that
+    /// once; then programs get `ESTALE`.
     pub(crate) fn create(
         &self,
         (parent, name): EntryName<'_>,
@@ -71,20 +85,82 @@ impl<E: Engine> Files<E> {
     ) -> Answer<(Entry, Opened)> {
         let parent = self.inodes.get(parent)?;
         let taken = self.limits.take(by.caller.uid)?;
-        let created = self.engine.create((&parent.vnode, name), mode, flags | libc::O_EXCL, by);
-        self.inodes.changed(&parent);
-        let (vnode, stat, handle) = match created {
-            Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
-                return Err(Refused(Errno::ESTALE));
-            }
-            created => created.map_err(self.inodes.failed_at(&parent, name, "create"))?,
-        };
-        let (inode, attr) = self.inodes.remember(vnode, &stat);
+        let opened = self.create_or_open((&parent, name), mode, flags, by)?;
+        let Named { inode, attr, handle } = opened;
         let opened = self.open.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
         let timeout = self.inodes.timeout(&inode, &attr);
         let (generation, attr_timeout) = (inode.generation, timeout);
         Ok((Entry { attr, generation, timeout, attr_timeout }, opened))
+    }
+
+    /// Creates a file, or opens the one that is there by now.
+    fn create_or_open(
+        &self,
+        (parent, name): (&Inode<E::Vnode>, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Answer<Named<E>> {
+        for _ in 0..CREATE_TRIES {
+            let created = self.engine.create((&parent.vnode, name), mode, flags | libc::O_EXCL, by);
+            self.inodes.changed(parent);
+            match created {
+                Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
+                    if let Some(opened) = self.open_existing((parent, name), flags, by.caller)? {
+                        return Ok(opened);
+                    }
+                }
+                created => {
+                    let created = created.map_err(self.inodes.failed_at(parent, name, "create"));
+                    let (vnode, stat, handle) = created?;
+                    let (inode, attr) = self.inodes.remember(vnode, &stat);
+                    return Ok(Named { inode, attr, handle });
+                }
+            }
+        }
+        Err(Refused(Errno::ESTALE))
+    }
+
+    /// Opens a file that was created since the kernel looked up its name; `None` if it is gone again.
+    fn open_existing(
+        &self,
+        (parent, name): (&Inode<E::Vnode>, &OsStr),
+        flags: i32,
+        caller: Caller,
+    ) -> Answer<Option<Named<E>>> {
+        let failed = |error| self.inodes.failed_at(parent, name, "create")(error);
+        let is_gone = |error: &Error| matches!(error.errno(), libc::ENOENT | libc::ESTALE);
+        let (vnode, stat) = match self.engine.lookup(&parent.vnode, name) {
+            Err(error) if is_gone(&error) => return Ok(None),
+            found => found.map_err(failed)?,
+        };
+        let owner = Owner { uid: stat.raw.st_uid, gid: stat.raw.st_gid };
+        // In a directory with the sticky bit the kernel may refuse to open what another user has made.
+        let above = self.engine.stat(&parent.vnode, None).map_err(failed)?.raw.st_mode;
+        let is_free = above & libc::S_ISVTX == 0 || caller.uid == owner.uid;
+        let may_open = || may_certainly_open(caller, (stat.raw.st_mode, owner), flags);
+        if stat.kind() != libc::S_IFREG || !is_free || !may_open() {
+            return Err(Refused(Errno::ESTALE));
+        }
+        let (inode, _) = self.inodes.remember(vnode, &stat);
+        let opened = (|| {
+            if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
+                self.privileges.drop_all(&inode, None, caller)?;
+            }
+            let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
+            let handle = self.engine.open(&inode.vnode, flags, caller)?;
+            let stat = self.engine.stat(&inode.vnode, Some(&handle))?;
+            Ok((attr(&inode, &stat), handle))
+        })();
+        match opened {
+            Ok((attr, handle)) => Ok(Some(Named { inode, attr, handle })),
+            Err(error) => {
+                // The kernel does not learn of it.
+                self.inodes.forget(INodeNo(inode.number), 1);
+                if is_gone(&error) { Ok(None) } else { Err(failed(error)) }
+            }
+        }
     }
 
     /// Reads at `offset` into `room`; returns the number of bytes. `why` is what they are for.
@@ -222,8 +298,8 @@ fn allocation(mode: i32) -> Option<Allocate> {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     use halocline_vfs::uncached::Uncached;
@@ -231,25 +307,40 @@ mod tests {
     use super::super::{Front, FrontOptions};
     use super::*;
 
-    /// Regression: it was opened with the rights of the mount process.
+    /// Regression: it was opened with the rights of the mount process; then it was opened by nobody, and programs got
+    /// `ESTALE` where others made and removed the name all the time.
     #[test]
-    fn what_others_made_meanwhile_is_not_opened_as_new() {
+    fn what_others_made_meanwhile_is_opened_by_whoever_may() {
         let dir = tempfile::tempdir().expect("a directory");
-        fs::write(dir.path().join("theirs"), "secret").expect("write");
+        let path = dir.path().join("theirs");
+        fs::write(&path, "secret").expect("write");
         let engine = Arc::new(Uncached::open(dir.path(), false).expect("open"));
         let options = FrontOptions { attr_timeout: Duration::ZERO, direct: false };
         let front = Front::new(engine, options, None);
-        let caller = Caller { uid: 0, gid: 0, pid: 1 };
-        let create = |name: &str, flags| {
+        let owner = rustix::process::geteuid().as_raw();
+        let create = |name: &str, flags, uid| {
+            // Nobody's thread: it has no capabilities.
+            let caller = Caller { uid, gid: 0, pid: 0 };
             let at = (INodeNo(1), OsStr::new(name));
             let made = front.files.create(at, 0o600, flags, Maker { caller, umask: 0 });
-            made.map(drop).map_err(|Refused(errno)| errno.code())
+            made.map(|(entry, _)| entry.attr.size).map_err(|Refused(errno)| errno.code())
         };
         let flags = libc::O_RDWR | libc::O_CREAT;
-        assert_eq!(create("theirs", flags), Err(libc::ESTALE));
-        assert_eq!(create("theirs", flags | libc::O_TRUNC), Err(libc::ESTALE));
-        assert_eq!(create("theirs", flags | libc::O_EXCL), Err(libc::EEXIST));
-        assert_eq!(create("new", flags), Ok(()));
-        assert_eq!(fs::read(dir.path().join("theirs")).expect("read"), b"secret");
+        for flags in [flags, flags | libc::O_TRUNC] {
+            assert_eq!(create("theirs", flags, owner + 1), Err(libc::ESTALE));
+        }
+        assert_eq!(create("theirs", flags | libc::O_EXCL, owner), Err(libc::EEXIST));
+        let allow = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        allow(0o477);
+        assert_eq!(create("theirs", flags, owner), Err(libc::ESTALE));
+        assert_eq!(create("theirs", libc::O_CREAT, owner), Ok(6));
+        allow(0o600);
+        assert_eq!(create("theirs", flags, owner), Ok(6));
+        assert_eq!(fs::read(&path).expect("read"), b"secret");
+        assert_eq!(create("theirs", flags | libc::O_TRUNC, owner), Ok(0));
+        assert_eq!(fs::read(&path).expect("read"), b"");
+        assert_eq!(create("new", flags, owner), Ok(0));
+        fs::create_dir(dir.path().join("directory")).expect("a directory");
+        assert_eq!(create("directory", flags, owner), Err(libc::ESTALE));
     }
 }

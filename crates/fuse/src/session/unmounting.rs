@@ -43,9 +43,10 @@ impl OwnMount {
         self.here().map_or_else(Vec::new, MountPoint::copies)
     }
 
-    /// Descriptions of programs that have something open there; if there are many, only some.
+    /// Descriptions of programs that have something open or mapped there; if there are many, only some.
     pub(super) fn programs(&self) -> Vec<String> {
-        self.here().map_or_else(Vec::new, |point| super::programs::programs_on(point.number))
+        let on = |point: &MountPoint| super::programs::programs_on(point.number, point.device);
+        self.here().map_or_else(Vec::new, on)
     }
 
     /// Ends the connection of the mount, even if it is still visible elsewhere.

@@ -5,6 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
 use halocline_model::namespace::{InodeNumber, ROOT};
+use halocline_os::beneath::TreeCursor;
+use rustix::fs::{OFlags, openat};
 
 use super::*;
 use crate::repair::tests::{Death, World};
@@ -148,4 +150,37 @@ fn a_tier_of_one_node_is_not_rebuilt_without_its_ssd() {
     fs::rename(world.at("kept"), ssd.join(".halocline/node")).unwrap();
     world.repair(true);
     check(&world);
+}
+
+/// Regression: it was refused. The store has no room for the paths of such files on an SSD.
+#[test]
+fn directories_deeper_than_paths_are_long_are_adopted() {
+    let world = old();
+    let step = "x".repeat(250);
+    let mut cursor = TreeCursor::new(File::open(world.at("n1/ssd")).unwrap()).unwrap();
+    for _ in 0..20 {
+        mkdirat(cursor.directory(), step.as_str(), Mode::RWXU).unwrap();
+        cursor.enter(step.as_ref()).unwrap();
+    }
+    let at = cursor.directory();
+    for name in ["f", "g"] {
+        let made = openat(at, name, OFlags::WRONLY | OFlags::CREATE, Mode::RUSR).unwrap();
+        rustix::io::write(made, name.as_bytes()).unwrap();
+    }
+    linkat(at, "g", at, "h", AtFlags::empty()).unwrap();
+    let adopted = run(&world.at("n1"), "n1", true).unwrap();
+    assert!(adopted.told.is_empty(), "{adopted:?}");
+    let report = world.repair(true);
+    assert!(report.is_rebuilt && report.told.is_empty(), "{report:?}");
+    for _ in 0..2 {
+        let tree = world.tree();
+        let deep = vec![format!("/{step}"); 20].concat();
+        for (name, text) in [("f", "f"), ("g", "g"), ("h", "g")] {
+            assert_eq!(tree[&format!("{deep}/{name}")], text);
+        }
+        assert_eq!(tree.len(), 15 + 23);
+        assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+        world.forget();
+        world.repair(true);
+    }
 }

@@ -41,6 +41,10 @@ pub struct Handle {
 }
 
 impl Handle {
+    pub(crate) fn vnode(&self) -> &Vnode {
+        &self.vnode
+    }
+
     /// The file, as long as nobody can have moved it.
     fn file(&self) -> Result<&File> {
         self.files.base.sessions.check()?;

@@ -7,6 +7,8 @@ use halocline_os::error::Result;
 
 use crate::base::Base;
 use crate::files::place_of;
+use crate::places::SSD;
+use crate::places::ssd_directories::TOO_DEEP;
 use crate::renames;
 use crate::told_names::tell_names;
 
@@ -22,7 +24,13 @@ pub(super) fn follow_name(
     let (number, old) = (found.inode, place_of(&found.attributes)?.clone());
     let places = &base.places;
     let near = base.near(to.directory)?;
-    let new = places.link(&old, number.0, &near, &to.name)?;
+    let new = match places.link(&old, number.0, &near, &to.name) {
+        // Its new directory is too deep for an SSD: there it keeps the place of its old name.
+        Err(error) if old.tier == SSD && error.errno() == TOO_DEEP => {
+            return tell_names(base.listing(), number, Ok(&old), (&[to], &[from]));
+        }
+        linked => linked?,
+    };
     let [was, is] = [from, to].map(|name| [(name.directory.0, name.name.clone())]);
     let of = &found.attributes;
     let is_own = |open: &Open| open.session == base.sessions.own();

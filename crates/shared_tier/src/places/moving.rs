@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use halocline_cluster::names::attributes::Location;
-use halocline_model::namespace::Name;
+use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, o
 use rustix::io::Errno;
 
 use super::tree::{Tree, fresh, proc_path};
-use super::{DirectoryStep, Places, number_of, own_xattrs};
+use super::{DirectoryStep, Places, SHARED, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
 const PIECE: u64 = 8 << 20;
@@ -100,7 +100,8 @@ impl<'a> FileMove<'a> {
         })
     }
 
-    /// Copies the file to the own SSD or the shared disk, durably; `goes_on` is told how many bytes were copied.
+    /// Copies the file to the own SSD or the shared disk, durably; `goes_on` is told how many bytes were copied. `steps`
+    /// lead to the directory of its name; they are needed for an SSD only.
     ///
     /// # Errors
     /// `ECANCELED` if `goes_on` stops it, or if the file was changed meanwhile.
@@ -108,12 +109,16 @@ impl<'a> FileMove<'a> {
         self,
         source: &Source,
         tier: u8,
-        (near, name): (&[DirectoryStep], &Name),
+        (name, steps): (&EntryName, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Arrived> {
         let Self { places, from, inode } = self;
-        let directory = number_of(near);
-        let (tree, above) = places.directory_on(tier, near)?;
+        let (directory, name) = (name.directory.0, &name.name);
+        let (tree, above) = if tier == SHARED {
+            (&places.shared.tree, places.shared.find(directory, None)?)
+        } else {
+            places.directory_on(tier, steps)?
+        };
         let fresh = fresh("m", inode);
         let to = File::from(tree.temporary(&fresh)?);
         let copied = (|| {
@@ -162,7 +167,7 @@ impl<'a> FileMove<'a> {
         tree.step("syncing a copy", || fsync(&to.file))?;
         let removed = self.places.find(self.from, self.inode, |tree, _, path| {
             tree.unlink(&path, AtFlags::empty())?;
-            tree.sync_above(&path)
+            tree.sync_parent(&path).map(drop)
         });
         match removed {
             Err(error) if error.errno() == libc::ENOENT => {}

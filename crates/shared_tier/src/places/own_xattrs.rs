@@ -172,7 +172,7 @@ fn parse_from(value: &[u8]) -> Option<Location> {
     let mut text = || std::str::from_utf8(parts.next()?).ok();
     let (tier, base, node) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
     let node = (!node.is_empty()).then(|| node.to_owned());
-    Some(Location { node, tier, base, path: RelativePath::new(parts.next()?)? })
+    Some(Location { node, tier, base, path: RelativePath::stored(parts.next()?)? })
 }
 
 /// Removes that record: the old copy is gone.

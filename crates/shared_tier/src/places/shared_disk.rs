@@ -9,6 +9,7 @@
 
 pub(crate) mod links_and_devices;
 mod notes;
+mod remembered_paths;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -23,22 +24,21 @@ use halocline_os::beneath;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 
-use super::tree::{FoundDirectory, Owner, Tree, below, candidates};
+use super::directories::up_to_known;
+use super::tree::{FoundDirectory, Owner, Tree, below, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
 use crate::entry_names::os;
 use notes::{Noted, Notes};
+use remembered_paths::RememberedPaths;
 
 pub(crate) use notes::Position;
 pub(crate) use notes::RenameNotes;
 #[cfg(any(test, fuzzing))]
 pub(crate) use notes::fuzzing;
 
-/// The most paths of directories that are remembered.
-const REMEMBERED_MAX: usize = 1 << 16;
 /// How often a directory is looked for while others rename it: two seconds in all.
 const TRIES: u32 = 44;
 /// How many of these tries are made at once: each one fails only because another node has renamed it again.
@@ -59,7 +59,7 @@ pub(crate) struct SharedDisk {
     directories: Arc<dyn Directories>,
     clock: Clock,
     /// Where directories were last seen. Entries may be stale: the number is compared at each use.
-    remembered: Mutex<FxHashMap<u64, RelativePath>>,
+    remembered: Mutex<RememberedPaths>,
 }
 
 impl SharedDisk {
@@ -102,6 +102,9 @@ impl SharedDisk {
             if let Some(slow) = again.checked_sub(AT_ONCE) {
                 self.clock.sleep(PAUSE.saturating_mul(1 << slow.min(16)).min(PAUSE_MAX));
             }
+            if let Some(found) = self.below_known(number)? {
+                return Ok(found);
+            }
             let steps = self.directories.steps(number)?;
             if let Some(found) = self.look(number, Some(&steps))? {
                 return Ok(found);
@@ -121,7 +124,7 @@ impl SharedDisk {
     }
 
     fn look(&self, number: u64, near: Option<&[DirectoryStep]>) -> Result<Option<FoundDirectory>> {
-        let remembered = self.remembered.lock().get(&number).cloned();
+        let remembered = self.remembered.lock().of(number);
         if let Some(path) = remembered
             && let Some(fd) = self.tree.directory_at(Some(&path), number)?
         {
@@ -138,12 +141,31 @@ impl SharedDisk {
         Ok(found)
     }
 
-    pub(crate) fn remember(&self, number: u64, path: RelativePath) {
-        let mut remembered = self.remembered.lock();
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.clear();
+    /// Finds a directory below its lowest ancestor whose path is remembered. So the store is not asked for the whole way
+    /// to each directory of a deep tree.
+    ///
+    /// # Errors
+    /// `ENOENT` if the store has no such directory.
+    fn below_known(&self, number: u64) -> Result<Option<FoundDirectory>> {
+        let known = &mut |above: u64| match above {
+            _ if above == ROOT.0 => Ok(Some((self.tree.look(None)?, None))),
+            above => self.look(above, None),
+        };
+        let Some((above, steps)) = up_to_known(&*self.directories, number, known)? else {
+            return Ok(None);
+        };
+        let found = match above.1 {
+            None => self.tree.find(&steps)?,
+            Some(_) => find_below(above, &steps)?,
+        };
+        if let Some((_, Some(path))) = &found {
+            self.remembered.lock().add_on_way(path, &steps);
         }
-        remembered.insert(number, path);
+        Ok(found)
+    }
+
+    pub(crate) fn remember(&self, number: u64, path: RelativePath) {
+        self.remembered.lock().add(number, path);
     }
 
     /// Finds a directory that is being renamed, or is below one. `steps` are those in the store.
@@ -161,7 +183,7 @@ impl SharedDisk {
         for (at, step) in steps.iter().enumerate().rev() {
             if step.number != number
                 && let Some(above) = self.at_a_note(step.number, noted, notes_max)?
-                && let Some(found) = self.tree.find_below(above, &steps[at + 1..])?
+                && let Some(found) = find_below(above, &steps[at + 1..])?
             {
                 return Ok(Some(found));
             }
@@ -185,7 +207,7 @@ impl SharedDisk {
             };
             let step = DirectoryStep { number, name };
             if let Some(above) = above
-                && let Some(found) = self.tree.child(&above, &step)?
+                && let Some(found) = child(&above, &step)?
             {
                 return Ok(Some(found));
             }
@@ -261,7 +283,7 @@ impl SharedDisk {
             self.remove(replaced, &[near, &[gone]].concat())?;
         }
         let there = DirectoryStep { number, name: name.clone() };
-        if let Some((_, Some(path))) = self.tree.child(&above, &there)? {
+        if let Some((_, Some(path))) = child(&above, &there)? {
             // Another node found the rename unfinished, and completed it.
             self.remember(number, path);
             return Ok(());
@@ -357,12 +379,12 @@ impl SharedDisk {
             ((self.tree.look(None)?, None), ROOT.0);
         let mut put = Vec::new();
         for step in steps {
-            above = if let Some(found) = self.tree.child(&above, step)? {
+            above = if let Some(found) = child(&above, step)? {
                 found
             } else {
                 put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
                 self.put_into(&above, step)?;
-                self.tree.child(&above, step)?.ok_or(Errno::BUSY)?
+                child(&above, step)?.ok_or(Errno::BUSY)?
             };
             directory = step.number;
         }
@@ -399,7 +421,7 @@ impl SharedDisk {
         if let Some((_, Some(path))) = found {
             self.remove_at(&path)?;
         }
-        self.remembered.lock().remove(&number);
+        self.remembered.lock().remove(number);
         Ok(())
     }
 
@@ -407,7 +429,7 @@ impl SharedDisk {
     fn in_its_parent(&self, near: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
         let Some((last, above)) = near.split_last() else { return Ok(None) };
         match self.find(above.last().map_or(ROOT.0, |step| step.number), None) {
-            Ok(above) => self.tree.child(&above, last),
+            Ok(above) => child(&above, last),
             Err(error) if error.errno() == libc::ENOENT => Ok(None),
             Err(error) => Err(error),
         }

@@ -347,7 +347,8 @@ fn i15_the_copy_that_the_store_names_is_not_removed() {
     let place = make(&one, &[], "f", 7);
     let moving = FileMove::new(&one, &place, 7);
     let source = moving.begin(8).unwrap();
-    let arrived = moving.copy(&source, SHARED, (&[], &name("f")), &mut |_| true).unwrap();
+    let to = halocline_model::namespace::EntryName { directory: ROOT, name: name("f") };
+    let arrived = moving.copy(&source, SHARED, (&to, &[]), &mut |_| true).unwrap();
     drop(FileMove::new(&one, &arrived.place, 7).end(&arrived));
 }
 

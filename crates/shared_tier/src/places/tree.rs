@@ -2,6 +2,8 @@
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
+mod durable_directories;
+
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,7 +16,7 @@ use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
-use halocline_os::private::{PrivateDir, own_uid};
+use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::SetAttr;
@@ -27,6 +29,7 @@ use super::DirectoryStep;
 use super::own_xattrs;
 use super::steps::Steps;
 use crate::entry_names::os;
+use durable_directories::DurableDirectories;
 
 /// A directory and its path from the root; `None` for the root itself.
 pub(crate) type FoundDirectory = (OwnedFd, Option<RelativePath>);
@@ -49,6 +52,7 @@ pub(crate) struct Tree {
     /// Where things are made before they get a name.
     pub(crate) tmp: PrivateDir,
     steps: Steps,
+    durable: DurableDirectories,
 }
 
 /// The names under which something may be found: its own, or with its number appended if that is taken.
@@ -80,7 +84,8 @@ impl Tree {
             .map_err(|errno| Error::at(path, "open the tier (is it mounted?)")(errno.into()))?;
         let private = PrivateDir::make_in(&root, path, PRIVATE)?;
         let tmp = private.sub("tmp")?;
-        Ok(Self { root, path: path.to_owned(), private, tmp, steps })
+        let (path, durable) = (path.to_owned(), DurableDirectories::default());
+        Ok(Self { root, path, private, tmp, steps, durable })
     }
 
     /// Makes a step.
@@ -176,26 +181,11 @@ impl Tree {
     pub(crate) fn find(&self, steps: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
         let Some(last) = steps.last() else { return Ok(Some((self.look(None)?, None))) };
         let names: Vec<&[u8]> = steps.iter().map(|step| step.name.as_bytes()).collect();
-        let path = RelativePath::new(&names.join(&b'/')).ok_or(Errno::NAMETOOLONG)?;
+        let path = RelativePath::new(&names.join(&b'/')).ok_or(Errno::INVAL)?;
         if let Some(fd) = self.directory_at(Some(&path), last.number)? {
             return Ok(Some((fd, Some(path))));
         }
-        self.find_below((self.look(None)?, None), steps)
-    }
-
-    /// The directory to which steps from another one lead.
-    pub(crate) fn find_below(
-        &self,
-        mut found: FoundDirectory,
-        steps: &[DirectoryStep],
-    ) -> Result<Option<FoundDirectory>> {
-        for step in steps {
-            match self.child(&found, step)? {
-                Some(child) => found = child,
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(found))
+        find_below((self.look(None)?, None), steps)
     }
 
     /// Names something without a number that was made among the temporary files.
@@ -207,44 +197,6 @@ impl Tree {
     ) -> Result<()> {
         below(above.1.as_ref(), name)?;
         self.step("naming a link or device", || rename_new(&self.tmp, fresh, &above.0, os(name)))
-    }
-
-    /// A subdirectory.
-    pub(crate) fn child(
-        &self,
-        above: &FoundDirectory,
-        step: &DirectoryStep,
-    ) -> Result<Option<FoundDirectory>> {
-        for name in candidates(&step.name, step.number) {
-            let path = below(above.1.as_ref(), &name)?;
-            if let Some(fd) = self.directory_at(Some(&path), step.number)? {
-                return Ok(Some((fd, Some(path))));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The directory to which steps from the root lead; missing ones are made, closed to others.
-    pub(crate) fn find_or_make(&self, steps: &[DirectoryStep]) -> Result<FoundDirectory> {
-        if let Some(found) = self.find(steps)? {
-            return Ok(found);
-        }
-        let closed =
-            Owner { mode: 0o700, uid: own_uid(), gid: rustix::process::getegid().as_raw() };
-        let mut found: FoundDirectory = (self.look(None)?, None);
-        for step in steps {
-            found = match self.child(&found, step)? {
-                Some(child) => child,
-                // If another thread has made it meanwhile, ours gets the other name: both are found.
-                None => match self.make_directory(&found, step, closed) {
-                    Err(error) if error.errno() == libc::EEXIST => {
-                        self.child(&found, step)?.ok_or(Errno::EXIST)?
-                    }
-                    made => made?,
-                },
-            };
-        }
-        Ok(found)
     }
 
     /// Makes a subdirectory.
@@ -370,14 +322,18 @@ impl Tree {
         let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
     }
 
-    /// Makes the parent directory of a path durable, and its ancestors, which may be new, too.
+    /// Makes a new name durable: its directory, and those above it that may be new, too.
     pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
-        for parent in path.as_path().ancestors().skip(1) {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
-            self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
-        }
-        Ok(())
+        self.durable.sync_above(self, path)
+    }
+
+    /// Makes the directory of a name durable.
+    pub(crate) fn sync_parent(&self, path: &RelativePath) -> Result<OwnedFd> {
+        let parent = path.as_path().parent().unwrap_or(Path::new(""));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
+        self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
+        Ok(dir)
     }
 
     /// Gives an open file a second place. If that is not at the name itself, the name is listed first, as for a new
@@ -452,6 +408,43 @@ impl Tree {
     }
 }
 
+/// The directory to which steps from another one lead.
+pub(crate) fn find_below(
+    (mut found, path): FoundDirectory,
+    steps: &[DirectoryStep],
+) -> Result<Option<FoundDirectory>> {
+    let mut names: Vec<Vec<u8>> = path.iter().map(|path| path.as_bytes().to_vec()).collect();
+    for step in steps {
+        let Some((below, name)) = subdirectory(&found, step)? else { return Ok(None) };
+        names.push(name.as_bytes().to_vec());
+        found = below;
+    }
+    Ok(Some((found, RelativePath::new(&names.join(&b'/')))))
+}
+
+/// A subdirectory.
+pub(crate) fn child(
+    above: &FoundDirectory,
+    step: &DirectoryStep,
+) -> Result<Option<FoundDirectory>> {
+    let Some((fd, name)) = subdirectory(&above.0, step)? else { return Ok(None) };
+    Ok(Some((fd, Some(below(above.1.as_ref(), &name)?))))
+}
+
+/// A subdirectory and the name that it has.
+fn subdirectory(above: &OwnedFd, step: &DirectoryStep) -> Result<Option<(OwnedFd, Name)>> {
+    for name in candidates(&step.name, step.number) {
+        match beneath::open(above, Path::new(os(&name)), DIRECTORY, Mode::empty()) {
+            Ok(fd) if own_xattrs::number(&fd, own_xattrs::DIRECTORY) == Some(step.number) => {
+                return Ok(Some((fd, name)));
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(None)
+}
+
 /// A temporary name that no other process or thread uses.
 pub(crate) fn fresh(what: &str, number: u64) -> String {
     format!("{what}-{number}-{:x}", RandomState::new().hash_one(number))
@@ -462,7 +455,7 @@ pub(crate) fn below(directory: Option<&RelativePath>, name: &Name) -> Result<Rel
     match RelativePath::below(directory, name.as_bytes()) {
         Some(path) if path.as_bytes() == PRIVATE.as_bytes() => Err(Errno::PERM.into()),
         Some(path) => Ok(path),
-        None => Err(Errno::NAMETOOLONG.into()),
+        None => Err(Errno::INVAL.into()),
     }
 }
 
@@ -486,7 +479,7 @@ pub(crate) fn below_path(
     if directory.is_none() && path.first() == PRIVATE.as_bytes() {
         return Err(Errno::NOENT.into());
     }
-    RelativePath::below(directory, path.as_bytes()).ok_or(Errno::NAMETOOLONG.into())
+    RelativePath::below(directory, path.as_bytes()).ok_or(Errno::INVAL.into())
 }
 
 /// The type of what has a name in a directory (`S_IFREG` or another `S_IF*`); `None` if there is nothing.

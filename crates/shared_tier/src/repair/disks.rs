@@ -1,6 +1,7 @@
 //! The disks that a check reads: the shared one, and the SSDs, as far as reached, of all nodes that have ever mounted
 //! the tier.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use halocline_cluster::names::attributes::RelativePath;
@@ -12,7 +13,7 @@ use super::scan::{Scanned, scan};
 use crate::joining::set_formatted;
 use crate::places::peers::{self, Peers};
 use crate::places::steps::Steps;
-use crate::places::tree::{Tree, fresh};
+use crate::places::tree::{Tree, candidates, fresh};
 
 /// On the shared disk: nodes whose SSDs were not reached in the last rebuild.
 const MISSING: &str = "missing";
@@ -134,15 +135,58 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    /// Opens an item, but no symbolic link.
+    pub(crate) fn look(&self, at: usize) -> rustix::io::Result<OwnedFd> {
+        self.tree.look(Some(&self.scanned.path(at)))
+    }
+
+    /// An item's path, for people.
+    pub(crate) fn shown(&self, at: usize) -> String {
+        format!("{}/{}", self.tree.path.display(), self.scanned.shown(at))
+    }
+
+    /// Whether an item is at this path of a place: a whole one on an SSD, the last name on the shared disk.
+    pub(crate) fn is_path(&self, at: usize, path: &RelativePath) -> bool {
+        match self.node {
+            Some(_) => self.scanned.is_path(at, path),
+            None => self.scanned.items[at].name.as_bytes() == path.as_bytes(),
+        }
+    }
+
+    /// The path in the place of a file with a number. On an SSD, one that is too long for the store is that to which
+    /// [`bring_nearer`](Self::bring_nearer) moves the file.
+    pub(crate) fn path_in_store(&self, at: usize, number: u64) -> Option<RelativePath> {
+        let name = &self.scanned.items[at].name;
+        if self.node.is_none() {
+            return RelativePath::new(name.as_bytes());
+        }
+        let path = self.scanned.path(at);
+        let [_, numbered] = candidates(name, number);
+        if path.is_storable() { Some(path) } else { RelativePath::new(numbered.as_bytes()) }
+    }
+
+    /// Whether the store has no room for an item's path on this disk.
+    pub(crate) fn is_too_far(&self, at: usize) -> bool {
+        self.node.is_some() && !self.scanned.path(at).is_storable()
+    }
+
+    /// Moves a file on an SSD whose path is too long for the store to the root of the SSD. Its names must be listed with
+    /// it. The tier of one node has such paths.
+    pub(crate) fn bring_nearer(&self, at: usize, number: u64) -> Result<()> {
+        let path = self.scanned.path(at);
+        let [_, numbered] = candidates(&self.scanned.items[at].name, number);
+        self.tree.rename(&path, &(self.tree.look(None)?, None), &numbered).map(drop)
+    }
+
     /// Moves a file out of the tier, to where people still find it.
-    pub(crate) fn set_aside(&self, path: &RelativePath, number: u64) -> Result<()> {
+    pub(crate) fn set_aside(&self, at: usize, number: u64) -> Result<()> {
         let aside = self.tree.private.sub("leftovers")?;
-        self.tree.rename_to(path, &aside, &fresh("leftover", number))
+        self.tree.rename_to(&self.scanned.path(at), &aside, &fresh("leftover", number))
     }
 
     /// Removes a copy that a move left.
-    pub(crate) fn remove(&self, path: &RelativePath) -> Result<()> {
-        match self.tree.unlink(path, AtFlags::empty()) {
+    pub(crate) fn remove(&self, at: usize) -> Result<()> {
+        match self.tree.unlink(&self.scanned.path(at), AtFlags::empty()) {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
         }

@@ -12,7 +12,7 @@ mod precedence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
 use halocline_os::private::own_uid;
@@ -136,7 +136,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
 }
 
 pub(super) fn name_of(item: &Item) -> Name {
-    Name::from(item.path.last())
+    item.name.clone()
 }
 
 impl<'a> Builder<'a> {
@@ -145,8 +145,7 @@ impl<'a> Builder<'a> {
     }
 
     fn told(&mut self, at: At, what: &str) {
-        let (disk, item) = (&self.disks[at.0], self.item(at));
-        let line = format!("{}/{}: {what}", disk.tree.path.display(), item.path);
+        let line = format!("{}: {what}", self.disks[at.0].shown(at.1));
         tell(&mut self.found.told, line);
     }
 
@@ -210,16 +209,22 @@ impl<'a> Builder<'a> {
     fn is_stored_file(&self, number: u64, paths: &[At]) -> bool {
         let stored =
             self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
-        stored.is_some_and(|place| paths.iter().any(|at| self.place(*at).as_ref() == Some(place)))
+        stored.is_some_and(|place| paths.iter().any(|at| self.is_at(*at, place)))
     }
 
-    fn place(&self, at: At) -> Option<Location> {
-        let (node, path) = (self.disks[at.0].node.clone(), &self.item(at).path);
-        let (tier, base, path) = match node {
-            Some(_) => (SSD, ROOT.0, Some(path.clone())),
-            None => (SHARED, self.above(at), RelativePath::new(path.last())),
-        };
-        path.map(|path| Location { node, tier, base, path })
+    fn is_at(&self, at: At, place: &Location) -> bool {
+        let disk = &self.disks[at.0];
+        let (tier, base) =
+            if disk.node.is_some() { (SSD, ROOT.0) } else { (SHARED, self.above(at)) };
+        (&disk.node, tier, base) == (&place.node, place.tier, place.base)
+            && disk.is_path(at.1, &place.path)
+    }
+
+    /// Where a file with a number is found from now on.
+    fn place(&self, at: At, number: u64) -> Option<Location> {
+        let (disk, node) = (&self.disks[at.0], self.disks[at.0].node.clone());
+        let (tier, base) = if node.is_some() { (SSD, ROOT.0) } else { (SHARED, self.above(at)) };
+        disk.path_in_store(at.1, number).map(|path| Location { node, tier, base, path })
     }
 
     /// A directory's name, without the number that was appended when it was made, if that name is free. A file that lies
@@ -235,7 +240,8 @@ impl<'a> Builder<'a> {
             is_listed && !other.renaming.as_ref().is_some_and(leaves)
         };
         let beside = self.disks[0].scanned.items.iter().filter(|other| other.above == item.above);
-        let is_free = !beside.into_iter().any(|other| other.path.last() == plain && has_it(other));
+        let is_free =
+            !beside.into_iter().any(|other| other.name.as_bytes() == plain && has_it(other));
         if is_free && !plain.is_empty() { Name::from(plain) } else { name }
     }
 
@@ -254,6 +260,13 @@ impl<'a> Builder<'a> {
     fn ssd_directories(&mut self) -> Result<()> {
         let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
         for disk in 1..self.disks.len() {
+            // Files below that may have no other name.
+            let with_files = self.disks[disk].scanned.with_files(&|at| {
+                let (item, at) = (self.item((disk, at)), (disk, at));
+                let is_it = |number| self.is_stored_file(number, &[at]);
+                !(item.number.is_some_and(is_it)
+                    && precedence::has_names_elsewhere(item, &self.owners))
+            });
             for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
                 let item = self.item(at);
                 if let Some(number) = item.number.filter(|number| known.contains(number)) {
@@ -263,7 +276,7 @@ impl<'a> Builder<'a> {
                 let (above, name) = (self.above(at), name_of(item));
                 let number = match self.taken.get(&(above, name.clone())) {
                     Some(Some(number)) => *number,
-                    _ if !self.has_files_below(at) => continue,
+                    _ if !with_files.contains(&at.1) => continue,
                     taken => {
                         let is_taken = taken.is_some();
                         // Its own number, if the shared disk has lost the directory.
@@ -286,13 +299,6 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
-    }
-
-    fn has_files_below(&self, (disk, at): At) -> bool {
-        let prefix = [self.item((disk, at)).path.as_bytes(), b"/"].concat();
-        self.disks[disk].scanned.items.iter().any(|item| {
-            item.attributes.kind == Kind::File && item.path.as_bytes().starts_with(&prefix)
-        })
     }
 
     /// Groups the copies of each file; SSDs first, because their directories are closed to others.
@@ -419,7 +425,7 @@ impl<'a> Builder<'a> {
             None => self.numbers.fresh()?,
         };
         let mut attributes = self.item(paths[0]).attributes.clone();
-        attributes.location = self.place(paths[0]);
+        attributes.location = self.place(paths[0], number);
         let (at, paths) = (paths[0], paths.to_vec());
         let file = FoundFile { number, names, attributes, at, paths, is_numbered };
         self.claims.push(Claim { file, renaming });
@@ -490,9 +496,4 @@ impl<'a> Builder<'a> {
             Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         }
     }
-}
-
-/// The positions of those that are so.
-pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
-    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }

@@ -1,16 +1,16 @@
 //! Scans one disk: every directory, file and link below its root, with the claims in their attributes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use halocline_api::control::tier::PRIVATE;
+use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
 use halocline_cluster::names::coding::encode_attributes;
 use halocline_model::namespace::Name;
-use halocline_os::beneath;
+use halocline_os::beneath::TreeCursor;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
@@ -25,13 +25,17 @@ use crate::stat_conversion::{joined, kind};
 /// The most lines of each kind that are kept for display.
 const TOLD_MAX: usize = 1000;
 
-/// How many steps of a path that is too long are shown.
-const SHOWN_STEPS: usize = 3;
+/// The longest path that is shown whole.
+const SHOWN_BYTES: usize = 4096;
+/// How much of the beginning and of the end of a longer one is shown.
+const SHOWN_PART: usize = 256;
 
 /// Something on a disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
-    pub(crate) path: RelativePath,
+    /// Its name in its directory. Whole paths are made when they are needed: those of a deep tree would take memory by
+    /// the square of its depth.
+    pub(crate) name: Name,
     /// The item of the parent directory; `None` in the root.
     pub(crate) above: Option<usize>,
     pub(crate) attributes: Attributes,
@@ -59,17 +63,66 @@ pub(crate) struct Scanned {
     pub(crate) unread: Vec<String>,
 }
 
+impl Scanned {
+    /// The names on the way from an item up to the root.
+    fn upwards(&self, at: usize) -> impl Iterator<Item = &Name> {
+        let mut next = Some(at);
+        std::iter::from_fn(move || {
+            let item = self.items.get(next?)?;
+            next = item.above;
+            Some(&item.name)
+        })
+    }
+
+    /// An item's path from the root.
+    pub(crate) fn path(&self, at: usize) -> RelativePath {
+        let mut names: Vec<&[u8]> = self.upwards(at).map(Name::as_bytes).collect();
+        names.reverse();
+        let path = RelativePath::new(&names.join(&b'/'));
+        // Directories list no other names.
+        path.unwrap_or_else(|| unreachable!("a name in a directory"))
+    }
+
+    /// Whether an item's path is this one.
+    pub(crate) fn is_path(&self, at: usize, path: &RelativePath) -> bool {
+        let names = path.as_bytes().rsplit(|byte| *byte == b'/');
+        self.upwards(at).map(Name::as_bytes).eq(names)
+    }
+
+    /// Directories with files in them, or below, that count.
+    pub(crate) fn with_files(&self, counts: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
+        let mut with_files = BTreeSet::new();
+        let files = self.items.iter().enumerate();
+        let files = files.filter(|(_, item)| item.attributes.kind == Kind::File);
+        for (_, item) in files.filter(|(at, _)| counts(*at)) {
+            let mut above = item.above;
+            while let Some(at) = above.filter(|at| with_files.insert(*at)) {
+                above = self.items[at].above;
+            }
+        }
+        with_files
+    }
+
+    /// An item's path, for people: of a very long one the beginning and the end.
+    pub(crate) fn shown(&self, at: usize) -> String {
+        shown(&self.path(at).to_string())
+    }
+}
+
 /// Reads a disk. Unreadable things are listed, and hide nothing else.
 pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
-    let mut scanned = Scanned { root: Some(describe(&tree.look(None)?)?.0), ..Scanned::default() };
-    let mut todo: Vec<Option<usize>> = vec![None];
-    while let Some(above) = todo.pop() {
-        let path = above.map(|at| scanned.items[at].path.clone());
-        let names = match names(tree, path.as_ref()) {
+    let root = tree.look(None)?;
+    let mut scanned = Scanned { root: Some(describe(&root)?.0), ..Scanned::default() };
+    let mut cursor = TreeCursor::new(&root)?;
+    // Directories to be read, and how deep they are. What is read next is always in a directory that was just passed.
+    let mut todo: Vec<(Option<usize>, usize)> = vec![(None, 0)];
+    while let Some((above, depth)) = todo.pop() {
+        let names = enter(&mut cursor, &scanned, above, depth);
+        let names = match names {
             Ok(names) => names,
-            Err(error) => {
-                let path = path.map_or_else(|| "/".to_owned(), |path| path.to_string());
-                tell(&mut scanned.unread, format!("{path}: {error}"));
+            Err(errno) => {
+                let path = above.map_or_else(|| "/".to_owned(), |at| scanned.shown(at));
+                tell(&mut scanned.unread, format!("{path}: {}", std::io::Error::from(errno)));
                 continue;
             }
         };
@@ -77,24 +130,46 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
             if above.is_none() && [PRIVATE, REGISTRY].iter().any(|ours| name == **ours) {
                 continue;
             }
-            let Some(path) = RelativePath::below(path.as_ref(), name.as_bytes()) else {
-                tell(&mut scanned.unread, too_long(path.as_ref(), &name));
-                continue;
+            let found = if name.len() > NAME_BYTES_MAX {
+                Err(Errno::NAMETOOLONG.into())
+            } else {
+                item(&cursor, &name, above)
             };
-            match item(tree, &path, above) {
+            match found {
                 Ok(Some(item)) => {
                     if item.attributes.kind == Kind::Directory {
-                        todo.push(Some(scanned.items.len()));
+                        todo.push((Some(scanned.items.len()), depth + 1));
                     }
                     scanned.items.push(item);
                 }
                 // It was removed meanwhile.
                 Ok(None) => {}
-                Err(error) => tell(&mut scanned.unread, format!("{path}: {error}")),
+                Err(error) => {
+                    let above = above.map_or_else(String::new, |at| scanned.shown(at) + "/");
+                    let name = name.as_bytes().escape_ascii();
+                    tell(&mut scanned.unread, format!("{above}{name}: {error}"));
+                }
             }
         }
     }
     Ok(scanned)
+}
+
+/// Goes to a directory that was found before, and lists it.
+fn enter(
+    cursor: &mut TreeCursor,
+    scanned: &Scanned,
+    directory: Option<usize>,
+    depth: usize,
+) -> rustix::io::Result<Vec<std::ffi::OsString>> {
+    if let Some(at) = directory {
+        cursor.leave_to(depth - 1)?;
+        cursor.enter(OsStr::from_bytes(scanned.items[at].name.as_bytes()))?;
+    }
+    let mut names = cursor.names()?;
+    // Sorted, so that decisions that depend on the order are reproducible.
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// Keeps a line for display, unless there are too many.
@@ -104,17 +179,19 @@ pub(crate) fn tell(lines: &mut Vec<String>, line: String) {
     }
 }
 
-fn names(tree: &Tree, path: Option<&RelativePath>) -> Result<Vec<std::ffi::OsString>> {
-    let dir = tree.look(path)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut names = beneath::names(openat(&dir, ".", flags, Mode::empty())?)?;
-    // Sorted, so that decisions that depend on the order are reproducible.
-    names.sort_unstable();
-    Ok(names)
+/// A path for people, shortened if it is very long.
+pub(crate) fn shown(path: &str) -> String {
+    if path.len() <= SHOWN_BYTES {
+        return path.to_owned();
+    }
+    let end = |at: usize| path.floor_char_boundary(at);
+    let (begin, rest) = (&path[..end(SHOWN_PART)], &path[end(path.len() - SHOWN_PART)..]);
+    format!("{begin} ... {rest} ({} bytes)", path.len())
 }
 
-fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option<Item>> {
-    let fd = match tree.look_at_link(path) {
+fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Option<Item>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match openat(cursor.directory(), name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         fd => fd?,
     };
@@ -130,9 +207,9 @@ fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option
     let from = if is_link { None } else { own_xattrs::from(&fd) };
     let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
-    let (key, path) = (stat.key(), path.clone());
+    let (key, name) = (stat.key(), Name::from(name.as_bytes()));
     Ok(Some(Item {
-        path,
+        name,
         above,
         attributes,
         key,
@@ -164,19 +241,6 @@ fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
         attributes.xattrs = xattrs(fd, &attributes)?;
     }
     Ok((attributes, stat))
-}
-
-/// Says where a path is too long: whoever looks for it needs the way to it more than its end.
-fn too_long(above: Option<&RelativePath>, name: &OsStr) -> String {
-    let mut way = above.into_iter().flat_map(|above| above.as_path().components());
-    let first: PathBuf = way.by_ref().take(SHOWN_STEPS).collect();
-    format!(
-        "{}/ and {} directories below it, then {}: its path is too long; move a directory on this way to a place nearer to \
-         the root, past the mounts",
-        first.as_os_str().as_bytes().escape_ascii(),
-        way.count(),
-        name.as_bytes().escape_ascii(),
-    )
 }
 
 /// The extended attributes that programs see, except for those for which the store has no room.

@@ -42,7 +42,7 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
         if one.is_some_and(|one| one.at.is_some_and(|at| is_in_place(one, at))) {
             continue;
         }
-        let path = one.and_then(|one| one.at).map(|at| shared.scanned.items[at.1].path.clone());
+        let path = one.and_then(|one| one.at).map(|at| shared.scanned.path(at.1));
         let place = match path {
             // Opened now, because its parents may be renamed first.
             Some(path) => Some((tree.parent_of(&path)?, path)),
@@ -52,7 +52,7 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
     }
     // Parents come first; what is then renamed to below another directory is found there.
     let mut order: Vec<u64> = wrong.keys().copied().collect();
-    order.sort_by_key(|number| view.steps(*number).len());
+    order.sort_by_cached_key(|number| view.steps(*number).len());
     for number in order {
         let steps = view.steps(number);
         let Some((last, above)) = steps.split_last() else { continue };
@@ -77,7 +77,7 @@ pub(super) fn clear_move_xattrs(disks: &[Disk], found: &FoundNames) -> Result<()
         if item.leaving.is_none() && item.arriving.is_none() && item.renaming.is_none() {
             continue;
         }
-        let fd = disk.tree.look(Some(&item.path))?;
+        let fd = disk.look(file.at.1)?;
         if stat_descriptor(&fd)?.key() == item.key {
             disk.tree.step("taking the attributes of a move away", || {
                 own_xattrs::clear_renaming(&fd)?;

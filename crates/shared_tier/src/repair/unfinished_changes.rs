@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::disks::{Disk, Disks};
 use super::links_and_devices;
 use super::merge::{At, FoundNames};
-use super::scan::{Item, tell};
+use super::scan::tell;
 use super::view::View;
 use crate::places::own_xattrs;
 
@@ -77,28 +77,23 @@ fn above(at: At, disks: &Disks, found: &FoundNames) -> Option<u64> {
 }
 
 fn is_at(disks: &Disks, at: At, place: &Location, found: &FoundNames) -> bool {
-    let (disk, item) = (&disks.all[at.0], &disks.all[at.0].scanned.items[at.1]);
-    let is_path = match &disk.node {
-        Some(_) => item.path == place.path,
-        None => {
-            item.path.last() == place.path.last() && above(at, disks, found) == Some(place.base)
-        }
-    };
-    disk.node == place.node && is_path
+    let disk = &disks.all[at.0];
+    let is_above = || disk.node.is_some() || above(at, disks, found) == Some(place.base);
+    disk.node == place.node && disk.is_path(at.1, &place.path) && is_above()
 }
 
 /// Whether an item is at one of these names.
 fn is_named(disks: &Disks, at: At, names: &[(u64, Name)], found: &FoundNames) -> bool {
-    let last = disks.all[at.0].scanned.items[at.1].path.last();
+    let last = &disks.all[at.0].scanned.items[at.1].name;
     let above = above(at, disks, found);
-    names.iter().any(|(directory, name)| Some(*directory) == above && name.as_bytes() == last)
+    names.iter().any(|(directory, name)| Some(*directory) == above && name == last)
 }
 
 /// The names that a scan attributes to the file at a place.
 fn listed(disks: &Disks, at: At, found: &FoundNames) -> Option<Vec<(u64, Name)>> {
     let item = &disks.all[at.0].scanned.items[at.1];
     if item.names.is_empty() {
-        return Some(vec![(above(at, disks, found)?, Name::from(item.path.last()))]);
+        return Some(vec![(above(at, disks, found)?, item.name.clone())]);
     }
     Some(item.names.clone())
 }
@@ -134,15 +129,15 @@ impl UnfinishedChanges {
         }
         for at in &self.places {
             let disk = &disks.all[at.0];
-            disk.remove(&disk.scanned.items[at.1].path)?;
+            disk.remove(at.1)?;
         }
         for at in &self.others {
             let disk = &disks.all[at.0];
-            disk.set_aside(&disk.scanned.items[at.1].path, at.1 as u64)?;
+            disk.set_aside(at.1, at.1 as u64)?;
         }
         for at in &self.directories {
             let disk = &disks.all[at.0];
-            match disk.tree.unlink(&disk.scanned.items[at.1].path, AtFlags::REMOVEDIR) {
+            match disk.tree.unlink(&disk.scanned.path(at.1), AtFlags::REMOVEDIR) {
                 Err(error)
                     if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY | libc::EEXIST) => {}
                 removed => removed?,
@@ -156,14 +151,13 @@ impl UnfinishedChanges {
 /// of the tier: that is only told.
 pub(super) fn list(
     disk: &Disk,
-    (fd, item): (&OwnedFd, &Item),
+    (fd, at): (&OwnedFd, usize),
     names: &[(u64, Name)],
     told: &mut Vec<String>,
 ) -> Result<()> {
     match disk.tree.step("listing a file's names", || own_xattrs::set_names(fd, names)) {
         Err(error) if own_xattrs::is_without_room(&error) => {
-            let (path, count) = (disk.tree.path.join(item.path.as_path()), names.len());
-            let path = path.display();
+            let (path, count) = (disk.shown(at), names.len());
             let line = format!(
                 "{path}: there is no room to list its {count} names with it, and if the store loses them, some are lost; \
                  free some of its disk, or remove names or extended attributes of the file"
@@ -177,11 +171,10 @@ pub(super) fn list(
 
 fn relist(disk: &Disk, at: At, names: &[(u64, Name)], told: &mut Vec<String>) -> Result<()> {
     let item = &disk.scanned.items[at.1];
-    let fd = disk.tree.look(Some(&item.path))?;
+    let fd = disk.look(at.1)?;
     // Nobody may have replaced it since it was read.
     if stat_descriptor(&fd)?.key() != item.key {
-        let path = disk.tree.path.join(item.path.as_path());
-        return Err(Error::at(path, "list the names of the file")(Errno::STALE.into()));
+        return Err(Error::at(disk.shown(at.1), "list the names of the file")(Errno::STALE.into()));
     }
-    list(disk, (&fd, item), names, told)
+    list(disk, (&fd, at.1), names, told)
 }

@@ -7,6 +7,7 @@ use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
 use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
 
+use super::scan::shown;
 use crate::places::DirectoryStep;
 
 /// A file in the store.
@@ -124,6 +125,11 @@ impl View {
             }
         }
         names.reverse();
-        names.join("/")
+        shown(&names.join("/"))
     }
+}
+
+/// The positions of those that are so.
+pub(super) fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }

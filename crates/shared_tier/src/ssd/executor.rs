@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
-use super::planner::{Paths, Planner, Room};
+use super::paths::Paths;
+use super::planner::{Planner, Room};
 use super::residents::{Resident, Residents};
 use crate::base::Base;
 use crate::closes::note_all;
@@ -120,7 +121,7 @@ impl Executor {
             // Rather than copying until the disk is full.
             return Err(Errno::NOSPC.into());
         }
-        let path = Paths::new(&self.base.paths).of(name).unwrap_or_default();
+        let path = Paths::new(&self.base.paths).shown(name);
         let ends = [from.tier, tier].map(usize::from);
         let active = self.active.begin(path, (ends[0], ends[1]), size);
         let is_over = |session| self.base.sessions.is_over(session);
@@ -235,8 +236,7 @@ impl Executor {
                         if !is_too_many(&error) {
                             failures.fetch_add(1, Ordering::Relaxed);
                         }
-                        let path = Paths::new(&self.base.paths).of(&resident.name);
-                        let path = path.unwrap_or_default();
+                        let path = Paths::new(&self.base.paths).shown(&resident.name);
                         *self.trouble.lock() = Some(format!("{}: {error}", path.display()));
                     }
                 }

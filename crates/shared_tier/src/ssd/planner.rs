@@ -1,21 +1,17 @@
 //! Which files should be on this node's SSD: the policy, and what overrides it. It plans; the
 //! [executor](super::executor) moves.
 
-use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use halocline_api::jobs::{Ahead, FileFacts, Jobs, Openers};
-use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use halocline_model::tier::{self, Keep, Transfers};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
 
+use super::paths::Paths;
 use super::residents::Residents;
 use super::rules::Rules;
-use crate::directory_paths::DirectoryPaths;
-use crate::entry_names::os;
 
 /// The most files that are considered for demotion.
 const VICTIMS_MAX: usize = 1 << 20;
@@ -30,36 +26,6 @@ pub(crate) struct Planner {
     jobs: Mutex<Jobs>,
     openers: Openers,
     clock: Clock,
-}
-
-/// The paths of files; directories are looked up once per plan.
-pub(crate) struct Paths<'a> {
-    directories: &'a DirectoryPaths,
-    found: RefCell<FxHashMap<u64, Option<PathBuf>>>,
-}
-
-impl<'a> Paths<'a> {
-    pub(crate) fn new(directories: &'a DirectoryPaths) -> Self {
-        Self { directories, found: RefCell::default() }
-    }
-
-    fn directory(&self, number: InodeNumber) -> Option<PathBuf> {
-        if number == ROOT {
-            return Some(PathBuf::new());
-        }
-        if let Some(known) = self.found.borrow().get(&number.0) {
-            return known.clone();
-        }
-        let steps = self.directories.known(number).ok();
-        let path = steps.map(|steps| steps.iter().map(|step| os(&step.name)).collect());
-        self.found.borrow_mut().insert(number.0, path.clone());
-        path
-    }
-
-    /// The path of a name below the root; `None` if its directory is not found.
-    pub(crate) fn of(&self, name: &EntryName) -> Option<PathBuf> {
-        Some(self.directory(name.directory)?.join(os(&name.name)))
-    }
 }
 
 /// Room on an SSD for a file.
@@ -149,11 +115,13 @@ impl Planner {
             }
             if goes_by_paths {
                 // Without its path we cannot tell that it is not pinned.
-                let Some(path) = paths.of(&resident.name) else { continue };
-                if self.rules.pins(&path) {
+                let path = paths.of(&resident.name);
+                if path.is_none() && !paths.is_too_deep(&resident.name)
+                    || path.as_ref().is_some_and(|path| self.rules.pins(path))
+                {
                     continue;
                 }
-                if let Some(ahead) = self.jobs.lock().ahead(&path) {
+                if let Some(ahead) = path.and_then(|path| self.jobs.lock().ahead(&path)) {
                     known.ahead.insert(number, ahead);
                 }
             }

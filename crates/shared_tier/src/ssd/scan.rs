@@ -1,11 +1,12 @@
 //! Finds the files on this node's SSD by reading it.
 
+use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
-use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
-use halocline_os::beneath;
+use halocline_os::beneath::TreeCursor;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat};
@@ -13,8 +14,6 @@ use rustix::fs::{Mode, OFlags, openat};
 use super::residents::Resident;
 use crate::places::own_xattrs;
 use crate::places::tree::Tree;
-
-use std::os::unix::ffi::OsStrExt;
 
 /// A file that was found.
 #[derive(Debug)]
@@ -30,20 +29,24 @@ pub(super) struct ScannedFile {
 /// # Errors
 /// If the SSD itself cannot be read.
 pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(ScannedFile) -> ControlFlow<()>) -> Result<()> {
-    let mut todo: Vec<(Option<RelativePath>, u64)> = vec![(None, ROOT.0)];
-    while let Some((path, directory)) = todo.pop() {
-        let names = match names(ssd, path.as_ref()) {
-            Err(error) if path.is_none() => return Err(error),
+    let mut cursor = TreeCursor::new(ssd.look(None)?)?;
+    // Directories: how deep each is, its name there, and its number. What is read next is always in a directory that was
+    // just passed.
+    let mut todo: Vec<(usize, OsString, u64)> = vec![(0, OsString::new(), ROOT.0)];
+    while let Some((depth, name, directory)) = todo.pop() {
+        let names = match enter(&mut cursor, depth, &name) {
+            Err(errno) if depth == 0 => return Err(errno.into()),
             names => names.unwrap_or_default(),
         };
-        for name in names.iter().filter(|name| path.is_some() || name.as_os_str() != PRIVATE) {
-            let Some(path) = RelativePath::below(path.as_ref(), name.as_bytes()) else { continue };
-            let Ok(fd) = ssd.look_at_link(&path) else { continue };
+        for name in names.into_iter().filter(|name| depth > 0 || name != PRIVATE) {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let found = openat(cursor.directory(), &name, flags, Mode::empty());
+            let Ok(fd) = found else { continue };
             let Ok(stat) = stat_descriptor(&fd) else { continue };
             match stat.kind() {
                 libc::S_IFDIR => {
                     if let Some(number) = own_xattrs::number(&fd, own_xattrs::DIRECTORY) {
-                        todo.push((Some(path), number));
+                        todo.push((depth + 1, name, number));
                     }
                 }
                 libc::S_IFREG => {
@@ -51,7 +54,7 @@ pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(ScannedFile) -> ControlFlow<
                     // Its names are listed if its place does not give them.
                     let listed = own_xattrs::names(&fd).into_iter().next();
                     let (directory, name) =
-                        listed.unwrap_or_else(|| (directory, Name::from(path.last())));
+                        listed.unwrap_or_else(|| (directory, Name::from(name.as_bytes())));
                     let name = EntryName { directory: InodeNumber(directory), name };
                     let resident = Resident { name, bytes: stat.disk_bytes() };
                     if each(ScannedFile { number, resident, mtime: stat.raw.st_mtime }).is_break() {
@@ -65,7 +68,11 @@ pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(ScannedFile) -> ControlFlow<
     Ok(())
 }
 
-fn names(ssd: &Tree, path: Option<&RelativePath>) -> Result<Vec<std::ffi::OsString>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(beneath::names(openat(&ssd.look(path)?, ".", flags, Mode::empty())?)?)
+/// Goes to a directory that was found before, and lists it.
+fn enter(cursor: &mut TreeCursor, depth: usize, name: &OsStr) -> rustix::io::Result<Vec<OsString>> {
+    if let Some(above) = depth.checked_sub(1) {
+        cursor.leave_to(above)?;
+        cursor.enter(name)?;
+    }
+    cursor.names()
 }

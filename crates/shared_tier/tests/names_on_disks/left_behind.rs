@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::disks::{self, Disks};
+use crate::disks::{self, Disks, NODES, tree};
 use crate::mounted::{Act, Mounted};
 
 /// A node; another one has died after the store removed the file `a/f`, and before it took the file away.
@@ -89,5 +89,38 @@ fn bytes_of_a_file_with_several_names_leave_a_directory_before_it_is_removed() {
         disks.forget();
         disks.repair();
         assert_eq!(disks::tree(&Mounted::new(&disks, false).tier), wanted, "{what}");
+    }
+}
+
+/// Regression: the bytes of a file with another name stay on the SSD in the directory of the one that it has lost, for which
+/// a check wanted that directory back, and a repair made it.
+#[test]
+fn i15_a_removed_directory_whose_file_has_another_name_stays_removed() {
+    for remover in NODES {
+        let disks = Disks::new();
+        let one = Mounted::new(&disks, true);
+        for directory in ["d", "d/below", "e"] {
+            one.mkdir(directory).unwrap();
+        }
+        for (file, link) in [("d/f", "e/f"), ("d/below/g", "e/g")] {
+            one.create(file, file).unwrap();
+            one.link(file, link).unwrap();
+        }
+        let two = Mounted::of_node(&disks, NODES[1], true);
+        let by = if remover == NODES[0] { &one } else { &two };
+        for file in ["d/f", "d/below/g"] {
+            by.unlink(file).unwrap();
+        }
+        for directory in ["d/below", "d"] {
+            by.rmdir(directory).unwrap();
+        }
+        let wanted = tree(&one.tier);
+        assert_eq!(wanted.keys().collect::<Vec<_>>(), ["/e", "/e/f", "/e/g"]);
+        for node in [one, two] {
+            node.tier.close().unwrap();
+        }
+        disks.are_as_in_store(&format!("removed by {remover}"));
+        disks.repair();
+        assert_eq!(tree(&Mounted::new(&disks, true).tier), wanted, "removed by {remover}");
     }
 }

@@ -1,9 +1,11 @@
 //! Names of a tier whose files lie on real directories: these have what the store of names has, whatever forgets, refuses or
 //! comes between.
 
+mod contested;
 mod crossing;
 mod disks;
 mod forgotten;
+mod full;
 mod late;
 mod left_behind;
 mod mounted;

@@ -28,6 +28,8 @@ type Event = Box<dyn FnOnce() + Send>;
 struct Interruption {
     requests_left: AtomicI64,
     event: Mutex<Option<Event>>,
+    /// How many requests are answered before one that is refused, because the store is full.
+    until_full: AtomicI64,
 }
 
 impl Debug for Interruption {
@@ -49,6 +51,9 @@ impl NameStore for Interrupted {
             && let Some(event) = self.by.event.lock().take()
         {
             event();
+        }
+        if self.by.until_full.fetch_sub(1, Ordering::SeqCst) == 0 {
+            return Err(names::NamesError::Full("its memory is used up".to_owned()));
         }
         self.names.run(shard, script)
     }
@@ -101,7 +106,8 @@ impl Mounted {
         let root = disks.at(node);
         let registry = Registry::open(&root.join("hdd").join(REGISTRY)).unwrap();
         let (requests_left, event) = (AtomicI64::new(i64::MAX), Mutex::default());
-        let interruption = Arc::new(Interruption { requests_left, event });
+        let until_full = AtomicI64::new(i64::MAX);
+        let interruption = Arc::new(Interruption { requests_left, event, until_full });
         let by = Arc::clone(&interruption);
         let names = Interrupted { names: disks.names.for_another_node(), by };
         let peers = disks.peers();
@@ -129,6 +135,16 @@ impl Mounted {
     pub(crate) fn interrupt(&self, before: i64, event: impl FnOnce() + Send + 'static) {
         *self.interruption.event.lock() = Some(Box::new(event));
         self.interruption.requests_left.store(before, Ordering::SeqCst);
+    }
+
+    /// Has a full store refuse one request, after so many more.
+    pub(crate) fn is_full_after(&self, requests: i64) {
+        self.interruption.until_full.store(requests, Ordering::SeqCst);
+    }
+
+    /// Whether it has refused it.
+    pub(crate) fn was_full(&self) -> bool {
+        self.interruption.until_full.load(Ordering::SeqCst) < 0
     }
 
     /// Whether that has happened.

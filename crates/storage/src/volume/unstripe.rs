@@ -17,17 +17,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::vec;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, linkat,
-    mkdirat, mknodat, openat, readlinkat, symlinkat,
+    mkdirat, mknodat, openat, readlinkat, statat, symlinkat,
 };
 use rustix::io::Errno;
 
 use super::origin::Origin;
 use super::origin::sparse_copy::{Progress, copy_data};
 use super::origin::tree_walk::{DIRECTORY, TreeEntry, at, by_descriptor, file, tree};
-use halocline_os::beneath;
+use halocline_os::beneath::{self, TreeCursor};
 use halocline_os::error::{Error, Result};
 use halocline_os::posix_acl;
 use halocline_os::private::own_uid;
@@ -60,15 +61,17 @@ pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> R
     let origin = Origin::open_volume(origin_dir)?;
     let copy = Copy::begin(out)?;
     let top = make_directory(&copy.dir, &copy.name, &copy.shown)?;
-    let from = TreeEntry::of(tree(&origin)?, origin.namespace_dir().to_owned())?;
     let mut tree = TreeCopy {
         origin: &origin,
         top: &top,
         out: copy.shown.clone(),
+        from: TreeCursor::new(tree(&origin)?).map_err(at(origin.namespace_dir(), "open"))?,
+        to: TreeCursor::new(&top).map_err(at(&copy.shown, "open"))?,
+        place: PathBuf::new(),
         linked: HashMap::new(),
         progress,
     };
-    tree.directory(&from, &top, Path::new(""))?;
+    tree.copy()?;
     copy.finish(&top, out)
 }
 
@@ -134,7 +137,7 @@ impl Copy {
 }
 
 /// Creates a directory that only we can enter until it gets its attributes.
-fn make_directory(dir: &OwnedFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> {
+fn make_directory(dir: &impl AsFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> {
     let made = || -> io::Result<OwnedFd> {
         mkdirat(dir, name, Mode::RWXU)?;
         let made = openat(dir, name, DIRECTORY, Mode::empty())?;
@@ -150,20 +153,40 @@ fn make_directory(dir: &OwnedFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> 
 /// Total bytes of all files of the striped origin in `origin_dir`, which the progress of a whole tree reaches.
 fn tree_bytes(origin_dir: &Path) -> Result<u64> {
     let origin = Origin::open_volume(origin_dir)?;
+    let shown = origin.namespace_dir();
+    let mut cursor = TreeCursor::new(tree(&origin)?).map_err(at(shown, "open"))?;
     let mut seen = std::collections::HashSet::new();
-    let (mut open, mut total) = (vec![origin.namespace_dir().to_owned()], 0);
-    while let Some(dir) = open.pop() {
-        for name in names(&dir)? {
-            let path = dir.join(name);
-            let found = fs::symlink_metadata(&path).map_err(Error::at(&path, "stat"))?;
-            if found.is_dir() {
-                open.push(path);
-            } else if found.is_file() && seen.insert(found.ino()) {
-                total += found.len();
+    let (mut open, mut total) = (vec![(0, OsString::new())], 0);
+    while let Some((depth, name)) = open.pop() {
+        enter(&mut cursor, depth, &name).map_err(at(&shown.join(&name), "find the directory"))?;
+        for name in cursor.names().map_err(at(&shown.join(name), "list the directory"))? {
+            let found = statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(at(&shown.join(&name), "stat"))?;
+            match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => open.push((depth + 1, name)),
+                FileType::RegularFile if seen.insert(found.st_ino) => {
+                    total += found.st_size.unsigned_abs();
+                }
+                _ => {}
             }
         }
     }
     Ok(total)
+}
+
+/// Goes to a directory so many below the root; the one above it was passed before.
+fn enter(cursor: &mut TreeCursor, depth: usize, name: &OsStr) -> rustix::io::Result<()> {
+    let Some(above) = usize::checked_sub(depth, 1) else { return Ok(()) };
+    cursor.leave_to(above)?;
+    cursor.enter(name)
+}
+
+/// A directory that is being copied.
+struct Copied {
+    /// As it was found: reading it changes its times.
+    found: Metadata,
+    /// The names that are not copied yet.
+    names: vec::IntoIter<OsString>,
 }
 
 struct TreeCopy<'a> {
@@ -171,33 +194,74 @@ struct TreeCopy<'a> {
     /// The root of the copy, and its path.
     top: &'a OwnedFd,
     out: PathBuf,
-    /// Where below it the first name of each inode with several names was copied.
+    /// Where both trees are read and written: at the same directory.
+    from: TreeCursor,
+    to: TreeCursor,
+    /// The path of that directory from both roots.
+    place: PathBuf,
+    /// Where below the root the first name of each inode with several names was copied.
     linked: HashMap<u64, PathBuf>,
     progress: Progress<'a>,
 }
 
 impl TreeCopy<'_> {
-    /// Fills the new directory `to`, at `place`, from `from`. Its own attributes come last: filling it changes its
-    /// times, its mode may forbid filling it, and they may admit other users.
-    fn directory(&mut self, from: &TreeEntry, to: &OwnedFd, place: &Path) -> Result<()> {
-        let open = from.open()?;
-        let mut names = beneath::names(&open).map_err(at(&from.shown, "list the directory"))?;
-        names.sort_unstable();
-        for name in names {
-            let shown = from.shown.join(&name);
-            let fd = openat(&open, &name, ANY, Mode::empty()).map_err(at(&shown, "find"))?;
-            self.entry(&TreeEntry::of(fd, shown)?, to, &place.join(&name))?;
+    /// Fills the copy. Trees may have any depth: there is no recursion. A directory's own attributes come last: filling it
+    /// changes its times, its mode may forbid filling it, and they may admit other users.
+    fn copy(&mut self) -> Result<()> {
+        let mut above = vec![self.begin()?];
+        while let Some(directory) = above.last_mut() {
+            if let Some(name) = directory.names.next() {
+                let shown = self.shown().join(&name);
+                let fd = openat(self.from.directory(), &name, ANY, Mode::empty())
+                    .map_err(at(&shown, "find"))?;
+                let entry = TreeEntry::of(fd, shown)?;
+                if entry.found.is_dir() {
+                    above.push(self.directory(&name)?);
+                } else {
+                    self.entry(&entry, &name)?;
+                }
+            } else if let Some(Copied { found, .. }) = above.pop() {
+                let fd = self.from.directory().try_clone_to_owned()?;
+                let from = TreeEntry { fd, found, shown: self.shown() };
+                let to = self.to.directory().try_clone_to_owned()?;
+                copy_attributes(&from, &to, &self.out.join(&self.place))?;
+                let up = above.len().saturating_sub(1);
+                let left = self.from.leave_to(up).and_then(|()| self.to.leave_to(up));
+                left.map_err(at(&from.shown, "find the directory above"))?;
+                self.place.pop();
+            }
         }
-        copy_attributes(from, to, &self.out.join(place))
+        Ok(())
     }
 
-    fn entry(&mut self, from: &TreeEntry, dir: &OwnedFd, place: &Path) -> Result<()> {
-        let name = place.file_name().unwrap_or_default();
-        let shown = self.out.join(place);
-        if from.found.is_dir() {
-            let made = make_directory(dir, name, &shown)?;
-            return self.directory(from, &made, place);
-        }
+    /// The path of the directory that is read.
+    fn shown(&self) -> PathBuf {
+        self.origin.namespace_dir().join(&self.place)
+    }
+
+    /// Begins to copy the directory at which both are.
+    fn begin(&self) -> Result<Copied> {
+        let shown = self.shown();
+        let mut names = self.from.names().map_err(at(&shown, "list the directory"))?;
+        names.sort_unstable();
+        let entry = TreeEntry::of(self.from.directory().try_clone_to_owned()?, shown)?;
+        Ok(Copied { found: entry.found, names: names.into_iter() })
+    }
+
+    /// Makes a directory below, and goes there.
+    fn directory(&mut self, name: &OsStr) -> Result<Copied> {
+        let shown = self.out.join(&self.place).join(name);
+        make_directory(&self.to.directory(), name, &shown)?;
+        let entered = self.from.enter(name).and_then(|()| self.to.enter(name));
+        entered.map_err(at(&shown, "find the directory"))?;
+        self.place.push(name);
+        self.begin()
+    }
+
+    /// Copies anything but a directory.
+    fn entry(&mut self, from: &TreeEntry, name: &OsStr) -> Result<()> {
+        let (dir, place) = (self.to.directory(), self.place.join(name));
+        let shown = self.out.join(&place);
         if from.found.nlink() > 1 {
             if let Some(first) = self.linked.get(&from.found.ino()) {
                 let (above, first) =
@@ -205,10 +269,10 @@ impl TreeCopy<'_> {
                 let linked = linkat(&above, first, dir, name, AtFlags::empty());
                 return linked.map_err(at(&shown, "link"));
             }
-            self.linked.insert(from.found.ino(), place.to_owned());
+            self.linked.insert(from.found.ino(), place);
         }
         if from.found.is_file() {
-            let made = copy_file(self.origin, from, (dir, name, &shown), self.progress)?;
+            let made = copy_file(self.origin, from, (&dir, name, &shown), self.progress)?;
             return copy_attributes(from, &made, &shown);
         }
         if from.found.is_symlink() {
@@ -216,24 +280,18 @@ impl TreeCopy<'_> {
             let target = target.map_err(at(&from.shown, "read the link"))?;
             symlinkat(target, dir, name).map_err(at(&shown, "make the link"))?;
         } else {
-            make_special(&from.found, dir, name).map_err(at(&shown, "make the special file"))?;
+            make_special(&from.found, &dir, name).map_err(at(&shown, "make the special file"))?;
         }
         let made = openat(dir, name, ANY, Mode::empty()).map_err(at(&shown, "find"))?;
         copy_attributes(from, &made, &shown)
     }
 }
 
-fn names(dir: &Path) -> Result<Vec<OsString>> {
-    let read =
-        || fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
-    read().map_err(Error::at(dir, "list the directory"))
-}
-
 /// Copies the data of a file to the new file `name` in `dir`, which only we may open.
 fn copy_file(
     origin: &Origin,
     from: &TreeEntry,
-    (dir, name, shown): (&OwnedFd, &OsStr, &Path),
+    (dir, name, shown): (&impl AsFd, &OsStr, &Path),
     progress: Progress<'_>,
 ) -> Result<OwnedFd> {
     let namespace_file = File::from(from.open()?);
@@ -251,7 +309,7 @@ fn copy_file(
     Ok(out.into())
 }
 
-fn make_special(found: &Metadata, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+fn make_special(found: &Metadata, dir: &impl AsFd, name: &OsStr) -> rustix::io::Result<()> {
     let kind = found.file_type();
     let kind = if kind.is_fifo() {
         FileType::Fifo

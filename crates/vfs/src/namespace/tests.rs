@@ -41,6 +41,28 @@ fn one_inode_is_one_node() {
     assert_eq!(namespace.path_of(&b), Path::new("b"));
 }
 
+/// Regression: the drop of the lowest directory dropped the one above it, and so on: everybody could end a mount with a deep
+/// tree.
+#[test]
+fn a_deep_tree_is_dropped_without_recursion() {
+    const DEPTH: u64 = 300_000;
+    let (dir, _) = tree();
+    let table = Arc::new(VnodeTable::new(Descriptors::with_bounds(16, 4)));
+    let root = rustix::fs::openat(CWD, dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+    let mut stat = stat_descriptor(&root).unwrap();
+    let first = stat.raw.st_ino;
+    let root = table.root(&stat, root);
+    let mut at = root.clone();
+    for number in 1..=DEPTH {
+        stat.raw.st_ino = first + number;
+        at = table.intern(&stat, &at, name("d"));
+    }
+    drop(at);
+    let keys = (1..=DEPTH).map(|number| (stat.raw.st_dev, first + number));
+    assert!(keys.into_iter().all(|key| table.find(key).is_none()), "none is left in the table");
+    assert_eq!(table.find(root.key()), Some(root));
+}
+
 #[test]
 fn more_nodes_than_descriptors_stay_usable() {
     let (dir, mut namespace) = tree();

@@ -2,6 +2,7 @@
 
 pub(super) mod descriptors;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -156,8 +157,40 @@ impl Vnode {
     }
 }
 
+thread_local! {
+    /// The names of vnodes that this thread is dropping; `None` if it drops none.
+    static DROPPED: Cell<Option<Vec<Link>>> = const { Cell::new(None) };
+}
+
+/// Drops names, and the directories that nothing else holds. Not by recursion: a deep tree would take all of the stack.
+fn drop_links(mut links: Vec<Link>) {
+    // At the end of a thread there is no list any more.
+    let Ok(dropping) = DROPPED.try_with(Cell::take) else { return };
+    if let Some(mut dropped) = dropping {
+        // The loop below, in a caller, goes on with them.
+        dropped.append(&mut links);
+        DROPPED.set(Some(dropped));
+        return;
+    }
+    DROPPED.set(Some(Vec::new()));
+    while let Some(link) = links.pop() {
+        drop(link);
+        links.append(&mut DROPPED.take().unwrap_or_default());
+        DROPPED.set(Some(Vec::new()));
+    }
+    DROPPED.set(None);
+}
+
 impl Drop for Inode {
     fn drop(&mut self) {
+        self.forget();
+        drop_links(std::mem::take(&mut self.state.get_mut().links));
+    }
+}
+
+impl Inode {
+    /// Takes a vnode that is dropped out of the table.
+    fn forget(&mut self) {
         let Some(table) = self.table.upgrade() else { return };
         table.forget(self);
         if self.state.get_mut().counted {

@@ -20,6 +20,7 @@ pub(super) struct DrainArgs {
     /// The node
     node: String,
     /// A mount of the shared tier that reaches its SSD: the node's own, or one with --peers
+    #[arg(default_value = ".")]
     mount: PathBuf,
     /// Only tell what would be moved
     #[arg(short = 'n', long)]

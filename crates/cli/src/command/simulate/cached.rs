@@ -47,7 +47,7 @@ pub(super) fn execute(
         let is_first = policies.is_empty();
         let seen = |request: &Request| {
             if is_first {
-                files.push(request)
+                files.push(request);
             }
         };
         let seen = requests.by_ref().inspect(seen);

@@ -30,7 +30,7 @@ fn plain_names(builder: &Builder<'_>) -> BTreeMap<At, Name> {
         for at in builder.of_kind(0, |kind| kind == Kind::File) {
             let item = builder.item(at);
             if item.number.is_some()
-                && let Some(is_there) = beside.get_mut(&place(at, item.path.last()))
+                && let Some(is_there) = beside.get_mut(&place(at, item.name.as_bytes()))
             {
                 *is_there = true;
             }

@@ -8,8 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Claim;
+use super::owner::Owner;
 use crate::places::own_xattrs::NameIn;
 use crate::places::tree::candidates;
+use crate::repair::scan::Item;
+
+/// Whether a file lists names, all in directories with an owner: so none where it lies, if that directory was removed.
+pub(super) fn has_names_elsewhere(file: &Item, owners: &BTreeMap<u64, Owner>) -> bool {
+    !file.names.is_empty() && file.names.iter().all(|name| owners.contains_key(&name.0))
+}
 
 /// In the order in which they get their names.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,12 +1,13 @@
 //! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
-use std::fs::{self, File, Metadata};
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use halocline_os::beneath;
+use halocline_os::beneath::{self, TreeCursor};
 use halocline_os::error::{Error, Result};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
 use super::Origin;
@@ -90,45 +91,38 @@ pub(super) struct FoundFile {
     pub(super) shown: PathBuf,
 }
 
-/// Limit of the bytes of a path in one system call; the system's own is 4096.
-const STEP_BYTES_MAX: usize = 2048;
-
 /// Calls `look` for each name of a regular file below `tree`. Programs and users can make directories whose paths are
 /// longer than a system call takes, which must not keep others' files from being looked at.
 pub(super) fn each_file(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Result<()> {
     let root = openat(CWD, tree, DIRECTORY, Mode::empty()).map_err(at(tree, "list"))?;
-    let mut open = vec![PathBuf::new()];
-    while let Some(below) = open.pop() {
-        let shown = tree.join(&below);
-        let dir = open_below(&root, &below).map_err(at(&shown, "list"))?;
-        for entry in fs::read_dir(by_descriptor(&dir)).map_err(Error::at(&shown, "list"))? {
-            let entry = entry.map_err(Error::at(&shown, "list"))?;
-            let file = FoundFile { path: entry.path(), shown: shown.join(entry.file_name()) };
-            let kind = entry.file_type().map_err(Error::at(&file.shown, "stat"))?;
-            if kind.is_dir() {
-                open.push(below.join(entry.file_name()));
-            } else if kind.is_file() {
-                look(&file)?;
+    let mut cursor = TreeCursor::new(root).map_err(at(tree, "list"))?;
+    let mut open = vec![(0, OsString::new())];
+    // The path of the directory in which the cursor is.
+    let mut shown = tree.to_owned();
+    while let Some((depth, name)) = open.pop() {
+        if let Some(above) = usize::checked_sub(depth, 1) {
+            for _ in above..cursor.depth() {
+                shown.pop();
+            }
+            shown.push(&name);
+            let entered = cursor.leave_to(above).and_then(|()| cursor.enter(&name));
+            entered.map_err(at(&shown, "list"))?;
+        }
+        for name in cursor.names().map_err(at(&shown, "list"))? {
+            let found = match statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW) {
+                // It was removed meanwhile.
+                Err(Errno::NOENT) => continue,
+                found => found.map_err(at(&shown.join(&name), "stat"))?,
+            };
+            match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => open.push((depth + 1, name)),
+                FileType::RegularFile => {
+                    let path = by_descriptor(&cursor.directory()).join(&name);
+                    look(&FoundFile { path, shown: shown.join(&name) })?;
+                }
+                _ => {}
             }
         }
     }
     Ok(())
-}
-
-/// Opens the directory at `below` in as many steps as its length takes.
-fn open_below(root: &OwnedFd, below: &Path) -> rustix::io::Result<OwnedFd> {
-    let mut step = PathBuf::new();
-    let mut above = None;
-    let go = |above: &Option<OwnedFd>, step: &Path| {
-        let from = above.as_ref().unwrap_or(root);
-        beneath::open(from, step, DIRECTORY, Mode::empty())
-    };
-    for name in below {
-        if step.as_os_str().len() + name.len() > STEP_BYTES_MAX {
-            above = Some(go(&above, &step)?);
-            step.clear();
-        }
-        step.push(name);
-    }
-    go(&above, &step)
 }

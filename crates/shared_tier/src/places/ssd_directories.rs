@@ -1,0 +1,63 @@
+//! Directories on an SSD: they are made as files there need them.
+//!
+//! The store keeps the whole path of a file on an SSD, so these directories are limited in depth. On the shared disk a
+//! place is the number of a directory and a name in it, and directories may be as deep as programs make them.
+
+use halocline_cluster::names::NAME_BYTES_MAX;
+use halocline_cluster::names::attributes::RelativePath;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::own_uid;
+use rustix::io::Errno;
+
+use super::DirectoryStep;
+use super::tree::{FoundDirectory, Owner, Tree, child};
+
+/// The longest path of a directory on an SSD: there is room for a name in it.
+pub(crate) const BYTES_MAX: usize = RelativePath::BYTES_MAX - 1 - NAME_BYTES_MAX;
+
+/// The error's number for a directory that is deeper.
+pub(crate) const TOO_DEEP: i32 = libc::ENAMETOOLONG;
+
+/// The directory to which steps from the root lead; missing ones are made, closed to others.
+///
+/// # Errors
+/// `ENAMETOOLONG` if it is [too deep](BYTES_MAX).
+pub(crate) fn find_or_make(ssd: &Tree, steps: &[DirectoryStep]) -> Result<FoundDirectory> {
+    if steps.iter().map(|step| step.name.as_bytes().len() + 1).sum::<usize>() > BYTES_MAX {
+        return Err(too_deep());
+    }
+    if let Some(found) = ssd.find(steps)? {
+        return if is_too_deep(&found) { Err(too_deep()) } else { Ok(found) };
+    }
+    let closed = Owner { mode: 0o700, uid: own_uid(), gid: rustix::process::getegid().as_raw() };
+    let mut found: FoundDirectory = (ssd.look(None)?, None);
+    for step in steps {
+        found = match child(&found, step)? {
+            Some(below) => below,
+            // If another thread has made it meanwhile, ours gets the other name: both are found.
+            None => match ssd.make_directory(&found, step, closed) {
+                Err(error) if error.errno() == libc::EEXIST => {
+                    child(&found, step)?.ok_or(Errno::EXIST)?
+                }
+                made => made?,
+            },
+        };
+        if is_too_deep(&found) {
+            return Err(too_deep());
+        }
+    }
+    Ok(found)
+}
+
+/// The error for a directory that is too deep.
+pub(crate) fn too_deep() -> Error {
+    Error::Refused {
+        message: "its directory is too deep for an SSD: files in it stay where they are, and can go to the shared disk"
+            .to_owned(),
+        errno: TOO_DEEP,
+    }
+}
+
+fn is_too_deep((_, path): &FoundDirectory) -> bool {
+    path.as_ref().is_some_and(|path| path.as_bytes().len() > BYTES_MAX)
+}
