@@ -31,7 +31,7 @@ impl GainRange {
         }
         let ratio = |gain: f64| (1.0 + gain).max(f64::MIN_POSITIVE);
         let trusted = |gain: f64| {
-            if weight < 1.0 && gain != whole {
+            if weight < 1.0 {
                 ratio(whole) * (ratio(gain) / ratio(whole)).powf(1.0 / weight) - 1.0
             } else {
                 gain

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::{self, LayoutChange};
+use halocline_storage::volume::origin::relayout::{self, LayoutChange, Wish};
 use halocline_trace::Completeness;
 use serde::Serialize;
 
@@ -55,6 +55,20 @@ struct FileJson {
     actual: Option<Vec<PartJson>>,
 }
 
+/// The file of each wish; `None` if there is none.
+type Found = Vec<(PathBuf, Option<LayoutChange>)>;
+
+fn found(origin: &Origin, wishes: &[Wish]) -> Result<Found, Failure> {
+    let look = |wish: &Wish| {
+        let found = match relayout::look(origin, std::slice::from_ref(wish), false) {
+            Err(error) if relayout::is_missing(&error) => None,
+            found => found.map_err(Failure::refused)?.pop(),
+        };
+        Ok((wish.path.clone(), found))
+    };
+    wishes.iter().map(look).collect()
+}
+
 /// Executes the command.
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let mut plan = placement::read(&args.place.plan)?;
@@ -71,14 +85,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let measured =
         measured.map(|trace| measured::measure(trace, &plan, &args.place)).transpose()?;
     let (measured, completeness) = measured.unzip();
-    let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
-    for wish in &wishes {
-        let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
-            Err(error) if relayout::is_missing(&error) => None,
-            found => found.map_err(Failure::refused)?.pop(),
-        };
-        files.push((wish.path.clone(), found));
-    }
+    let files = found(&origin, &wishes)?;
     let is_right = |found: &Option<LayoutChange>| found.as_ref().is_some_and(LayoutChange::agrees);
     let is_left_out = |found: &Option<LayoutChange>| args.place.skip_missing && found.is_none();
     let is_any_there = files.iter().any(|(_, found)| found.is_some());
