@@ -124,7 +124,9 @@ fn on_random_small_cases_ours_is_no_slower_than_one_layout_for_all_of_a_file() {
         let mut requests = in_turns(count, processes, size, 1 + number(8));
         if number(3) == 0 {
             let order = number(count) | 1;
-            requests.iter_mut().for_each(|it| it.offset = it.offset / size * order % count * size);
+            for request in &mut requests {
+                request.offset = request.offset / size * order % count * size;
+            }
         }
         let what = format!("case {case}: {count} of {size} by {processes}, {disks} and {ssds}");
         slower_than_uniform(&what, &servers, &requests);
