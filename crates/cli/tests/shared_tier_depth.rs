@@ -64,7 +64,9 @@ impl Nodes {
     }
 
     fn unmount(&self) {
-        NODES.iter().for_each(|node| shared_tiers::unmount(&self.scratch, node));
+        for node in NODES {
+            shared_tiers::unmount(&self.scratch, node);
+        }
     }
 
     fn cursor(&self, node: &str) -> TreeCursor {

@@ -19,11 +19,11 @@ fn a_move_that_a_full_store_refuses_leaves_no_copy() {
             one.mkdir("d").unwrap();
             one.create("d/f", "bytes").unwrap();
             let two = what.ends_with("node").then(|| Mounted::of_node(&disks, NODES[1], true));
-            let mover = two.as_ref().unwrap_or(&one);
-            mover.is_full_after(requests);
-            let _refused = act(mover);
-            let was_full = mover.was_full();
-            mover.is_full_after(i64::MAX);
+            let actor = two.as_ref().unwrap_or(&one);
+            actor.is_full_after(requests);
+            let _refused = act(actor);
+            let was_full = actor.was_full();
+            actor.is_full_after(i64::MAX);
             let wanted = tree(&one.tier);
             assert_eq!(wanted["/d/f"], "bytes", "{what}: request {requests}");
             for node in [Some(one), two].into_iter().flatten() {
