@@ -102,6 +102,22 @@ impl Layout {
         &self.parts
     }
 
+    /// The same with adjacent parts of equal widths as one, whose rounds go on over the border; `None` if there are none.
+    /// Each server may then have somewhat more or fewer bytes.
+    pub(crate) fn without_restarts(&self) -> Option<Self> {
+        if self.parts.windows(2).all(|pair| pair[0].widths != pair[1].widths) {
+            return None;
+        }
+        let mut joined: Vec<Part> = Vec::new();
+        for part in &self.parts {
+            match joined.last_mut() {
+                Some(last) if last.widths == part.widths => last.end = part.end,
+                _ => joined.push(part.clone()),
+            }
+        }
+        Self::new(joined, self.parts[0].widths.len()).ok()
+    }
+
     /// Calls `each` for the contiguous pieces of `[offset, end)`, one per server and part.
     pub fn pieces(&self, offset: u64, end: u64, mut each: impl FnMut(Piece)) {
         debug_assert!(offset <= end, "a range that ends before it begins");
@@ -173,6 +189,16 @@ impl Placer {
         for (room, taken) in self.room.iter_mut().zip(bytes) {
             *room = room.saturating_sub(*taken);
         }
+    }
+
+    /// Takes the room for `after` instead of that for `before`, if there is enough; answers whether there is.
+    pub(crate) fn exchange(&mut self, before: &[u64], after: &[u64]) -> bool {
+        let rooms = self.room.iter().zip(before).zip(after);
+        let left =
+            rooms.map(|((room, before), after)| room.saturating_add(*before).checked_sub(*after));
+        let Some(left) = left.collect() else { return false };
+        self.room = left;
+        true
     }
 
     /// Places `[begin, end)` according to the first of `wishes`, what no longer fits according to the next, and so on,
@@ -250,6 +276,26 @@ mod tests {
         layout.pieces(36 * K, 60 * K, |p| pieces.push((p.server, p.offset / K, p.length / K)));
         assert_eq!(pieces, [(2, 4, 4), (0, 16, 16), (1, 16, 4)]);
         assert_eq!(layout.bytes(60 * K), [32 * K, 20 * K, 8 * K]);
+    }
+
+    #[test]
+    fn parts_with_equal_widths_become_one() {
+        let part = |begin, end, widths: [u64; 2]| Part { begin, end, widths: widths.to_vec() };
+        let (a, b) = ([8 * K, 8 * K], [0, 4 * K]);
+        let layout = |parts| Layout::new(parts, 2).expect("good parts");
+        let restarted = layout(vec![
+            part(0, Some(9 * K), a),
+            part(9 * K, Some(20 * K), a),
+            part(20 * K, Some(21 * K), b),
+            part(21 * K, None, b),
+        ]);
+        let whole = layout(vec![part(0, Some(20 * K), a), part(20 * K, None, b)]);
+        assert_eq!(restarted.without_restarts().as_ref(), Some(&whole));
+        assert_eq!(
+            (restarted.bytes(20 * K), whole.bytes(20 * K)),
+            (vec![16 * K, 4 * K], vec![12 * K, 8 * K])
+        );
+        assert_eq!(whole.without_restarts(), None);
     }
 
     #[test]

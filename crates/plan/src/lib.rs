@@ -5,6 +5,7 @@
 //! - [`layout`]: where the bytes of a file lie: parts of the file with a stripe width for each server;
 //! - [`workload`]: a trace of any length as classes with weights, and as a sample that can be replayed;
 //! - [`predict`]: the time that a layout takes by the cost model;
+//! - [`gain_range`]: how sure a gain is;
 //! - [`judge`]: the time that it takes in a replay;
 //! - [`paper`]: DEF, PA and PSA;
 //! - [`search`]: our planner;
@@ -18,6 +19,7 @@
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod gain_range;
 pub mod judge;
 pub mod layout;
 pub mod paper;

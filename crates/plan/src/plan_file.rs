@@ -33,7 +33,8 @@ const FILE_TABLE: &str = "\n[[file]]\n";
 pub struct Plan {
     /// [`VERSION`].
     pub version: u32,
-    /// Which layout was chosen: `def`, `pa`, `psa` or `ours`. With `def` nothing needs to be done.
+    /// Which layout was chosen: `def`, `pa`, `psa` or `ours`. With `def` nothing is to be done, wherever the files lie: its
+    /// parts are the default layout that the others were compared with.
     pub chosen: String,
     /// How many files it has at least, from which a plan that is cut off between two of them is known; plans of earlier versions
     /// do not say it.
@@ -289,6 +290,11 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Whether it says that the layout of the files is to be left alone.
+    pub fn leaves_alone(&self) -> bool {
+        self.chosen == "def"
     }
 
     /// As text.

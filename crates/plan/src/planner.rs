@@ -3,6 +3,7 @@
 use halocline_trace::Request;
 
 use crate::Error;
+use crate::gain_range::GainRange;
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{Layout, Part};
 use crate::paper::{self, Scheme, Ties, Unanswered};
@@ -15,8 +16,6 @@ use crate::workload::Workload;
 const GROUPS: usize = 4;
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
 const HOPELESS: f64 = 4.0;
-/// A smaller gain does not count: simulated devices are not real ones.
-const SPREAD_MIN: f64 = 0.01;
 
 /// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
@@ -81,9 +80,8 @@ pub struct Outcome {
     pub best: Name,
     /// Gain of throughput of the choice, relative to the default.
     pub gain_over_def: f64,
-    /// Half the difference between the largest and the smallest gain in parts of the trace, at least 1 %, and more for
-    /// incomplete traces.
-    pub spread: f64,
+    /// What the best layout gains in parts of the trace.
+    pub gains: GainRange,
     /// The gain of the best layout, whether it was chosen or not.
     pub best_gain: f64,
     /// Stripes that PSA cannot distinguish.
@@ -150,15 +148,16 @@ pub fn plan(
         return Err(Error::Empty);
     };
     let best_gain = gain(def.simulated_seconds, fastest.simulated_seconds);
-    let spread = spread(judge, workload, &def.layouts, &fastest.layouts) / weight.max(1e-9);
-    let is_worth_it = best != Name::Def && best_gain > spread;
+    let of_parts = gains_of_parts(judge, workload, &def.layouts, &fastest.layouts);
+    let gains = GainRange::new(best_gain, of_parts, weight);
+    let is_worth_it = best != Name::Def && gains.is_sure();
     let (chosen, gain_over_def) = if is_worth_it { (best, best_gain) } else { (Name::Def, 0.0) };
     Ok(Outcome {
         layouts,
         chosen,
         best,
         gain_over_def,
-        spread,
+        gains,
         best_gain,
         ties,
         unanswered,
@@ -311,8 +310,13 @@ fn full_after(
     None
 }
 
-/// How much gains differ between parts of the sample.
-fn spread(judge: &mut dyn Judge, workload: &Workload, def: &Layouts, best: &Layouts) -> f64 {
+/// What `best` gains over `def` in each of several parts of the sample.
+fn gains_of_parts(
+    judge: &mut dyn Judge,
+    workload: &Workload,
+    def: &Layouts,
+    best: &Layouts,
+) -> Vec<f64> {
     // The same share of each window, so that every phase of the trace is in each group.
     let mut groups: Vec<Vec<Request>> = vec![Vec::new(); GROUPS];
     for window in &workload.sample {
@@ -325,8 +329,5 @@ fn spread(judge: &mut dyn Judge, workload: &Workload, def: &Layouts, best: &Layo
     let gains = groups
         .iter()
         .map(|requests| gain(judge.seconds(requests, def), judge.seconds(requests, best)));
-    let (least, most) = gains.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), gain| {
-        (least.min(gain), most.max(gain))
-    });
-    ((most - least) / 2.0).max(SPREAD_MIN)
+    gains.collect()
 }

@@ -3,12 +3,15 @@
 //! Each region of each file is planned separately. Candidates are widths for each class of servers, including none on
 //! the disks, wider stripes on the SSDs than on the disks, whole requests on one server, and unequal splits. The cost
 //! model sorts them; the best are replayed, then their neighbours, and where replays are short, all widths in equal
-//! steps. Regions get space on the SSDs by traffic per byte, and continue without SSDs where the space ends.
+//! steps. Regions get space on the SSDs by traffic per byte, and continue without SSDs where the space ends. Where
+//! adjacent regions get the same widths, their rounds go on over the border, so that one layout for the whole file is
+//! among the candidates.
 
 mod alone;
 mod candidates;
 mod finalists;
 mod grid;
+mod thinning;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,9 +29,8 @@ use crate::workload::{Region, Weighted, Workload};
 use alone::Alone;
 use finalists::{Finalists, choices_max};
 use grid::Grid;
+use thinning::{diverse, part_of, thinned};
 
-/// Limit of the requests in one replay of the search.
-const REPLAYED: usize = 8192;
 /// Approximate limit of the requests in all replays of a search.
 const WORK: usize = 4_000_000;
 /// Minimum and maximum number of replays of a search, whatever their length.
@@ -39,10 +41,10 @@ const GRID_WORK: usize = 300_000;
 const BEGINNINGS: usize = 3;
 /// Minimum and maximum number of candidates of a region that are replayed.
 const TRIED: (usize, usize) = (12, 400);
-/// Limit of the requests by which a candidate is predicted.
-const PREDICTED: usize = 128;
 /// How many layouts with everything on one class of servers, or on one server, are found at most.
 const ALONE: usize = 4;
+/// Approximate limit of the requests in the replays of these.
+const ALONE_WORK: usize = 400_000;
 /// How many regions are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 
@@ -238,7 +240,8 @@ impl<'a> Search<'a> {
         let (items, servers) = (self.items.len(), self.servers.count());
         let kept = choices_max(items, servers).clamp(1, ALONE);
         let mut fastest: BTreeMap<Option<usize>, Replayed> = BTreeMap::new();
-        for alone in Alone::all(self.servers, items) {
+        let replays = ALONE_WORK / self.requests.len().max(1);
+        for alone in Alone::all(self.servers, items, &self.usual_sizes(), replays) {
             let choice = self.everywhere(|size| alone.widths(servers, size));
             self.replays_max = self.replays + 1;
             let seconds = self.replay(judge, &choice);
@@ -255,6 +258,17 @@ impl<'a> Search<'a> {
         let mut ranked: Vec<Replayed> = fastest.into_values().collect();
         rank(&mut ranked);
         ranked
+    }
+
+    /// The usual lengths of the requests to the items with the most traffic, each once.
+    fn usual_sizes(&self) -> Vec<u64> {
+        let mut sizes = Vec::new();
+        for size in self.busiest.iter().map(|index| self.items[*index].region.size) {
+            if !sizes.contains(&size) {
+                sizes.push(size);
+            }
+        }
+        sizes
     }
 
     fn improve_until_none_is_better(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
@@ -450,7 +464,23 @@ impl<'a> Search<'a> {
         }
         let files = parts.into_iter().map(|(file, parts)| (file, assemble(parts))).collect();
         let default = Layout::simple(vec![DEFAULT_STRIPE; self.servers.count()]);
-        Some(Layouts { files, default })
+        let mut layouts = Layouts { files, default };
+        self.join_regions(&mut layouts, placer);
+        Some(layouts)
+    }
+
+    /// Lets rounds go on over the borders of regions with the same widths, as far as what `placer` has left allows that.
+    /// Rounds that begin anew in each region leave more on the first servers than on the last.
+    fn join_regions(&self, layouts: &mut Layouts, mut placer: Placer) {
+        for regions in self.items.chunk_by(|one, next| one.file == next.file) {
+            let [.., last] = regions else { continue };
+            let Some(layout) = layouts.files.get_mut(&last.file) else { continue };
+            let Some(joined) = layout.without_restarts() else { continue };
+            let size = last.region.end;
+            if placer.exchange(&layout.bytes(size), &joined.bytes(size)) {
+                *layout = joined;
+            }
+        }
     }
 }
 
@@ -459,33 +489,4 @@ fn most_first(items: &[Item<'_>], what: impl Fn(&Item<'_>) -> f64) -> Vec<usize>
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by(|a, b| what(&items[*b]).total_cmp(&what(&items[*a])).then(a.cmp(b)));
     order
-}
-
-/// The best candidates, then increasingly distant ones: neighbours in the ranking are often similar.
-fn diverse(sorted: Vec<Vec<u64>>, tried: usize) -> Vec<Vec<u64>> {
-    let mut kept = Vec::new();
-    for (rank, widths) in sorted.into_iter().enumerate() {
-        let sparse = kept.len() >= tried * 3 / 4 && !(rank + 1).is_power_of_two();
-        if !sparse {
-            kept.push(widths);
-        }
-        if kept.len() == tried {
-            break;
-        }
-    }
-    kept
-}
-
-#[expect(clippy::cast_precision_loss, reason = "weights")]
-fn thinned(requests: &[Weighted]) -> Vec<Weighted> {
-    let every = requests.len().div_ceil(PREDICTED).max(1);
-    let scaled = |r: &Weighted| Weighted { weight: r.weight * every as f64, ..*r };
-    requests.iter().step_by(every).map(scaled).collect()
-}
-
-/// Windows of a sample, evenly distributed, with few enough requests for many replays.
-fn part_of(sample: &[Vec<Request>]) -> Vec<Request> {
-    let all: usize = sample.iter().map(Vec::len).sum();
-    let every = all.div_ceil(REPLAYED).max(1);
-    sample.iter().step_by(every).flatten().copied().collect()
 }

@@ -109,7 +109,7 @@ fn apply(
     let volume = to_move(dir)?;
     volume.clear_moves(&mut |_| Ok(()))?;
     let found = relayout::look(volume.origin(), std::slice::from_ref(wish), true)?.remove(0);
-    relayout::check_space(volume.origin(), std::slice::from_ref(&found))?;
+    relayout::moves(volume.origin(), std::slice::from_ref(&found))?;
     if !found.agrees() {
         volume.relayout(&found, before, &mut |_| {})?;
     }
@@ -401,7 +401,7 @@ fn what_cannot_be_moved_is_refused_before_anything_is() {
     }
     let mut huge = relayout::look(origin, &[two_parts()], true).unwrap();
     huge[0].planned[1] = u64::MAX / 4;
-    let error = relayout::check_space(origin, &huge).unwrap_err().to_string();
+    let error = relayout::moves(origin, &huge).unwrap_err().to_string();
     assert!(error.contains("server-1") && error.contains("are free"), "{error}");
 }
 

@@ -66,6 +66,18 @@ fn csv_is_read() {
     assert_eq!(reader.process(0).unwrap().number, 3);
 }
 
+/// Regression: names were trimmed, also quoted ones, so that two files could become one.
+#[test]
+fn spaces_are_part_of_a_name_unless_they_are_around_commas() {
+    let text = b"time_s,process,file,op,offset,length\n\
+        0,0,\" lead\",read,0,1\n1,0,lead ,read,0,1\n2,0,lead,read,0,1\n3 , 0 , lead , read , 0 , 1\n";
+    let (all, _, reader) = from_csv(text).unwrap();
+    let files: Vec<_> = all.iter().map(|request| request.file).collect();
+    assert_eq!(files, [0, 1, 2, 2]);
+    let names = [&b" lead"[..], b"lead ", b"lead"];
+    assert_eq!([0, 1, 2].map(|file| reader.file(file)), names.map(Some));
+}
+
 #[test]
 fn what_is_wrong_with_a_csv_is_told_by_line() {
     let header = "time_s,process,file,op,offset,length\n";

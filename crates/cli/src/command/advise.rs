@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_api::config::parse_bytes;
 use halocline_os::counted::counted;
+use halocline_plan::planner::gain;
 use halocline_sim::ServerSet;
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use super::{print_json, server_file};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::print::say;
 use crate::text;
-use decide::{Advice, Use, gain};
+use decide::{Advice, Use};
 use simulated::{Case, Outcome, Variant};
 
 /// Advise what an SSD is best used for: stripe target, extent cache, file tier, or nothing
@@ -56,6 +57,8 @@ struct Report {
     gain: f64,
     gain_over_next: f64,
     spread: f64,
+    least_gain: f64,
+    most_gain: f64,
     ties: Vec<&'static str>,
     stays: f64,
     variant_requests: u64,
@@ -124,7 +127,9 @@ pub(crate) fn execute(args: &AdviseArgs) -> Ended {
         best: advice.best.word(),
         gain: advice.gain,
         gain_over_next: advice.gain_over_next,
-        spread: advice.spread,
+        spread: advice.gains.spread(),
+        least_gain: advice.gains.least,
+        most_gain: advice.gains.most,
         ties: advice.ties.iter().map(|what| what.word()).collect(),
         stays: advice.stays,
         variant_requests: case.variant_requests(),
@@ -155,19 +160,17 @@ fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) 
         say!("{:13} {foreground:>12} {drained:>12} {rate:>9.1} {gain:>11}", what.text());
     }
     say!("");
-    let (gain, spread) = (percent(advice.gain), percent(advice.spread));
+    let [gain, least, most] = [advice.gain, advice.gains.least, advice.gains.most].map(percent);
     match (advice.answer, advice.best) {
         (Use::None, Use::None) => say!("advice: none of them; the disks alone are the fastest"),
         (Use::None, best) => {
-            say!(
-                "advice: none of them; the gain of the {} is no more than its spread",
-                best.text()
-            );
+            say!("advice: none of them; what the {} gains is not certain", best.text());
         }
         (answer, _) => say!("advice: {}", answer.text()),
     }
     if advice.best != Use::None {
-        say!("gain: {gain} more throughput than the disks alone, give or take {spread}");
+        say!("gain: {gain} more throughput than the disks alone,");
+        say!("{least} to {most} in {variants} variants of the servers");
         say!("{} more than the next best use", percent(advice.gain_over_next));
     }
     for tie in &advice.ties {

@@ -12,7 +12,7 @@ use halocline_os::error::Error;
 use halocline_os::open_files::raise_limit;
 use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::{self, LayoutChange, Relayout, Step};
+use halocline_storage::volume::origin::relayout::{self, LayoutChange, Move, Relayout, Step, Wish};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -37,6 +37,9 @@ pub(crate) struct ApplyArgs {
     /// Only tell what would be moved
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Where the plan leaves the layout alone, move its files to the default stripes that it was compared with
+    #[arg(long)]
+    to_default: bool,
 }
 
 /// What `apply --json` says.
@@ -44,6 +47,7 @@ pub(crate) struct ApplyArgs {
 struct Applied {
     dry_run: bool,
     cleared: bool,
+    left_alone: bool,
     bytes: u64,
     files: Vec<FileJson>,
     missing: Vec<String>,
@@ -55,6 +59,7 @@ struct Applied {
 struct FileJson {
     path: String,
     state: &'static str,
+    detour: bool,
     bytes: u64,
     before: Vec<PartJson>,
     planned: Vec<PartJson>,
@@ -64,31 +69,31 @@ struct FileJson {
 pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     // Each server, and each file on it, takes some.
     raise_limit();
-    let plan = placement::read(&args.place.plan)?;
-    let wishes = args.place.wishes(&plan)?;
+    let mut plan = placement::read(&args.place.plan)?;
+    args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
-        args.place.check_servers(&plan, &origin)?;
+        let wishes = wishes(args, &mut plan, &origin)?;
         let found = args.place.look(&origin, &wishes)?;
-        relayout::check_space(&origin, &found.files).map_err(Failure::refused)?;
-        return report(args, &plan, &origin, &ApplyResult { found, cleared: false });
+        let moves = relayout::moves(&origin, &found.files).map_err(Failure::refused)?;
+        return report(args, &plan, &origin, &ApplyResult { found, moves, cleared: false });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let volume = Relayout::open(&dir).map_err(Failure::refused)?;
     let origin = volume.origin();
-    args.place.check_servers(&plan, origin)?;
+    let wishes = wishes(args, &mut plan, origin)?;
     let interruption = Interruption::listen()?;
     let mut found = args.place.look(origin, &wishes)?;
     let files = &found.files;
     let cleared = volume.clear_moves(&mut |_| Ok(()))?;
-    relayout::check_space(origin, files).map_err(Failure::refused)?;
+    let moves = relayout::moves(origin, files).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
     if let Some(signal) = interruption.signal() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
-    let failed = move_all(&volume, files, &interruption, args.place.json)?;
+    let failed = move_all(&volume, &moves, &interruption, args.place.json)?;
     found.files.retain(|file| failed.iter().all(|(path, _)| *path != file.path));
     found.failed.extend(failed);
     // The earlier state stays in the answer; the space used is the current one, unless the file is gone by now.
@@ -96,7 +101,23 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         file.used = relayout::used(origin, file).unwrap_or_default();
         file.used.resize(origin.servers().len(), 0);
     }
-    report(args, &plan, origin, &ApplyResult { found, cleared })
+    report(args, &plan, origin, &ApplyResult { found, moves, cleared })
+}
+
+impl ApplyArgs {
+    /// Whether nothing is to be moved, however the files lie.
+    fn leaves_alone(&self, plan: &Plan) -> bool {
+        plan.leaves_alone() && !self.to_default
+    }
+}
+
+/// The layouts of the plan for the files of `origin`; those that they have, in the plan, too, where it leaves them alone.
+fn wishes(args: &ApplyArgs, plan: &mut Plan, origin: &Origin) -> Result<Vec<Wish>, Failure> {
+    args.place.check_servers(plan, origin)?;
+    if args.leaves_alone(plan) {
+        args.place.plan_as_they_lie(plan, origin)?;
+    }
+    args.place.wishes(plan)
 }
 
 /// The first signal that would have ended this process; the next one does.
@@ -132,22 +153,26 @@ fn interrupted(signal: u8, moved: usize, all: usize) -> Failure {
     )
 }
 
-/// Moves those that need it. Returns the ones that have their old layout, each with its error.
+/// Moves those that need it. Returns the ones that do not have their new layout, each with its error.
 ///
 /// # Errors
 /// An interruption, and a failure after which the next move would lose what the last one left.
 fn move_all(
     volume: &Relayout,
-    files: &[LayoutChange],
+    moves: &[Move],
     interruption: &Interruption,
     quiet: bool,
 ) -> Result<Vec<(PathBuf, Error)>, Failure> {
-    let to_move = || files.iter().filter(|file| !file.agrees());
     // Sizes are set by users, also of files with holes.
-    let total_bytes = to_move().map(|file| file.size).fold(0, u64::saturating_add);
+    let total_bytes = moves.iter().map(|it| it.change.size).fold(0, u64::saturating_add);
+    let files = |moves: &[Move]| moves.iter().filter(|it| !it.is_detour).count();
     let mut meter = Meter::new("moving", quiet);
-    let (mut done_bytes, mut failed) = (0_u64, Vec::new());
-    for (tried, file) in to_move().enumerate() {
+    let (mut done_bytes, mut failed) = (0_u64, Vec::<(PathBuf, Error)>::new());
+    for (tried, Move { change: file, .. }) in moves.iter().enumerate() {
+        // Its detour failed.
+        if failed.iter().any(|(path, _)| *path == file.path) {
+            continue;
+        }
         let mut tell = |bytes: u64| {
             done_bytes = bytes.saturating_add(done_bytes);
             let total_bytes = total_bytes.max(done_bytes);
@@ -161,7 +186,7 @@ fn move_all(
             _ => Ok(()),
         };
         if let Err(Stopped { error, cut_over }) = move_one(volume, file, &mut before, &mut tell) {
-            let (moved, all) = (tried - failed.len(), to_move().count());
+            let (moved, all) = (files(&moves[..tried]).saturating_sub(failed.len()), files(moves));
             if !cut_over && let Some(signal) = interruption.signal() {
                 drop(meter);
                 return Err(interrupted(signal, moved, all));
@@ -227,12 +252,15 @@ fn move_one(
 /// What was done, or would be.
 struct ApplyResult {
     found: FoundFiles,
+    moves: Vec<Move>,
     /// Whether an interrupted move had left something.
     cleared: bool,
 }
 
 fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) -> Outcome {
-    let ApplyResult { found: FoundFiles { files, missing, failed }, cleared } = done;
+    let ApplyResult { found: FoundFiles { files, missing, failed }, moves, cleared } = done;
+    let detour =
+        |file: &LayoutChange| moves.iter().find(|it| it.is_detour && it.change.path == file.path);
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
     let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);
@@ -245,25 +273,45 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         let file = |file: &LayoutChange| FileJson {
             path: file.path.to_string_lossy().into_owned(),
             state: state(file),
+            detour: detour(file).is_some(),
             bytes: file.data_bytes(),
             before: placement::parts(&file.now),
             planned: placement::parts(&file.wished),
         };
         let files = files.iter().map(file).collect();
         let missing = missing.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        let (dry_run, cleared) = (args.dry_run, *cleared);
+        let (dry_run, cleared, left_alone) = (args.dry_run, *cleared, args.leaves_alone(plan));
         let failed = failed.iter().map(FailedJson::of).collect();
-        print_json(&Applied { dry_run, cleared, bytes, files, missing, failed, servers })?;
+        print_json(&Applied {
+            dry_run,
+            cleared,
+            left_alone,
+            bytes,
+            files,
+            missing,
+            failed,
+            servers,
+        })?;
         return outcome(args, done);
     }
     if *cleared {
         say!("what an interrupted move had left is removed");
+    }
+    if args.leaves_alone(plan) {
+        say!(
+            "the plan leaves the layout of its files alone, however they lie: nothing to move; --to-default moves them to the \
+             default stripes"
+        );
     }
     let verb = if args.dry_run { "would be moved" } else { "moved" };
     for file in to_move() {
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
         say!("{path}: {bytes} {verb}, from {now} to {wished}");
+        if let Some(Move { change, .. }) = detour(file) {
+            let way = placement::told(&change.wished);
+            say!("{path}: by way of {way}, because the copy does not fit beside it");
+        }
     }
     for path in missing {
         say!("{}: not there, left out", text::path(path));
@@ -304,11 +352,9 @@ fn outcome(args: &ApplyArgs, done: &ApplyResult) -> Outcome {
 mod tests {
     use std::fs::File;
 
+    use super::*;
     use halocline_api::config::{VolumeKind, VolumeShape};
     use halocline_model::file_layout::FileLayout;
-    use halocline_storage::volume::origin::relayout::Wish;
-
-    use super::*;
 
     const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use clap::Args;
 use halocline_api::control::MountedPath;
 use halocline_os::bounded;
 use halocline_os::error::Error;
+use halocline_plan::layout::Part;
 use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::Server;
 use halocline_sim::ServerSet;
@@ -195,8 +197,33 @@ impl PlacementArgs {
         planned_files::path_below_mount(self.below.as_deref(), path)
     }
 
+    /// Gives the files of a plan that leaves the layout alone the layouts that they have. Those that are not there, or
+    /// cannot be read, keep what the plan has.
+    pub(crate) fn plan_as_they_lie(&self, plan: &mut Plan, origin: &Origin) -> Result<(), Failure> {
+        for at in 0..plan.file.len() {
+            // Each alone: the path of another one may be that of no file.
+            let wishes = self.wishes_of(plan, at..at + 1)?;
+            let there = relayout::look_at_each(origin, &wishes, false).map_err(Failure::refused)?;
+            let Some((_, Ok(there))) = there.first() else { continue };
+            let found = parts(&there.now);
+            let ends = found.iter().skip(1).map(|next| Some(next.begin)).chain([None]);
+            let part = |(part, end): (&PartJson, _)| Part {
+                begin: part.begin,
+                end,
+                widths: part.widths.clone(),
+            };
+            plan.file[at].part = found.iter().zip(ends).map(part).collect();
+        }
+        Ok(())
+    }
+
     /// The files of the plan with their layouts.
     pub(crate) fn wishes(&self, plan: &Plan) -> Result<Vec<Wish>, Failure> {
+        self.wishes_of(plan, 0..plan.file.len())
+    }
+
+    /// Some of them.
+    fn wishes_of(&self, plan: &Plan, which: Range<usize>) -> Result<Vec<Wish>, Failure> {
         let name = text::path(&self.plan);
         let refused = |what: String| Failure::refused(format!("{name}: {what}"));
         let wish = |file: &halocline_plan::plan_file::PlannedFile| {
@@ -215,7 +242,7 @@ impl PlacementArgs {
             let layout = layout.map_err(|what| refused(format!("{shown}: {what}")))?;
             Ok(Some(Wish { path: inside.to_owned(), layout }))
         };
-        plan.file.iter().filter_map(|file| wish(file).transpose()).collect()
+        plan.file[which].iter().filter_map(|file| wish(file).transpose()).collect()
     }
 }
 

@@ -186,7 +186,7 @@ fn plan_of(
             simulated_seconds: choice.simulated_seconds,
             def_simulated_seconds: default.simulated_seconds,
             gain_over_def: outcome.gain_over_def,
-            spread: outcome.spread,
+            spread: outcome.gains.spread(),
         },
         server,
         file: seen.workload.files.iter().map(file).collect(),

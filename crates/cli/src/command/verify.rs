@@ -9,11 +9,13 @@ use clap::Args;
 use halocline_os::error::Error;
 use halocline_os::open_files::raise_limit;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::{self, LayoutChange};
+use halocline_storage::volume::origin::relayout::{self, LayoutChange, Wish};
+use halocline_trace::Completeness;
 use serde::Serialize;
 
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
+use super::traced::tell_if_partial;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::text;
@@ -37,10 +39,13 @@ pub(crate) struct VerifyArgs {
 #[derive(Debug, Serialize)]
 struct Verified {
     agrees: bool,
+    left_alone: bool,
     files: Vec<FileJson>,
     servers: Vec<ServerBytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Vec<ServerTimes>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_weight: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -54,25 +59,37 @@ struct FileJson {
     actual: Option<Vec<PartJson>>,
 }
 
+/// Each wish's file, or why it is not known how it lies.
+type Found = Vec<(PathBuf, Result<LayoutChange, Error>)>;
+
+fn found(origin: &Origin, wishes: &[Wish]) -> Result<Found, Failure> {
+    let mut files = Vec::new();
+    for wish in wishes {
+        let found = relayout::look_at_each(origin, std::slice::from_ref(wish), false);
+        files.extend(found.map_err(Failure::refused)?);
+    }
+    Ok(files)
+}
+
 /// Executes the command.
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     // Each server, and each file on it, takes some.
     raise_limit();
-    let plan = placement::read(&args.place.plan)?;
-    let wishes = args.place.wishes(&plan)?;
+    let mut plan = placement::read(&args.place.plan)?;
+    args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let measured = args
-        .trace
-        .as_deref()
-        .map(|trace| measured::measure(trace, &plan, &args.place))
-        .transpose()?;
-    let mut files: Vec<(PathBuf, Result<LayoutChange, Error>)> = Vec::new();
-    for wish in &wishes {
-        let found = relayout::look_at_each(&origin, std::slice::from_ref(wish), false);
-        files.extend(found.map_err(Failure::refused)?);
+    let left_alone = plan.leaves_alone();
+    if left_alone {
+        args.place.plan_as_they_lie(&mut plan, &origin)?;
     }
+    let wishes = args.place.wishes(&plan)?;
+    let measured = args.trace.as_deref();
+    let measured =
+        measured.map(|trace| measured::measure(trace, &plan, &args.place)).transpose()?;
+    let (measured, completeness) = measured.unzip();
+    let files = found(&origin, &wishes)?;
     let is_right =
         |found: &Result<LayoutChange, Error>| matches!(found, Ok(found) if found.agrees());
     let is_missing = |found: &Result<LayoutChange, Error>| matches!(found, Err(error) if relayout::is_missing(error));
@@ -94,7 +111,8 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
             actual: found.as_ref().ok().map(|found| placement::parts(&found.now)),
         };
         let files = files.iter().map(file).collect();
-        print_json(&Verified { agrees, files, servers, measured })?;
+        let trace_weight = completeness.map(|completeness| completeness.weight());
+        print_json(&Verified { agrees, left_alone, files, servers, measured, trace_weight })?;
         return Ok(u8::from(!agrees).into());
     }
     for (path, found) in files.iter().filter(|(_, found)| !is_right(found)) {
@@ -112,10 +130,16 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         say!("{}: {planned} planned, {used} in use", server.name);
     }
     for server in measured.iter().flatten() {
-        server.say();
+        server.say(completeness.as_ref().is_some_and(Completeness::is_partial));
+    }
+    if let (Some(trace), Some(completeness)) = (&args.trace, &completeness) {
+        tell_if_partial(trace, completeness);
     }
     if args.place.below.is_none() && !is_any_there && !files.is_empty() {
         say!("none of them is there; {}", placement::BELOW);
+    }
+    if left_alone {
+        say!("the plan leaves the layout of its files alone, however they lie");
     }
     let right = files.iter().filter(|(_, found)| is_right(found)).count();
     say!("{right} of {} files lie as planned", files.len());

@@ -119,6 +119,7 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     };
     let slow = measured("0.5");
     assert!(slow.iter().any(|server| server["drifted"] == true), "{slow:?}");
+    a_cut_trace_is_told(&scratch);
     // A page cache is faster than any device, which says nothing of it.
     let warm = measured("0.000002");
     assert!(warm.iter().all(|server| server["drifted"] == false), "{warm:?}");
@@ -126,6 +127,18 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     assert_eq!(from_memory.sum::<u64>(), 512, "{warm:?}");
     let told = scratch.halocline(&["verify", "plan.toml", "volume", "--trace", "run.hct"]);
     assert!(written(&told).contains("from memory, not judged"), "{}", written(&told));
+}
+
+/// Of a trace that is not whole it is said, and what it shows is not taken for the run. `run.hct` shows a drift.
+fn a_cut_trace_is_told(scratch: &Scratch) {
+    let run = fs::read(scratch.path("run.hct")).unwrap();
+    fs::write(scratch.path("run.hct"), &run[..run.len() - 4]).unwrap();
+    let verify = ["verify", "plan.toml", "volume", "--trace", "run.hct"];
+    let told = scratch.halocline(&verify);
+    assert!(written(&told).contains("by what there is of the trace it drifted"), "{told:?}");
+    assert!(said(&told).contains("not whole"), "{told:?}");
+    let output = scratch.halocline(&[&verify[..], &["--json"]].concat());
+    assert_eq!(json("halocline verify", &output)["trace_weight"], 0.5);
 }
 
 /// Another mount point had no file of the plan, and all servers "too few" requests.
@@ -340,6 +353,56 @@ fn a_copy_that_finds_no_room_leaves_the_old_layout_and_nothing_else() {
     assert!(fs::read(scratch.path("plain")).unwrap() == content());
     scratch.succeed(&["apply", "plan.toml", "volume"]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
+}
+
+/// Regression: such a plan undid an earlier one, because its files are those of the default layout.
+#[test]
+fn a_plan_that_leaves_the_layout_alone_moves_nothing() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let chosen = plan.lines().find(|line| line.starts_with("chosen")).unwrap();
+    let later = on_server(&plan, 1).replace(chosen, "chosen = \"def\"");
+    fs::write(scratch.path("later.toml"), later).unwrap();
+    let apply = ["apply", "later.toml", "volume", "--json"];
+    for more in [&["-n"][..], &[]] {
+        let done = json("halocline apply", &scratch.halocline(&[&apply[..], more].concat()));
+        assert_eq!((&done["left_alone"], &done["bytes"]), (&true.into(), &0.into()), "{done}");
+        assert_eq!(done["files"][0]["state"], "in place", "{done}");
+    }
+    let told = written(&scratch.halocline(&["apply", "later.toml", "volume"]));
+    assert!(told.contains("leaves the layout of its files alone"), "{told}");
+    let verify = |plan: &str| scratch.halocline(&["verify", plan, "volume", "--json"]);
+    assert_eq!(json("halocline verify", &verify("plan.toml"))["agrees"], true);
+    let later = verify("later.toml");
+    assert_eq!(later.status.code(), Some(0), "{}", said(&later));
+    let later = json("halocline verify", &later);
+    assert_eq!((&later["agrees"], &later["left_alone"]), (&true.into(), &true.into()), "{later}");
+    assert_eq!(later["files"][0]["planned"], later["files"][0]["actual"]);
+    // Who wants these stripes gets them.
+    let asked =
+        json("halocline apply", &scratch.halocline(&[&apply[..], &["--to-default"]].concat()));
+    assert_eq!((&asked["left_alone"], &asked["bytes"]), (&false.into(), &(2 << 20).into()));
+    assert_eq!(verify("plan.toml").status.code(), Some(1));
+}
+
+/// Regression: what the files to be planned have on a server was taken for space that no plan may use.
+#[test]
+fn the_space_of_a_volumes_own_files_is_calibrated_as_theirs() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let calibrate = ["calibrate", "volume/server-0", "volume/server-1", "volume", "--span", "4M"];
+    let more = ["--requests", "2", "--servers", "found.toml"];
+    let output = scratch.halocline(&[&calibrate[..], &more].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let told = said(&output);
+    let of_volume = told.lines().filter(|line| line.contains("of the volume's files"));
+    let of_volume: Vec<_> = of_volume.collect();
+    assert_eq!(of_volume.len(), 2, "each server, and not the volume itself: {told}");
+    assert!(of_volume[0].contains("server-0") && of_volume[1].contains("server-1"), "{told}");
 }
 
 /// Whose volume it is not moves nothing.

@@ -31,7 +31,7 @@ fn unit(size: u64) -> u64 {
 
 /// Candidate widths of one class, the most promising first: whole requests, even parts of them, several of them, and
 /// powers of two.
-fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
+pub(super) fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
     let mut widths = vec![0, size, 64 << 10];
     let mut parts: Vec<u64> = vec![servers.count() as u64];
     parts.extend(servers.classes().iter().map(|class| class.members.len() as u64));

@@ -26,8 +26,8 @@ fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// The seconds of everything on the servers of each class, and on each server, in several stripes.
-fn fastest_alone(servers: &Servers, workload: &Workload) -> f64 {
+/// The least seconds of everything on the servers of each class, and on each server, in each of some stripes.
+fn fastest_alone(servers: &Servers, workload: &Workload, stripes: &[u64]) -> (f64, Vec<u64>) {
     let requests: Vec<Request> = workload.sample.iter().flatten().copied().collect();
     let classes = servers.classes().iter().map(|class| class.members.clone());
     let each = classes.chain((0..servers.count()).map(|server| vec![server]));
@@ -40,18 +40,19 @@ fn fastest_alone(servers: &Servers, workload: &Workload) -> f64 {
         let file = &workload.files[0];
         let parts = placer.place(0, file.bytes, &[&widths]).ok()?;
         let files = [(file.number, assemble(parts))].into_iter().collect();
-        let layouts = Layouts { files, default: Layout::simple(widths) };
-        Some(Queues::new(servers).seconds(&requests, &layouts) * workload.scale())
+        let layouts = Layouts { files, default: Layout::simple(widths.clone()) };
+        let seconds = Queues::new(servers).seconds(&requests, &layouts) * workload.scale();
+        Some((seconds, widths))
     };
-    let size = workload.files[0].size();
-    let tried = each.flat_map(|members| [size, 64 * K].map(|stripe| (members.clone(), stripe)));
-    tried.filter_map(seconds).fold(f64::INFINITY, f64::min)
+    let tried = each.flat_map(|members| stripes.iter().map(move |s| (members.clone(), *s)));
+    let all = tried.filter_map(seconds);
+    all.min_by(|a, b| a.0.total_cmp(&b.0)).expect("one that fits")
 }
 
 fn compare(what: &str, servers: &Servers, requests: &[Request]) {
     let (workload, outcome) = planned(servers, requests);
     let ours = outcome.of(Name::Ours).expect("ours");
-    let alone = fastest_alone(servers, &workload);
+    let (alone, _) = fastest_alone(servers, &workload, &[workload.files[0].size(), 64 * K]);
     let (seconds, layouts) = (ours.simulated_seconds, &ours.layouts);
     assert!(seconds <= alone * 1.0001, "{what}: {seconds} {layouts:?}, alone {alone}");
 }
@@ -70,6 +71,65 @@ fn reads_and_writes_in_any_order_are_no_slower_than_on_the_ssd_alone() {
             request.op = [Op::Read, Op::Write][usize::try_from(number(2)).expect("few")];
         }
         compare(&format!("seed {seed}"), &servers, &requests);
+    }
+}
+
+/// How much slower ours is than the fastest layout of the whole file on one class or one server, with stripes of whole
+/// requests or of a multiple of 4 KiB.
+fn slower_than_uniform(what: &str, servers: &Servers, requests: &[Request]) {
+    let (workload, outcome) = planned(servers, requests);
+    let ours = outcome.of(Name::Ours).expect("ours");
+    let mut stripes: Vec<u64> = (1..=64).map(|number| number * 4 * K).collect();
+    stripes.push(workload.files[0].size());
+    let (alone, widths) = fastest_alone(servers, &workload, &stripes);
+    let (seconds, layouts) = (ours.simulated_seconds, &ours.layouts);
+    assert!(seconds <= alone * 1.01, "{what}: {seconds} {layouts:?}, {widths:?} {alone}");
+}
+
+/// Requests in order, of which `parts` stretches are written and read in turn.
+fn in_turns(count: u64, processes: u64, size: u64, parts: u64) -> Vec<Request> {
+    let mut all = requests(count, processes, size, Op::Read, |n| n);
+    for (n, request) in all.iter_mut().enumerate() {
+        let part = n as u64 * parts / count;
+        request.op = if part.is_multiple_of(2) { Op::Write } else { Op::Read };
+    }
+    all
+}
+
+/// Regression: the rounds of each region began anew, also where all had the same stripes, and what begins on the same server
+/// in each is not what anybody would try first.
+#[test]
+fn a_file_with_regions_is_no_slower_than_in_one_layout_for_all_of_it() {
+    let ssd = DeviceProfile::ssd_generic();
+    let servers = servers(&[(1, DeviceProfile::hdd_7200(), None), (3, ssd, None)]);
+    for (count, parts) in [(1024, 8), (256, 4), (64, 2)] {
+        let requests = in_turns(count, 8, 24 * K, parts);
+        slower_than_uniform(&format!("{count} requests"), &servers, &requests);
+    }
+}
+
+/// `HALOCLINE_PLANNER_CASES=300` for more of them, in a release build.
+#[test]
+fn on_random_small_cases_ours_is_no_slower_than_one_layout_for_all_of_a_file() {
+    let cases = std::env::var("HALOCLINE_PLANNER_CASES");
+    let cases: u64 = cases.map_or(6, |cases| cases.parse().expect("a number of cases"));
+    for case in 1..=cases {
+        let mut number = numbers(case);
+        let (disks, ssds) = (1 + number(3), 2 + number(3));
+        let ssd = DeviceProfile::ssd_generic();
+        let servers = servers(&[(disks, DeviceProfile::hdd_7200(), None), (ssds, ssd, None)]);
+        let (count, processes) = (64 << number(4), 1 << number(4));
+        let size = [4 * K, 12 * K, 24 * K, 40 * K, 96 * K, 256 * K];
+        let size = size[usize::try_from(number(6)).expect("few")];
+        let mut requests = in_turns(count, processes, size, 1 + number(8));
+        if number(3) == 0 {
+            let order = number(count) | 1;
+            for request in &mut requests {
+                request.offset = request.offset / size * order % count * size;
+            }
+        }
+        let what = format!("case {case}: {count} of {size} by {processes}, {disks} and {ssds}");
+        slower_than_uniform(&what, &servers, &requests);
     }
 }
 

@@ -138,7 +138,7 @@ fn default_layouts_stay_where_servers_are_equal_and_requests_are_theirs() {
     let (_, outcome) = planned(&equal, &requests(1024, 8, 256 * K, Op::Write, |n| n));
     let why = outcome.of(Name::Psa).expect_err("one kind of servers");
     assert_eq!(why, "all servers are of one kind");
-    assert!(outcome.chosen == Name::Def || outcome.best_gain > outcome.spread);
+    assert!(outcome.chosen == Name::Def || outcome.gains.is_sure());
     if outcome.chosen == Name::Def {
         assert!(outcome.gain_over_def.abs() < 1e-12);
     }

@@ -154,6 +154,11 @@ impl Origin {
         Err(not_bound(dir))
     }
 
+    /// Bytes of blocks that the files of a striped volume use on the server with this index.
+    pub fn object_bytes(&self, server: usize) -> Result<u64> {
+        orphans::bytes_on(&self.servers()[server])
+    }
+
     /// The striped volume in `dir` for exclusive use; `None` if there is none. Refused while it is mounted. Nothing in
     /// it is changed: if its objects are not bound to this tree, files have no data.
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {

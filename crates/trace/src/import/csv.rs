@@ -34,9 +34,9 @@ pub fn import<W: Write>(input: impl Read, sink: &mut Sink<W>) -> Result<(), Erro
     while reader.read_byte_record(&mut record).map_err(|error| failed(error, number))? {
         number = record.position().map_or(number, csv::Position::line);
         given.set(0);
-        record.trim();
         if fields == 0 {
             fields = record.len();
+            record.trim();
             let is_header =
                 HEADER.iter().zip(&record).all(|(known, name)| name == known.as_bytes());
             if !is_header || !(6..=7).contains(&fields) {
@@ -92,29 +92,33 @@ fn request<W: Write>(
     sink: &mut Sink<W>,
     number: u64,
 ) -> Result<Request, Error> {
+    let field = |index: usize| record[index].trim_ascii();
     let wrong = |index: usize, what: &str| {
-        let found = String::from_utf8_lossy(&record[index]).chars().take(40).collect::<String>();
+        let found = String::from_utf8_lossy(field(index)).chars().take(40).collect::<String>();
         Error::Line { number, what: format!("{} is {found:?}, not {what}", HEADER[index]) }
     };
     let whole = |index: usize, what: &str| -> Result<u64, Error> {
-        let text = str::from_utf8(&record[index]).ok();
+        let text = str::from_utf8(field(index)).ok();
         text.and_then(|text| text.parse().ok()).ok_or_else(|| wrong(index, what))
     };
     let time = |index: usize| -> Result<u64, Error> {
-        let text = str::from_utf8(&record[index]).ok();
+        let text = str::from_utf8(field(index)).ok();
         text.and_then(nanoseconds)
             .ok_or_else(|| wrong(index, "a number of seconds from 0 to 10^10"))
     };
-    let op = match record[3].to_ascii_lowercase().as_slice() {
+    let op = match field(3).to_ascii_lowercase().as_slice() {
         b"r" | b"read" => Op::Read,
         b"w" | b"write" => Op::Write,
         _ => return Err(wrong(3, "read or write")),
     };
-    let duration_ns = match record.get(6) {
+    let duration_ns = match record.get(6).map(<[u8]>::trim_ascii) {
         None | Some(b"") => None,
         Some(_) => Some(time(6)?),
     };
-    if record[2].is_empty() || record[2].contains(&0) {
+    // Spaces are part of a name, unless they are around the commas of this line.
+    let has_spaced_commas = field(1).len() < record[1].len();
+    let name = if has_spaced_commas { field(2) } else { &record[2] };
+    if name.is_empty() || name.contains(&0) {
         return Err(wrong(2, "the name of a file"));
     }
     let process = Process { number: whole(1, "a rank or process id")?, node: Vec::new() };
@@ -124,7 +128,7 @@ fn request<W: Write>(
         offset: whole(4, "a number of bytes")?,
         length: whole(5, "a number of bytes")?,
         process: sink.process(&process)?,
-        file: sink.file(&record[2])?,
+        file: sink.file(name)?,
         op,
     })
 }

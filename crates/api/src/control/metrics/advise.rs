@@ -11,7 +11,7 @@ pub(super) const ADVISE: &[Metric] = &[
     metric(
         "answer",
         "word",
-        "What is advised: `stripes`, `cache`, `tier`, or `none` where `gain` is not above `spread`.",
+        "What is advised: `stripes`, `cache`, `tier`, or `none` where `least_gain` is not above 0.01.",
     ),
     metric("best", "word", "The use with the least `seconds`, whether it is advised or not."),
     metric("gain", "share", "Throughput that `best` gains over `none`."),
@@ -19,8 +19,15 @@ pub(super) const ADVISE: &[Metric] = &[
     metric(
         "spread",
         "share",
-        "Half the distance between the least and the largest gain of `best` in the variants, at least 0.01, divided by `trace_weight`.",
+        "Half the distance between `least_gain` and `most_gain`, at least 0.01, and more for a trace that is not whole.",
     ),
+    metric(
+        "least_gain",
+        "share",
+        "The least gain of `best`, as described and in all variants; of a trace that is not whole its distance from `gain` \
+         counts more.",
+    ),
+    metric("most_gain", "share", "The largest, alike."),
     metric("ties[]", "word", "A use within 0.01 of `best`."),
     metric("stays", "0 to 1", "Share of the variants in which the same use is the fastest."),
     metric(

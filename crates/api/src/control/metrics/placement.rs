@@ -10,9 +10,19 @@ pub(super) const APPLY: &[Metric] = &[
         "yes or no",
         "What an earlier move that was interrupted had left was removed.",
     ),
+    metric(
+        "left_alone",
+        "yes or no",
+        "The plan leaves the layout alone: nothing is moved, and `planned` is how files lie.",
+    ),
     metric("bytes", "bytes", "Data that was moved, or would be, without holes."),
     metric("files[].path", "text", "A file of the plan, below the mount."),
     metric("files[].state", "word", "`moved`, `to move` of a dry run, or `in place`."),
+    metric(
+        "files[].detour",
+        "yes or no",
+        "It moves twice, because its copy does not fit beside it: first to the servers that have space.",
+    ),
     metric("files[].bytes", "bytes", "Its data without holes."),
     metric("files[].before[].begin", "bytes", "Where a part of it began before."),
     metric("files[].before[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
@@ -37,6 +47,11 @@ pub(super) const APPLY: &[Metric] = &[
 
 pub(super) const VERIFY: &[Metric] = &[
     metric("agrees", "yes or no", "All files lie as planned."),
+    metric(
+        "left_alone",
+        "yes or no",
+        "The plan leaves the layout alone: files lie as planned however they lie.",
+    ),
     metric("files[].path", "text", "A file of the plan, below the mount."),
     metric("files[].agrees", "yes or no", "It lies as planned."),
     metric("files[].missing", "yes or no", "There is no such file."),
@@ -76,4 +91,9 @@ pub(super) const VERIFY: &[Metric] = &[
     ),
     metric("measured[].ratio", "ratio or null", "Measured over predicted; null below 32 requests."),
     metric("measured[].drifted", "yes or no", "The ratio is above 1.5 or below its inverse."),
+    metric(
+        "trace_weight",
+        "0 to 1",
+        "How much the trace may be trusted, as `trace show` says it; only with `--trace`.",
+    ),
 ];

@@ -17,12 +17,19 @@ pub(super) const PLAN: &[Metric] = &[
         "share",
         "Throughput of the requests under the chosen layout over that under `def`, less one.",
     ),
-    metric("best_gain", "share", "The same of the best layout, also where it is below the spread."),
+    metric("best_gain", "share", "The same of the best layout, also where it is not recommended."),
     metric(
         "spread",
         "share",
-        "How far gains differ between parts of the trace: below it none is one.",
+        "Half the distance between `least_gain` and `most_gain`, at least 0.01, and more for a trace that is not whole.",
     ),
+    metric(
+        "least_gain",
+        "share",
+        "The least gain of the best layout, in all of the trace and in four parts of it: where it is not above 0.01, nothing \
+         is recommended; of a trace that is not whole its distance from `best_gain` counts more.",
+    ),
+    metric("most_gain", "share", "The largest, alike."),
     metric(
         "few_requests",
         "yes or no",
@@ -37,7 +44,7 @@ pub(super) const PLAN: &[Metric] = &[
         "job.def_seconds",
         "seconds",
         "Time of the whole trace on simulated servers under `def`, each process going on after the time that it computed \
-         between its requests. `job` is null where no layout gains more than the spread, or requests have no durations.",
+         between its requests. `job` is null where no layout gains in each part of the trace, or requests have no durations.",
     ),
     metric("job.seconds", "seconds", "The same under the layout that is best for the requests."),
     metric(

@@ -1,5 +1,8 @@
 //! Decides which use is advised, and how sure that is: from times alone.
 
+use halocline_plan::gain_range::{GAIN_MIN, GainRange};
+use halocline_plan::planner::gain;
+
 /// Possible uses of an SSD; the order breaks ties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::command) enum Use {
@@ -41,9 +44,6 @@ impl Use {
 /// Seconds with each use, in the order of [`Use::ALL`]; `None` if it is impossible. No use is always possible.
 pub(in crate::command) type Seconds = [Option<f64>; 4];
 
-/// A smaller gain does not count, and uses within this distance of the best one are ties.
-const LEAST_GAIN: f64 = 0.01;
-
 /// The advice.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::command) struct Advice {
@@ -55,18 +55,12 @@ pub(in crate::command) struct Advice {
     pub(in crate::command) gain: f64,
     /// The same over the next fastest.
     pub(in crate::command) gain_over_next: f64,
-    /// Half the difference between the smallest and the largest gain of the fastest in all variants, at least 1 %, and
-    /// more for an incomplete trace.
-    pub(in crate::command) spread: f64,
+    /// The gains of the fastest in all variants.
+    pub(in crate::command) gains: GainRange,
     /// Share of the variants in which the same use is the fastest, or, if none is advised, in which nothing gains.
     pub(in crate::command) stays: f64,
     /// Other uses that cannot be distinguished from the fastest.
     pub(in crate::command) ties: Vec<Use>,
-}
-
-/// Gain of throughput with `seconds` over `other`, as a share.
-pub(in crate::command) fn gain(other: f64, seconds: f64) -> f64 {
-    if seconds > 0.0 { other / seconds - 1.0 } else { 0.0 }
 }
 
 /// The fastest use.
@@ -80,7 +74,7 @@ fn fastest(seconds: &Seconds) -> (Use, f64) {
 pub(in crate::command) fn answer(seconds: &Seconds) -> Use {
     let (best, least) = fastest(seconds);
     let none = seconds[0].unwrap_or(least);
-    if gain(none, least) > LEAST_GAIN { best } else { Use::None }
+    if gain(none, least) > GAIN_MIN { best } else { Use::None }
 }
 
 /// Advises from the `base` case and the results of `variants` of it; `weight`, from 0 to 1, says how much the trace can
@@ -88,17 +82,13 @@ pub(in crate::command) fn answer(seconds: &Seconds) -> Use {
 pub(in crate::command) fn advise(base: &Seconds, variants: &[Seconds], weight: f64) -> Advice {
     let (best, least) = fastest(base);
     let of = |seconds: &Seconds| Some(gain(seconds[0]?, seconds[best as usize]?));
-    let gains = || variants.iter().filter_map(of).chain(of(base));
-    let (low, high) = gains().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), gain| {
-        (low.min(gain), high.max(gain))
-    });
-    let spread = ((high - low) / 2.0).max(LEAST_GAIN) / weight.max(1e-9);
+    let total_gain = of(base).unwrap_or(0.0);
+    let gains = GainRange::new(total_gain, variants.iter().filter_map(of), weight);
     let others = Use::ALL.into_iter().zip(base).filter(|(what, _)| *what != best);
     let others: Vec<_> = others.filter_map(|(what, s)| Some((what, (*s)?))).collect();
     let next = others.iter().map(|(_, s)| *s).fold(f64::INFINITY, f64::min);
-    let ties = others.iter().filter(|(_, s)| gain(*s, least) <= LEAST_GAIN);
-    let total_gain = of(base).unwrap_or(0.0);
-    let worth = best != Use::None && total_gain > spread;
+    let ties = others.iter().filter(|(_, s)| gain(*s, least) <= GAIN_MIN);
+    let worth = best != Use::None && gains.is_sure();
     let usual = answer(base);
     let same = variants.iter().filter(|seconds| answer(seconds) == usual).count();
     #[expect(clippy::cast_precision_loss, reason = "a share of a few")]
@@ -108,7 +98,7 @@ pub(in crate::command) fn advise(base: &Seconds, variants: &[Seconds], weight: f
         best,
         gain: total_gain,
         gain_over_next: if next.is_finite() { gain(next, least) } else { 0.0 },
-        spread,
+        gains,
         stays,
         ties: ties.map(|(what, _)| *what).collect(),
     }
@@ -123,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_is_advised_where_it_gains_more_than_the_spread() {
+    fn the_fastest_is_advised_where_it_gains_in_every_variant() {
         let base = seconds([10.0, 8.0, 4.0, 5.0]);
         let sure = advise(&base, &[seconds([10.0, 8.0, 4.1, 5.0]); 4], 1.0);
         assert_eq!((sure.answer, sure.best), (Use::Cache, Use::Cache));
@@ -132,6 +122,11 @@ mod tests {
         // In half of the variants another one is faster.
         let variants = [seconds([10.0, 8.0, 4.0, 5.0]), seconds([10.0, 8.0, 4.0, 3.9])];
         assert!((advise(&base, &variants, 1.0).stays - 0.5).abs() < 1e-9);
+        // The disks alone are far slower in one of them.
+        let slow = [seconds([900.0, 8.0, 4.0, 5.0]), seconds([9.0, 8.0, 4.0, 5.0])];
+        let sure = advise(&base, &slow, 1.0);
+        assert_eq!(sure.answer, Use::Cache, "{sure:?}");
+        assert!((sure.gains.least - 1.25).abs() < 1e-9 && (sure.gains.most - 224.0).abs() < 1e-9);
         // A trace of which little is known allows no advice.
         assert_eq!(advise(&base, &variants, 1e-3).answer, Use::None);
     }

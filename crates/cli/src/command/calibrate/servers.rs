@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_os::error::Error;
 use halocline_storage::calibrate::{Calibration, NetworkCost};
+use halocline_storage::volume::Origin;
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::table_of;
@@ -13,7 +14,8 @@ use crate::output;
 use crate::print::tell;
 use crate::text;
 
-/// Writes each directory with its device, its network path, and its free space.
+/// Writes each directory with its device, its network path, and its space: what is free, and what the files of a striped
+/// volume have of it.
 pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
     let (mut tables, mut profiles) = (ArrayOfTables::new(), Table::new());
     profiles.set_implicit(true);
@@ -22,13 +24,21 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         let space = rustix::fs::statvfs(dir).map_err(std::io::Error::from);
         let space = space.map_err(Error::at(dir, "ask for free space"))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
+        // A plan is for these files, too, and may move them.
+        let own = bytes_of_volume(dir)?;
+        if own > 0 {
+            let (dir, free, own) = (text::path(dir), text::bytes(free), text::bytes(own));
+            tell!(
+                "halocline: {dir}: {free} free, and {own} of the volume's files, which a plan may move: its capacity is both"
+            );
+        }
         let path = dir.to_str().expect("refused before anything is measured");
         let mut table = Table::new();
         table["name"] = value(&name);
         table["directory"] = value(path);
         table["profile"] = value(&name);
         // The space that a plan may use; a server without space is refused there.
-        table["capacity"] = value(i64::try_from(free).unwrap_or(i64::MAX));
+        table["capacity"] = value(i64::try_from(free.saturating_add(own)).unwrap_or(i64::MAX));
         if let Some(cost) = &found.network {
             table["network"] = network(*cost);
         }
@@ -40,6 +50,14 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
     document.insert("server", Item::ArrayOfTables(tables));
     document.insert("profile", Item::Table(profiles));
     Ok(output::write(file, document.to_string()).map_err(Error::at(file, "write"))?)
+}
+
+/// Bytes that the files of a striped volume use in `dir`, if that is one of its servers.
+fn bytes_of_volume(dir: &Path) -> Result<u64, Failure> {
+    let volume = dir.parent().and_then(|volume| Origin::open_to_look(volume).ok());
+    let Some(origin) = volume else { return Ok(0) };
+    let server = origin.servers().iter().position(|server| server.dir() == dir);
+    Ok(server.map_or(Ok(0), |server| origin.object_bytes(server))?)
 }
 
 /// A name for each directory: its own, or where another one has that, with a number behind it.

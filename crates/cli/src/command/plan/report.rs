@@ -30,6 +30,8 @@ pub(crate) struct Json {
     gain_over_def: f64,
     best_gain: f64,
     spread: f64,
+    least_gain: f64,
+    most_gain: f64,
     few_requests: bool,
     io_share: Option<f64>,
     job: Option<Job>,
@@ -91,7 +93,9 @@ pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> 
         chosen: outcome.chosen.text(),
         gain_over_def: outcome.gain_over_def,
         best_gain: outcome.best_gain,
-        spread: outcome.spread.min(1e9),
+        spread: outcome.gains.spread(),
+        least_gain: outcome.gains.least,
+        most_gain: outcome.gains.most,
         few_requests: seen.has_few_requests(),
         io_share: seen.io_time.share(),
         job,
@@ -194,37 +198,46 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
 }
 
 fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    let [best, spread] = [outcome.best_gain, outcome.spread].map(percent);
+    let best = percent(outcome.best_gain);
+    let parts = range_in_parts(outcome);
     match (outcome.chosen, job) {
         (Name::Def, None) => say!(
-            "recommended: leave the layout alone; the best of the others gains {best}, and the spread is {spread}"
+            "recommended: leave the layout alone; the best of the others gains {best}, {parts}"
         ),
         (Name::Def, Some(_)) => {
             say!(
                 "recommended: leave the layout alone; the job hardly waits for its requests, which {} would give",
                 outcome.best.text()
             );
-            say!("{best} more throughput, give or take {spread}");
+            say!("{best} more throughput, {parts}");
         }
-        (chosen, _) => say!(
-            "recommended: {}, with {best} more throughput than def, give or take {spread}",
-            chosen.text()
-        ),
+        (chosen, _) => {
+            say!("recommended: {}, with {best} more throughput than def, {parts}", chosen.text())
+        }
     }
     for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
         say!("{line}");
     }
 }
 
-/// What the spread does not include, where the order of processes is a matter of chance.
+/// The least and the largest gain of the best layout.
+pub(super) fn range_in_parts(outcome: &Outcome) -> String {
+    let [least, most] = [outcome.gains.least, outcome.gains.most].map(percent);
+    format!("{least} to {most} in parts of the trace")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// What the range of gains does not include, where the order of processes is a matter of chance.
 pub(super) fn order_lines(seen: &TraceSummary, outcome: &Outcome) -> Vec<String> {
     let has_turns = seen.workload.files.iter().any(|file| file.processes > 1);
     if outcome.chosen == Name::Def || !has_turns {
         return Vec::new();
     }
     let lines = [
-        "gain and spread are for the order in which the processes took turns in this trace; in another one",
+        "these gains are for the order in which the processes took turns in this trace; in another one",
         "the gain can be a fraction of that, or a multiple",
     ];
     lines.map(str::to_owned).to_vec()
@@ -232,7 +245,6 @@ pub(super) fn order_lines(seen: &TraceSummary, outcome: &Outcome) -> Vec<String>
 
 /// What the best layout is worth to the job, if that is known.
 pub(super) fn job_lines(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) -> Vec<String> {
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let Some(job) = job else {
         let lines = [
             "that is of the requests alone: the trace does not say how long they took, so what it is",

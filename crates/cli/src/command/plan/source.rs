@@ -123,9 +123,12 @@ pub(crate) fn names(path: &Path) -> Result<(Vec<Vec<u8>>, Source), Failure> {
     Ok((names.collect(), reader.source().clone()))
 }
 
-/// Tells `each` request of the trace at `path`.
-pub(crate) fn each_request(path: &Path, each: impl FnMut(&Request)) -> Result<(), Failure> {
-    pass(path, each).map(drop)
+/// Tells `each` request of the trace at `path`; answers whether that is whole.
+pub(crate) fn each_request(
+    path: &Path,
+    each: impl FnMut(&Request),
+) -> Result<Completeness, Failure> {
+    pass(path, each).map(|(reader, _)| reader.completeness().clone())
 }
 
 type Summed = Reader<Summing<BufReader<Reading>>>;

@@ -8,6 +8,7 @@ use halocline_model::request::Direction;
 use halocline_plan::layout::Layout;
 use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::{Server, direction, service_ps};
+use halocline_trace::Completeness;
 use serde::Serialize;
 
 use crate::command::placement::PlacementArgs;
@@ -42,7 +43,8 @@ pub(super) struct ServerTimes {
 }
 
 impl ServerTimes {
-    pub(super) fn say(&self) {
+    /// For people; `is_partial` if the trace is not whole.
+    pub(super) fn say(&self, is_partial: bool) {
         let name = &self.name;
         let from_memory = match self.from_memory {
             0 => String::new(),
@@ -58,7 +60,13 @@ impl ServerTimes {
             return;
         };
         let times = [self.measured_seconds, self.predicted_seconds].map(text::seconds);
-        let drifted = if self.drifted { "; it drifted: calibrate it and plan again" } else { "" };
+        let drifted = match (self.drifted, is_partial) {
+            (false, _) => "",
+            (true, false) => "; it drifted: calibrate it and plan again",
+            (true, true) => {
+                "; by what there is of the trace it drifted: record a whole run, or calibrate it and plan again"
+            }
+        };
         say!(
             "{name}: {} measured, {} predicted for {} requests ({ratio:.2}){drifted}{from_memory}",
             times[0],
@@ -77,11 +85,11 @@ pub(super) fn measure(
     path: &Path,
     plan: &Plan,
     place: &PlacementArgs,
-) -> Result<Vec<ServerTimes>, Failure> {
+) -> Result<(Vec<ServerTimes>, Completeness), Failure> {
     let of_file = layouts_by_number(path, plan, place)?;
     let mut sums = vec![Sums::default(); plan.server.len()];
     let mut heads: HashMap<(u32, usize), u64> = HashMap::new();
-    source::each_request(path, |request| {
+    let completeness = source::each_request(path, |request| {
         let layout = of_file.get(request.file as usize).and_then(Option::as_ref);
         let (Some(layout), Some(took)) = (layout, request.duration_ns) else { return };
         let mut slowest = (Expected::default(), 0);
@@ -97,7 +105,7 @@ pub(super) fn measure(
         });
         sums[slowest.1].add(slowest.0, took);
     })?;
-    Ok(plan.server.iter().zip(sums).map(told).collect())
+    Ok((plan.server.iter().zip(sums).map(told).collect(), completeness))
 }
 
 /// How long a request should take, in picoseconds.

@@ -49,6 +49,17 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
     layouts::remove(id, volume).map_err(failed)
 }
 
+/// Bytes of blocks that objects use on a server, named or not.
+pub(super) fn bytes_on(server: &Server) -> Result<u64> {
+    let failed = || Error::at(server.dir(), "add up the objects in");
+    let mut bytes = 0_u64;
+    for id in ids_on(server, ObjectId::ROOT).map_err(failed())? {
+        let used = server.directory().allocated_of(&id.path()).map_err(failed())?;
+        bytes = bytes.saturating_add(used);
+    }
+    Ok(bytes)
+}
+
 /// The objects to which files below `root` on a server (data or layouts) belong. Names that are not ours are skipped.
 pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();

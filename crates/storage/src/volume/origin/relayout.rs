@@ -6,8 +6,10 @@
 //! anything of the new one is created, so that the superfluous one is found. Names, owner, mode, times and attributes
 //! belong to the namespace file, which stays.
 
+mod space;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -30,10 +32,10 @@ use crate::volume::{Distribution, VolumeFile, object_paths};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Seek;
 
+pub use space::{Move, moves};
+
 /// The note on the first server about the move in progress: the numbers of both objects. Empty if there is none.
 const MOVING: &str = "halocline-moving";
-/// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
-const OVERHEAD_BYTES: u64 = 16 << 10;
 
 /// What can be done with a path of a plan that is no file's.
 const LEAVE_OUT: &str = "leave it out of the plan";
@@ -369,41 +371,6 @@ fn distribution_for(origin: &Origin, layout: &FileLayout) -> Distribution {
         }
         _ => layout.clone().into(),
     }
-}
-
-/// Refuses moves for which a server lacks space: each file needs the space of its copy until its old object is
-/// removed. Servers on one file system share its space.
-pub fn check_space(origin: &Origin, files: &[LayoutChange]) -> Result<()> {
-    let mut systems: Vec<(u64, u64, i128)> = Vec::new();
-    let mut of_server = Vec::new();
-    for server in origin.servers() {
-        let failed = |what| Error::at(server.dir(), what);
-        let system = fs::metadata(server.dir()).map_err(failed("look at"))?.dev();
-        let space = server.device().space().map_err(failed("ask for the space of"))?;
-        let known = systems.iter().position(|(other, ..)| *other == system);
-        of_server.push(known.unwrap_or(systems.len()));
-        if known.is_none() {
-            systems.push((system, if space.no_files { 0 } else { space.available }, 0));
-        }
-    }
-    for file in files.iter().filter(|file| !file.agrees()) {
-        for (server, bytes) in file.planned.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
-            let (_, available, taken) = &mut systems[of_server[server]];
-            *taken += i128::from(*bytes) + i128::from(OVERHEAD_BYTES);
-            if *taken > i128::from(*available) {
-                let (dir, name) = (origin.servers()[server].dir().display(), file.path.display());
-                let what = format!(
-                    "{dir}: {available} bytes are free there, and moving files up to {name} \
-                     takes {taken} at once"
-                );
-                return Err(Error::invalid(what, "free space there, or plan with less of it"));
-            }
-        }
-        for (server, bytes) in file.used.iter().enumerate() {
-            systems[of_server[server]].2 -= i128::from(*bytes);
-        }
-    }
-    Ok(())
 }
 
 /// Attributes that must not change while a file moves.

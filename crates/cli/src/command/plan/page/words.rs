@@ -23,18 +23,18 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
             return (headline, sentence);
         }
         let sentence = format!(
-            "The best of the other layouts gains {}, and gains differ by {} between parts of the trace: nothing is to be gained for certain.",
+            "The best of the other layouts gains {}, {}: nothing is to be gained for certain.",
             percent(outcome.best_gain),
-            percent(outcome.spread)
+            report::range_in_parts(outcome)
         );
         return (headline, sentence);
     }
     let times = 1.0 + outcome.gain_over_def;
     let headline = format!("{}: {times:.2} times the throughput", outcome.chosen.text());
     let sentence = format!(
-        "of 64 KiB stripes on every server (def), in a replay on simulated servers. The gain of {} differs by {} either way between parts of the trace.",
+        "of 64 KiB stripes on every server (def), in a replay on simulated servers. The gain of {} is {}.",
         percent(outcome.gain_over_def),
-        percent(outcome.spread)
+        report::range_in_parts(outcome)
     );
     (headline, sentence)
 }
