@@ -116,20 +116,20 @@ impl Lifecycle {
         }
         self.mappings.advisory(self.store.dmt.files().forget(id))?;
         self.store.note_emptied(id);
-        self.forget_data(file)
+        self.forget_data(file);
+        Ok(())
     }
 
     /// Removes the data that a striped origin keeps of an unlinked file apart from its name.
-    pub(crate) fn forget_data(&self, file: &Arc<CachedFile>) -> Result<()> {
+    pub(crate) fn forget_data(&self, file: &Arc<CachedFile>) {
         let vnode = file.vnode.read().clone();
         if self.origin.data.is_striped()
             && let Ok(descriptor) = self.namespace.descriptor(&vnode)
         {
-            self.origin.data.remove_data(&*descriptor)?;
+            self.origin.remove_data(&*descriptor);
         }
         *file.flush_handle.lock() = None;
         file.let_mtime_go(None);
-        Ok(())
     }
 
     /// As [`Lifecycle::forget_file`], for a file not in memory.
@@ -151,7 +151,7 @@ impl Lifecycle {
             && let Some(vnode) = &removed.vnode
             && let Ok(descriptor) = self.namespace.descriptor(vnode)
         {
-            self.origin.data.remove_data(&*descriptor)?;
+            self.origin.remove_data(&*descriptor);
         }
         Ok(())
     }
@@ -183,7 +183,10 @@ impl Lifecycle {
                 .settle(file, id)
                 .and_then(|()| self.times.give_time(file))
                 .and_then(|()| self.leave_alone(file)),
-            None if unlinked => self.forget_data(file),
+            None if unlinked => {
+                self.forget_data(file);
+                Ok(())
+            }
             None => self.leave_alone(file),
         };
         if let Err(error) = done {

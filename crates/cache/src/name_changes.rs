@@ -133,11 +133,12 @@ impl NameChanges {
                 self.flush_unlinked(&file);
                 return Ok(());
             }
-            let forgotten = match file.id() {
-                Some(id) => self
-                    .degraded_mode
-                    .retry_after_giving_up(|| self.lifecycle.forget_file(&file, id)),
-                None => self.lifecycle.forget_data(&file),
+            let forgotten = if let Some(id) = file.id() {
+                let forget = || self.lifecycle.forget_file(&file, id);
+                self.degraded_mode.retry_after_giving_up(forget)
+            } else {
+                self.lifecycle.forget_data(&file);
+                Ok(())
             };
             self.known.forget_idle(&file);
             return forgotten;

@@ -72,6 +72,18 @@ impl OriginAccess {
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
+    /// Removes the data of a file whose last name is gone, which is done whatever becomes of the data: what cannot be removed, as
+    /// on a server that became read-only, takes space until a repair finds it, as after a crash.
+    pub(crate) fn remove_data(&self, namespace_file: impl AsFd) {
+        if let Err(error) = self.data.remove_data(namespace_file) {
+            tracing::warn!(
+                %error,
+                "the data of a removed file stays on the origin's servers; `halocline fsck --repair` of the cache, \
+                 unmounted, removes it"
+            );
+        }
+    }
+
     /// Syncs the origin's entire file systems: for a file that this user may not open.
     pub(crate) fn sync_everything(&self) -> Result<()> {
         for server in self.data.servers() {

@@ -80,6 +80,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     let end = walk(path)?;
     match end.stat()? {
         // Somebody may be waiting at the other end of a pipe, and opening it would tell them that the pipe has ended.
+        Some(found) if is_a(&found, FileType::Socket) => Err(socket()),
         Some(found) if !is_a(&found, FileType::RegularFile) => Ok(()),
         Some(_) => open_end(&end, OFlags::WRONLY, FOR_ALL).map(drop),
         None => {
@@ -111,7 +112,10 @@ fn open_end(end: &End, access: OFlags, mode: u32) -> io::Result<File> {
     let mut flags = access | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     // Whatever is placed there in the meantime.
     flags.set(OFlags::NOFOLLOW, !*is_open_file);
-    let file = openat(dir, name, flags, Mode::from_raw_mode(mode))?;
+    let file = match openat(dir, name, flags, Mode::from_raw_mode(mode)) {
+        Err(Errno::NXIO) => return Err(without_reader(end)),
+        file => file?,
+    };
     let found = fstat(&file)?;
     let refused = if *is_open_file {
         false
@@ -127,6 +131,21 @@ fn open_end(end: &End, access: OFlags, mode: u32) -> io::Result<File> {
     let waiting = fcntl_getfl(&file)?.difference(OFlags::NONBLOCK);
     fcntl_setfl(&file, waiting)?;
     Ok(file.into())
+}
+
+fn socket() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is a socket; name a file")
+}
+
+/// What has this name, and is opened by nobody to read.
+fn without_reader(end: &End) -> io::Error {
+    match end.stat() {
+        Ok(Some(found)) if is_a(&found, FileType::Socket) => socket(),
+        _ => io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a pipe from which nobody reads; begin to read from it first, or name a file",
+        ),
+    }
 }
 
 /// Whether what `user` made in a directory is neither this user's nor of the directory's owner.
@@ -185,7 +204,7 @@ impl Replacement {
                 Some(found.st_mode & if found.st_uid == own { 0o777 } else { 0o755 })
             }
             Some(found) if is_a(&found, FileType::Socket) => {
-                return Err(io::ErrorKind::InvalidInput.into());
+                return Err(socket());
             }
             Some(_) => {
                 let staged = Staged::Written(emptied(&end)?);

@@ -13,6 +13,7 @@ use halocline_os::error::{Error, Result};
 use halocline_trace::record::{Progress, Recorder};
 use halocline_trace::{Kind, Source};
 use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 
 use crate::mount_paths::MountPaths;
 use crate::output;
@@ -34,8 +35,13 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         return open(path).map(drop);
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let writable = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
-    writable.map_err(|errno| Error::at(path, "write the trace")(errno.into()))
+    match rustix::fs::access(dir, rustix::fs::Access::WRITE_OK) {
+        Err(Errno::NOENT) => Err(Error::invalid(
+            format!("{}: cannot write the trace: there is no such directory", text::path(path)),
+            "create it, or correct the path",
+        )),
+        writable => writable.map_err(|errno| Error::at(path, "write the trace")(errno.into())),
+    }
 }
 
 /// Opens it; existing contents are kept. A file that is neither empty nor a trace is not replaced.

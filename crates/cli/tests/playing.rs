@@ -135,6 +135,41 @@ fn files_of_others_are_left_as_they_are() {
     assert!(said(&played).contains("offset 70000"), "{}", said(&played));
 }
 
+/// Regression: what an earlier play had left out, because it was interrupted or its trace has gaps, was taken for what the
+/// file system had lost.
+#[test]
+fn holes_of_an_earlier_play_are_filled_and_what_was_lost_is_told() {
+    let sandbox = sandbox_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K"]);
+    let trace = |name: &str, rows: &str| {
+        let csv = format!("time_s,process,file,op,offset,length\n{rows}");
+        fs::write(sandbox.path("t.csv"), csv).unwrap();
+        let made = sandbox.halocline(&["trace", "import", "t.csv", "-o", name]);
+        assert!(made.status.success(), "{}", said(&made));
+    };
+    trace("late.hct", "0,0,/f,write,40960,5000\n1,0,/f,write,10000,77\n");
+    trace("early.hct", "0,0,/f,read,0,4096\n1,0,/f,read,8192,20000\n");
+    trace("whole.hct", "0,0,/g,write,4096,4096\n1,1,/g,write,0,4096\n");
+    trace("again.hct", "0,0,/g,read,0,8192\n");
+    let play = |name: &str| sandbox.halocline(&["trace", "play", name, "dir", "--json"]);
+    for (name, prepared) in [("late.hct", 0), ("early.hct", 28_115), ("early.hct", 0)] {
+        let played = play(name);
+        assert!(played.status.success(), "{name}: {}", said(&played));
+        let played: Value = serde_json::from_slice(&played.stdout).unwrap();
+        let bytes = played["prepared_bytes"].as_u64().unwrap();
+        // A byte of 256 that belong in a hole is a zero.
+        assert!(bytes <= prepared && bytes >= prepared / 100 * 98, "{name}: {bytes}");
+    }
+    // What was played whole is no hole if it is gone.
+    for name in ["whole.hct", "again.hct"] {
+        assert!(play(name).status.success(), "{name}");
+    }
+    let file = File::options().write(true).open(sandbox.path("dir/g")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 500], 3000).unwrap();
+    let played = play("again.hct");
+    assert_eq!(played.status.code(), Some(1), "{}", said(&played));
+    assert!(said(&played).contains("not what was written"), "{}", said(&played));
+}
+
 #[test]
 fn what_cannot_be_played_is_refused_and_nothing_made() {
     let sandbox = sandbox_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K"]);

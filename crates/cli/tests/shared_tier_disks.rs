@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use halocline_testkit::program;
-use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
-use halocline_testkit::waiting::eventually;
 use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
 use serde_json::Value;
 
@@ -169,75 +168,6 @@ fn a_file_with_several_names_outlives_the_directory_of_its_bytes() {
     assert!(rebuilt.status.success(), "{}", said(&rebuilt));
     nodes.mount_again("one");
     assert_eq!(nodes.shown("one"), before);
-}
-
-/// Regression: it exited with 1, and said only that the store did not answer.
-#[test]
-fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
-    let Some(mut nodes) = Nodes::new() else { return };
-    fs::write(nodes.at("one", "f"), "of one").unwrap();
-    nodes.0.store.kill();
-    for node in NODES {
-        let done = nodes.scratch.halocline(&["umount", node]);
-        assert_eq!(done.status.code(), Some(5), "{}", said(&done));
-        let told = said(&done);
-        let is_whole = ["the mount is gone and everything is written", "lease", "mounted again"];
-        assert!(is_whole.iter().all(|part| told.contains(part)), "{told}");
-    }
-    let on_disk = nodes.scratch.path("one-tiers/ssd/f");
-    assert_eq!(fs::read_to_string(on_disk).unwrap(), "of one");
-}
-
-/// Regression: such nodes were said to be gone, for as long as their leases ran, and a dry run of `forget` would have ended
-/// their sessions; a repair was refused because of them.
-#[test]
-fn nodes_that_a_restarted_store_does_not_know_may_live() {
-    let Some(mut nodes) = Nodes::new() else { return };
-    let url = nodes.store.url();
-    for node in NODES {
-        nodes.scratch.kill(node);
-    }
-    nodes.0.store.kill();
-    nodes.0.store.forget();
-    nodes.0.store.restart();
-    let cluster = |args: &[&str]| {
-        let done = nodes.scratch.halocline(&[args, &["--cluster", &url]].concat());
-        [written(&done), said(&done)].concat()
-    };
-    let told = cluster(&["cluster", "nodes", "disk"]);
-    assert_eq!((told.matches("may live").count(), told.contains("is gone")), (2, false), "{told}");
-    let told = cluster(&["cluster", "forget", "disk", "one", "--dry-run"]);
-    assert!(told.contains("its lease runs"), "{told}");
-    let told = said(&nodes.fsck(&["--repair"]));
-    assert!(told.contains("uses the tier"), "{told}");
-}
-
-/// Regression: it spoke of files of a cache that may be lost, and asked for `--yes`.
-#[test]
-fn the_session_of_a_node_of_a_tier_is_ended_without_talk_of_caches() {
-    let Some(nodes) = Nodes::new() else { return };
-    fs::write(nodes.at("one", "f"), "of one").unwrap();
-    nodes.scratch.kill("one");
-    let url = nodes.store.url();
-    let cluster = |what: &str, name: &[&str]| -> Output {
-        let named = [&["cluster", what, "disk"], name, &["--cluster", &url]].concat();
-        nodes.scratch.halocline(&named)
-    };
-    let told = cluster("nodes", &[]);
-    let told = String::from_utf8_lossy(&told.stdout);
-    assert!(told.contains(" SSD /") && !told.contains("cache"), "{told}");
-    let refused = cluster("recover", &["one"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    assert!(said(&refused).contains("mounted again"), "{}", said(&refused));
-    eventually("its lease is over", || {
-        let done = cluster("forget", &["one"]);
-        let told = [String::from_utf8_lossy(&done.stdout).into_owned(), said(&done)].concat();
-        assert!(done.status.success() || told.contains("its lease runs"), "{told}");
-        assert!(!done.status.success() || told.contains("its files stay on its SSD"), "{told}");
-        done.status.success()
-    });
-    nodes.mount_again("one");
-    assert_eq!(fs::read_to_string(nodes.at("two", "f")).unwrap(), "of one");
 }
 
 /// Regression: the time of the change was noted only by a node that knew another name of the file.

@@ -51,19 +51,23 @@ fn count(limit: Option<u64>) -> usize {
     limit.map_or(1 << 20, |limit| usize::try_from(limit).unwrap_or(1 << 20))
 }
 
+/// Raises this process's soft limit to the hard one, where that is possible; returns how many files it may have open then.
+pub fn raise_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    count(match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    })
+}
+
 impl OpenFiles {
     /// The shares of this process. Raises its soft limit to the hard one first.
     ///
     /// # Errors
     /// The limit is too low to mount anything.
     pub fn of_process() -> Result<Self> {
-        let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        let current = match setrlimit(Resource::Nofile, raised) {
-            Ok(()) => limit.maximum,
-            Err(_) => limit.current,
-        };
-        let limit = count(current);
+        let limit = raise_limit();
         if limit < LIMIT_MIN {
             return Err(Error::invalid(
                 format!("this process may have {limit} files open, and a mount needs {LIMIT_MIN}"),

@@ -148,11 +148,15 @@ impl PrivateDir {
                 "make sure that everything in it is yours, then close it: chmod 0700",
             ));
         }
-        if mode & OTHERS != 0 {
-            fchmod(&self.fd, Mode::from_raw_mode(mode & 0o7700))
-                .map_err(|errno| Error::at(&self.path, "close to others")(errno.into()))?;
+        if mode & OTHERS == 0 {
+            return Ok(self);
         }
-        Ok(self)
+        match fchmod(&self.fd, Mode::from_raw_mode(mode & 0o7700)) {
+            Ok(()) => Ok(self),
+            // It stays as open to others as it is, so they must not be able to change it where it can be written.
+            Err(Errno::ROFS) => self.check_unchangeable().map(|()| self),
+            Err(errno) => Err(Error::at(&self.path, "close to others")(errno.into())),
+        }
     }
 
     /// Checks that nobody else may put things into it, and leaves it as it is.
@@ -352,10 +356,13 @@ fn open_file(dir: impl AsFd, name: &OsStr, using: Use) -> std::result::Result<Fi
 /// Checks that an open file is a regular file of ours with one name, and closes it to others.
 pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
     let mode = check_ours(file)?;
-    if mode & OTHERS != 0 {
-        fchmod(file, Mode::from_raw_mode(mode & 0o700)).map_err(Refusal::System)?;
+    if mode & OTHERS == 0 {
+        return Ok(());
     }
-    Ok(())
+    match fchmod(file, Mode::from_raw_mode(mode & 0o700)) {
+        Err(Errno::ROFS) => check_unchangeable(file),
+        closed => closed.map_err(Refusal::System),
+    }
 }
 
 /// Checks that an open file is a regular one of ours with one name that nobody else may change, and leaves it as it is.

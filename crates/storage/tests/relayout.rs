@@ -339,7 +339,8 @@ fn a_file_that_names_the_object_of_another_reaches_neither_its_data_nor_its_layo
     assert_eq!(read(&origin, "file"), content());
 }
 
-/// Regression: the whole file was one hole then, and was moved as such: what the other servers had of it was removed.
+/// Regression: the whole file was one hole then, and was moved as such: what the other servers had of it was removed. Later the
+/// message named the file alone, of which nothing was wrong.
 #[test]
 fn a_file_with_something_else_in_the_place_of_an_object_is_not_moved() {
     let scratch = tempfile::tempdir().unwrap();
@@ -349,12 +350,27 @@ fn a_file_with_something_else_in_the_place_of_an_object_is_not_moved() {
     let of_file = objects.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
     let object = of_file.map(|entry| entry.unwrap().path()).next().unwrap();
     fs::remove_file(&object).unwrap();
-    mknodat(CWD, &object, FileType::Socket, Mode::RWXU, 0).unwrap();
-    let moving = to_move(dir).unwrap();
-    let error = relayout::look(moving.origin(), &[two_parts()], true).unwrap_err().to_string();
-    assert!(error.contains("not a regular file"), "{error}");
-    drop(moving);
-    unstripe(dir, Path::new("file"), &dir.join("out"), &mut |_| {}).unwrap_err();
+    let special = |kind| mknodat(CWD, &object, kind, Mode::RWXU, 0).unwrap();
+    let makes: [&dyn Fn(); 4] = [
+        &|| special(FileType::Socket),
+        &|| special(FileType::Fifo),
+        &|| fs::create_dir(&object).unwrap(),
+        &|| std::os::unix::fs::symlink("elsewhere", &object).unwrap(),
+    ];
+    for make in makes {
+        make();
+        let moving = to_move(dir).unwrap();
+        let error = relayout::look(moving.origin(), &[two_parts()], true).unwrap_err();
+        let error = error.to_string();
+        let told = format!("{} is not a regular file: move it away", object.display());
+        assert!(error.contains(&told), "{error}");
+        drop(moving);
+        let copied = unstripe(dir, Path::new("file"), &dir.join("out"), &mut |_| {});
+        let error = copied.unwrap_err().to_string();
+        assert!(error.contains(&told), "{error}");
+        fs::remove_file(dir.join("out.incomplete")).unwrap();
+        let _ = fs::remove_file(&object).or_else(|_| fs::remove_dir(&object));
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
 use halocline_os::counted::counted;
 use halocline_os::error::Error;
+use halocline_os::open_files::raise_limit;
 use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange, Relayout, Step};
@@ -16,7 +17,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
+use super::placement::{self, FailedJson, FoundFiles, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
 use crate::child::is_ignored;
 use crate::failure::{Failure, Outcome};
@@ -27,7 +28,8 @@ use crate::text;
 /// Move the files of a striped origin to the layouts of a plan
 ///
 /// The origin must not be mounted. Everything is checked before anything is moved: servers, files, free space. A file
-/// that is killed on its way, or cannot be moved, has its old layout or its new one; the same command goes on.
+/// that is killed on its way, or cannot be moved, has its old layout or its new one; the same command goes on. What is wrong with one
+/// file keeps no other from being moved.
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
@@ -45,6 +47,7 @@ struct Applied {
     bytes: u64,
     files: Vec<FileJson>,
     missing: Vec<String>,
+    failed: Vec<FailedJson>,
     servers: Vec<ServerBytes>,
 }
 
@@ -59,15 +62,17 @@ struct FileJson {
 
 /// Applies.
 pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
+    // Each server, and each file on it, takes some.
+    raise_limit();
     let plan = placement::read(&args.place.plan)?;
     let wishes = args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
-        let (files, missing) = args.place.look(&origin, &wishes)?;
-        relayout::check_space(&origin, &files).map_err(Failure::refused)?;
-        return report(args, &plan, &origin, &ApplyResult { files, missing, cleared: false });
+        let found = args.place.look(&origin, &wishes)?;
+        relayout::check_space(&origin, &found.files).map_err(Failure::refused)?;
+        return report(args, &plan, &origin, &ApplyResult { found, cleared: false });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
@@ -75,19 +80,23 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let origin = volume.origin();
     args.place.check_servers(&plan, origin)?;
     let interruption = Interruption::listen()?;
-    let (mut files, missing) = args.place.look(origin, &wishes)?;
+    let mut found = args.place.look(origin, &wishes)?;
+    let files = &found.files;
     let cleared = volume.clear_moves(&mut |_| Ok(()))?;
-    relayout::check_space(origin, &files).map_err(Failure::refused)?;
+    relayout::check_space(origin, files).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
     if let Some(signal) = interruption.signal() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
-    move_all(&volume, &files, &interruption, args.place.json)?;
-    // The earlier state stays in the answer; the space used is the current one.
-    for file in &mut files {
-        file.used = relayout::used(origin, file)?;
+    let failed = move_all(&volume, files, &interruption, args.place.json)?;
+    found.files.retain(|file| failed.iter().all(|(path, _)| *path != file.path));
+    found.failed.extend(failed);
+    // The earlier state stays in the answer; the space used is the current one, unless the file is gone by now.
+    for file in &mut found.files {
+        file.used = relayout::used(origin, file).unwrap_or_default();
+        file.used.resize(origin.servers().len(), 0);
     }
-    report(args, &plan, origin, &ApplyResult { files, missing, cleared })
+    report(args, &plan, origin, &ApplyResult { found, cleared })
 }
 
 /// The first signal that would have ended this process; the next one does.
@@ -123,18 +132,22 @@ fn interrupted(signal: u8, moved: usize, all: usize) -> Failure {
     )
 }
 
+/// Moves those that need it. Returns the ones that have their old layout, each with its error.
+///
+/// # Errors
+/// An interruption, and a failure after which the next move would lose what the last one left.
 fn move_all(
     volume: &Relayout,
     files: &[LayoutChange],
     interruption: &Interruption,
     quiet: bool,
-) -> Result<(), Failure> {
+) -> Result<Vec<(PathBuf, Error)>, Failure> {
     let to_move = || files.iter().filter(|file| !file.agrees());
     // Sizes are set by users, also of files with holes.
     let total_bytes = to_move().map(|file| file.size).fold(0, u64::saturating_add);
     let mut meter = Meter::new("moving", quiet);
-    let mut done_bytes = 0_u64;
-    for (moved, file) in to_move().enumerate() {
+    let (mut done_bytes, mut failed) = (0_u64, Vec::new());
+    for (tried, file) in to_move().enumerate() {
         let mut tell = |bytes: u64| {
             done_bytes = bytes.saturating_add(done_bytes);
             let total_bytes = total_bytes.max(done_bytes);
@@ -148,11 +161,16 @@ fn move_all(
             _ => Ok(()),
         };
         if let Err(Stopped { error, cut_over }) = move_one(volume, file, &mut before, &mut tell) {
-            drop(meter);
-            let all = to_move().count();
+            let (moved, all) = (tried - failed.len(), to_move().count());
             if !cut_over && let Some(signal) = interruption.signal() {
+                drop(meter);
                 return Err(interrupted(signal, moved, all));
             }
+            if !cut_over {
+                failed.push((file.path.clone(), error));
+                continue;
+            }
+            drop(meter);
             let moved = counted(moved, "file");
             return Err(Failure::failed(format!(
                 "{error}; {moved} of {all} moved, this one has its old layout or its new one: \
@@ -160,8 +178,19 @@ fn move_all(
             )));
         }
     }
-    Ok(())
+    Ok(failed)
 }
+
+/// What a system call that changes an attribute says if it has changed nothing.
+const REFUSED_CUTOVER: [i32; 7] = [
+    libc::ENODATA,
+    libc::EEXIST,
+    libc::ENOSPC,
+    libc::EDQUOT,
+    libc::E2BIG,
+    libc::EACCES,
+    libc::EPERM,
+];
 
 /// A move that failed.
 #[derive(Debug)]
@@ -179,13 +208,16 @@ fn move_one(
     before: &mut dyn FnMut(Step) -> Result<(), Error>,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(), Stopped> {
-    let mut cut_over = false;
+    let (mut cut_over, mut settled) = (false, false);
     let mut before = |step| {
         before(step)?;
         cut_over |= step >= Step::CutOver;
+        settled |= step >= Step::Settle;
         Ok(())
     };
     let Err(error) = volume.relayout(file, &mut before, tell) else { return Ok(()) };
+    // The file's owner, or what room its attributes leave, kept it from naming another object: it is as it was.
+    cut_over &= !REFUSED_CUTOVER.contains(&error.errno()) || settled;
     if !cut_over && let Err(error) = volume.clear_moves(&mut |_| Ok(())) {
         tell!("what the move left is cleared by the next one: {error}");
     }
@@ -194,15 +226,13 @@ fn move_one(
 
 /// What was done, or would be.
 struct ApplyResult {
-    files: Vec<LayoutChange>,
-    /// Files that were left out.
-    missing: Vec<PathBuf>,
+    found: FoundFiles,
     /// Whether an interrupted move had left something.
     cleared: bool,
 }
 
 fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) -> Outcome {
-    let ApplyResult { files, missing, cleared } = done;
+    let ApplyResult { found: FoundFiles { files, missing, failed }, cleared } = done;
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
     let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);
@@ -222,7 +252,9 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         let files = files.iter().map(file).collect();
         let missing = missing.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let (dry_run, cleared) = (args.dry_run, *cleared);
-        return print_json(&Applied { dry_run, cleared, bytes, files, missing, servers });
+        let failed = failed.iter().map(FailedJson::of).collect();
+        print_json(&Applied { dry_run, cleared, bytes, files, missing, failed, servers })?;
+        return outcome(args, done);
     }
     if *cleared {
         say!("what an interrupted move had left is removed");
@@ -244,7 +276,28 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
     let in_place = files.len() - to_move().count();
     let (files, bytes) = (counted(to_move().count(), "file"), text::bytes(bytes));
     say!("{files}, {bytes} {verb}; {in_place} in place already");
-    Ok(ExitCode::SUCCESS)
+    outcome(args, done)
+}
+
+/// Tells of the files that cannot be moved; there is no success then.
+fn outcome(args: &ApplyArgs, done: &ApplyResult) -> Outcome {
+    let FoundFiles { files, failed, .. } = &done.found;
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (path, error) in failed {
+        let error = error.to_string();
+        let told = text::path(path);
+        tell!("{}", if error.contains(&told) { error } else { format!("{told}: {error}") });
+    }
+    let to_move = files.iter().filter(|file| !file.agrees()).count();
+    let (all, moved) = (to_move + failed.len(), counted(to_move, "file"));
+    let verb = if args.dry_run { "would be moved" } else { "moved" };
+    let (them, have) =
+        (counted(failed.len(), "file"), if failed.len() == 1 { "has" } else { "have" });
+    Err(Failure::failed(format!(
+        "{moved} of {all} {verb}; {them} {have} the old layout, for the reasons above: apply the plan again when they are mended"
+    )))
 }
 
 #[cfg(test)]

@@ -160,27 +160,34 @@ impl PlacementArgs {
         }
     }
 
-    /// What moving the files of the `wishes` would take, and the paths of those that are not there if such files are
-    /// left out. The files must be writable.
+    /// What moving the files of the `wishes` would take. The files must be writable.
     ///
     /// # Errors
-    /// If files that are not there are left out and none is there: the paths are wrong.
-    pub(crate) fn look(
-        &self,
-        origin: &Origin,
-        wishes: &[Wish],
-    ) -> Result<(Vec<LayoutChange>, Vec<PathBuf>), Failure> {
-        let mut missing = Vec::new();
-        let left_out = self.skip_missing.then_some(&mut missing);
-        let files = relayout::look_at_present(origin, wishes, true, left_out);
-        let files = files.map_err(|error| self.not_found(&error))?;
-        if files.is_empty() && self.skip_missing {
-            let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
-            return Err(Failure::refused(format!(
-                "{plan}: none of its files is in {dir}; {BELOW}"
-            )));
+    /// If a file is not there and such files are not left out, or no file can be moved.
+    pub(crate) fn look(&self, origin: &Origin, wishes: &[Wish]) -> Result<FoundFiles, Failure> {
+        let mut found = FoundFiles { files: Vec::new(), missing: Vec::new(), failed: Vec::new() };
+        for (path, file) in
+            relayout::look_at_each(origin, wishes, true).map_err(|error| self.not_found(&error))?
+        {
+            match file {
+                Ok(file) => found.files.push(file),
+                Err(error) if !relayout::is_missing(&error) => found.failed.push((path, error)),
+                Err(_) if self.skip_missing => found.missing.push(path),
+                Err(error) => return Err(self.not_found(&error)),
+            }
         }
-        Ok((files, missing))
+        if found.files.is_empty() {
+            if let Some((_, error)) = found.failed.first() {
+                return Err(self.not_found(error));
+            }
+            if self.skip_missing {
+                let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
+                return Err(Failure::refused(format!(
+                    "{plan}: none of its files is in {dir}; {BELOW}"
+                )));
+            }
+        }
+        Ok(found)
     }
 
     /// A path of the plan as it is below the mount; `None` if it is not below what `--below` takes off.
@@ -209,6 +216,30 @@ impl PlacementArgs {
             Ok(Some(Wish { path: inside.to_owned(), layout }))
         };
         plan.file.iter().filter_map(|file| wish(file).transpose()).collect()
+    }
+}
+
+/// The files of a plan as they were found.
+#[derive(Debug)]
+pub(crate) struct FoundFiles {
+    /// Those that can be moved.
+    pub(crate) files: Vec<LayoutChange>,
+    /// Those that are not there.
+    pub(crate) missing: Vec<PathBuf>,
+    /// Those that cannot be moved: who owns a file decides what becomes of that one alone.
+    pub(crate) failed: Vec<(PathBuf, Error)>,
+}
+
+/// A file of a plan that was left as it is, in `--json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct FailedJson {
+    path: String,
+    error: String,
+}
+
+impl FailedJson {
+    pub(crate) fn of((path, error): &(PathBuf, Error)) -> Self {
+        Self { path: path.to_string_lossy().into_owned(), error: error.to_string() }
     }
 }
 

@@ -7,17 +7,19 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
 use halocline_os::error::Error;
-use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
+use halocline_os::open_files::raise_limit;
+use halocline_storage::volume::unstripe::{incomplete, planned_bytes, unstripe, unstripe_tree};
 
 use super::placement;
 use crate::failure::{Failure, Outcome};
-use crate::print::say;
+use crate::print::{say, tell};
 use crate::progress::Meter;
 use crate::text;
 
 /// Copy a file, or everything, from a striped origin to plain files
 ///
-/// The origin must not be mounted: what its cache holds dirty is not in it. Flush or unmount first.
+/// The origin must not be mounted: what its cache holds dirty is not in it. Flush or unmount first. What is wrong with one file
+/// keeps no other from being copied; a copy that lacks anything keeps a name that ends in `.incomplete`.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub(crate) struct UnstripeArgs {
@@ -46,6 +48,8 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
             "{origin}: {error}; give the directory that `mount` had as origin"
         )));
     }
+    // Each server, and each file on it, takes some.
+    raise_limit();
     let dir = placement::volume_dir(&args.origin)?;
     // Until the copy is made: what is dirty on a cache would not be in it.
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
@@ -56,17 +60,28 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let mut meter = Meter::new("copying", false);
-    let mut done_bytes = 0;
-    let mut tell = |bytes: u64| {
-        done_bytes += bytes;
+    let mut done_bytes = 0_u64;
+    let mut passed = |bytes: u64| {
+        done_bytes = u64::saturating_add(done_bytes, bytes);
         let total_bytes = total_bytes.max(done_bytes);
         meter.tell(&Progress { done_bytes, total_bytes, path: PathBuf::new() });
     };
-    match path {
-        Some(path) => unstripe(&args.origin, path, out, &mut tell)?,
-        None => unstripe_tree(&args.origin, out, &mut tell)?,
-    }
+    let lacking = match path {
+        Some(path) => unstripe(&args.origin, path, out, &mut passed)?,
+        None => unstripe_tree(&args.origin, out, &mut passed)?,
+    };
     drop(meter);
+    if !lacking.is_empty() {
+        for error in &lacking {
+            tell!("{error}");
+        }
+        return Err(Failure::failed(format!(
+            "{} copied to {}, which lacks what is told above: mend that and copy again, or give it another name if you can \
+             do without",
+            text::bytes(done_bytes),
+            text::path(&incomplete(out))
+        )));
+    }
     say!("{} copied to {}", text::bytes(done_bytes), text::path(out));
     Ok(ExitCode::SUCCESS)
 }

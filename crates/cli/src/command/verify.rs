@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use halocline_os::error::Error;
+use halocline_os::open_files::raise_limit;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange};
 use serde::Serialize;
@@ -21,7 +23,7 @@ use measured::ServerTimes;
 /// Compare the layouts of files of a striped origin with those of a plan
 ///
 /// Nothing is changed, and the origin may be mounted. Exits with 0 where all files lie as planned and with 1 where one does
-/// not, or is missing.
+/// not, is missing or cannot be looked at.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
@@ -46,12 +48,16 @@ struct FileJson {
     path: String,
     agrees: bool,
     missing: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     planned: Option<Vec<PartJson>>,
     actual: Option<Vec<PartJson>>,
 }
 
 /// Executes the command.
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
+    // Each server, and each file on it, takes some.
+    raise_limit();
     let plan = placement::read(&args.place.plan)?;
     let wishes = args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
@@ -62,29 +68,30 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         .as_deref()
         .map(|trace| measured::measure(trace, &plan, &args.place))
         .transpose()?;
-    let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
+    let mut files: Vec<(PathBuf, Result<LayoutChange, Error>)> = Vec::new();
     for wish in &wishes {
-        let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
-            Err(error) if relayout::is_missing(&error) => None,
-            found => found.map_err(Failure::refused)?.pop(),
-        };
-        files.push((wish.path.clone(), found));
+        let found = relayout::look_at_each(&origin, std::slice::from_ref(wish), false);
+        files.extend(found.map_err(Failure::refused)?);
     }
-    let is_right = |found: &Option<LayoutChange>| found.as_ref().is_some_and(LayoutChange::agrees);
-    let is_left_out = |found: &Option<LayoutChange>| args.place.skip_missing && found.is_none();
-    let is_any_there = files.iter().any(|(_, found)| found.is_some());
+    let is_right =
+        |found: &Result<LayoutChange, Error>| matches!(found, Ok(found) if found.agrees());
+    let is_missing = |found: &Result<LayoutChange, Error>| matches!(found, Err(error) if relayout::is_missing(error));
+    let is_left_out = |found| args.place.skip_missing && is_missing(found);
+    let is_any_there = files.iter().any(|(_, found)| !is_missing(found));
     // Where none is there, the paths are wrong.
     let agrees = (is_any_there || !args.place.skip_missing)
         && files.iter().all(|(_, found)| is_right(found) || is_left_out(found));
-    let there: Vec<LayoutChange> = files.iter().filter_map(|(_, found)| found.clone()).collect();
+    let there: Vec<LayoutChange> =
+        files.iter().filter_map(|(_, found)| found.as_ref().ok().cloned()).collect();
     let servers = placement::by_server(&plan, &origin, &there);
     if args.place.json {
-        let file = |(path, found): &(PathBuf, Option<LayoutChange>)| FileJson {
+        let file = |(path, found): &(PathBuf, Result<LayoutChange, Error>)| FileJson {
             path: path.to_string_lossy().into_owned(),
             agrees: is_right(found),
-            missing: found.is_none(),
-            planned: found.as_ref().map(|found| placement::parts(&found.wished)),
-            actual: found.as_ref().map(|found| placement::parts(&found.now)),
+            missing: is_missing(found),
+            error: found.as_ref().err().filter(|_| !is_missing(found)).map(ToString::to_string),
+            planned: found.as_ref().ok().map(|found| placement::parts(&found.wished)),
+            actual: found.as_ref().ok().map(|found| placement::parts(&found.now)),
         };
         let files = files.iter().map(file).collect();
         print_json(&Verified { agrees, files, servers, measured })?;
@@ -92,8 +99,9 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     }
     for (path, found) in files.iter().filter(|(_, found)| !is_right(found)) {
         match found {
-            None => say!("{}: missing", text::path(path)),
-            Some(found) => {
+            Err(_) if is_missing(found) => say!("{}: missing", text::path(path)),
+            Err(error) => say!("{}: {error}", text::path(path)),
+            Ok(found) => {
                 let [lies, planned] = [&found.now, &found.wished].map(placement::told);
                 say!("{}: lies in {lies}; planned is {planned}", text::path(path));
             }
@@ -106,7 +114,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     for server in measured.iter().flatten() {
         server.say();
     }
-    if args.place.below.is_none() && there.is_empty() && !files.is_empty() {
+    if args.place.below.is_none() && !is_any_there && !files.is_empty() {
         say!("none of them is there; {}", placement::BELOW);
     }
     let right = files.iter().filter(|(_, found)| is_right(found)).count();

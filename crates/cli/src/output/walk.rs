@@ -16,6 +16,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::text;
+
 /// Links that are followed on one way, as in Linux.
 const LINKS_MAX: usize = 40;
 /// Anybody may make names.
@@ -65,6 +67,7 @@ pub(super) fn walk(path: &Path) -> io::Result<End> {
         let is_last = names.is_empty();
         let found = match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) if is_last => None,
+            Err(Errno::NOENT) => return Err(no_directory(&name)),
             found => Some(found?),
         };
         let is_link = found.is_some_and(|found| is_a(&found, FileType::Symlink));
@@ -86,6 +89,12 @@ pub(super) fn walk(path: &Path) -> io::Result<End> {
     }
     // `..`, `/` or nothing.
     Err(Errno::ISDIR.into())
+}
+
+fn no_directory(name: &OsStr) -> io::Error {
+    let name = text::path(Path::new(name));
+    let what = format!("there is no directory {name}; create it, or correct the path");
+    io::Error::new(io::ErrorKind::NotFound, what)
 }
 
 /// What a link says, if it is one that may be followed.

@@ -10,19 +10,24 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::{SECTOR, ServerFile};
 use halocline_os::beneath;
 use halocline_os::error::Result;
-use halocline_os::private::{self, PrivateDir};
+use halocline_os::private::{self, PrivateDir, Refusal};
 use halocline_os::rename_new::rename_new;
 
 /// The names of one server. Paths are relative to it, and must not contain links.
 pub trait Directory: Send + Sync + Debug {
     /// Opens the file at `path` for reading and writing; `None` if there is none.
     fn open(&self, path: &Path) -> io::Result<Option<ServerFile>>;
+
+    /// Opens the file at `path` for reading alone, as is possible where nothing can be written; `None` if there is none.
+    fn open_to_read(&self, path: &Path) -> io::Result<Option<ServerFile>> {
+        self.open(path)
+    }
 
     /// Opens the file at `path`, creating it and its directories.
     fn create(&self, path: &Path) -> io::Result<ServerFile>;
@@ -75,25 +80,59 @@ impl LocalDirectory {
         Self { root, path, is_private: true, is_to_read: true }
     }
 
-    /// Refuses a file that someone put here so that we write to it instead of another.
-    fn checked(&self, file: File) -> io::Result<ServerFile> {
-        if self.is_to_read {
-            private::check_unchangeable(&file)?;
-        } else if self.is_private {
-            private::check_file(&file)?;
+    /// The file that was opened at `path`; refuses one that someone put here so that we write to it instead of another.
+    fn checked(&self, path: &Path, opened: rustix::io::Result<File>) -> io::Result<ServerFile> {
+        let file = match opened {
+            // A link, a directory, or a socket. From a search for data the last of these errors would say that there is none.
+            Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(self.not_regular(path)),
+            opened => opened?,
+        };
+        if self.is_private && !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
+            return Err(self.not_regular(path));
         }
+        let checked = match (self.is_to_read, self.is_private) {
+            (true, _) => private::check_unchangeable(&file),
+            (false, true) => private::check_file(&file),
+            (false, false) => Ok(()),
+        };
+        checked.map_err(|refusal| match refusal {
+            Refusal::System(errno) => errno.into(),
+            Refusal::NotOurs(what) => {
+                let path = self.path.join(path);
+                let what = format!(
+                    "{} {what}: find out who put it there, and move it away",
+                    path.display()
+                );
+                io::Error::new(io::ErrorKind::PermissionDenied, what)
+            }
+        })?;
         ServerFile::new(file)
     }
 
-    fn open_with(&self, path: &Path, extra: OFlags) -> rustix::io::Result<File> {
-        let creates = extra.contains(OFlags::CREATE);
+    /// The error names the path: of a file's many objects, who reads the file knows none.
+    fn not_regular(&self, path: &Path) -> io::Error {
+        let what = format!(
+            "{} is not a regular file: move it away, and restore the one that was there from a backup; without it the \
+             data has a hole",
+            self.path.join(path).display()
+        );
+        io::Error::new(io::ErrorKind::InvalidInput, what)
+    }
+
+    fn open_with(&self, path: &Path, access: OFlags) -> rustix::io::Result<File> {
+        let creates = access.contains(OFlags::CREATE);
         if self.is_to_read && creates {
             return Err(Errno::ROFS);
         }
-        let access = if self.is_to_read { OFlags::RDONLY } else { OFlags::RDWR };
-        let flags = access | OFlags::NONBLOCK | extra;
         let mode = if creates { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
-        beneath::open(&self.root, path, flags, mode).map(File::from)
+        beneath::open(&self.root, path, access | OFlags::NONBLOCK, mode).map(File::from)
+    }
+
+    fn open_existing(&self, path: &Path, access: OFlags) -> io::Result<Option<ServerFile>> {
+        match self.open_with(path, access) {
+            Err(Errno::NOENT) => Ok(None),
+            opened => self.checked(path, opened).map(Some),
+        }
     }
 
     fn create_directories(&self, path: &Path) -> io::Result<()> {
@@ -117,26 +156,24 @@ impl LocalDirectory {
 
 impl Directory for LocalDirectory {
     fn open(&self, path: &Path) -> io::Result<Option<ServerFile>> {
-        match self.open_with(path, OFlags::empty()) {
-            Err(Errno::NOENT) => Ok(None),
-            // A socket. From a search for data this error would say that there is none.
-            Err(Errno::NXIO) => {
-                Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
-            }
-            opened => self.checked(opened?).map(Some),
-        }
+        self.open_existing(path, if self.is_to_read { OFlags::RDONLY } else { OFlags::RDWR })
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Option<ServerFile>> {
+        self.open_existing(path, OFlags::RDONLY)
     }
 
     /// Private to the owner.
     fn create(&self, path: &Path) -> io::Result<ServerFile> {
-        let file = match self.open_with(path, OFlags::CREATE) {
+        let access = OFlags::RDWR | OFlags::CREATE;
+        let file = match self.open_with(path, access) {
             Err(Errno::NOENT) => {
                 self.create_directories(path.parent().unwrap_or(Path::new("")))?;
-                self.open_with(path, OFlags::CREATE)
+                self.open_with(path, access)
             }
             other => other,
         };
-        self.checked(file?)
+        self.checked(path, file)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

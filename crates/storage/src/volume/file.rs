@@ -164,7 +164,7 @@ impl VolumeFile {
             let local = self.distribution.local_range(server, range);
             let file = match how {
                 _ if local.is_empty() => None,
-                Allocate::PunchHole => lazy_file.existing()?,
+                Allocate::PunchHole => lazy_file.existing_to_write()?,
                 _ => Some(lazy_file.created()?),
             };
             file.map_or(Ok(()), |file| lazy_file.server.device().allocate(file, local, how))
@@ -177,7 +177,10 @@ impl VolumeFile {
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|lazy_file, server| {
             let local = self.distribution.local_len(server, len);
-            let file = if local == 0 { lazy_file.existing()? } else { Some(lazy_file.created()?) };
+            let file = match local {
+                0 => lazy_file.existing_to_write()?,
+                _ => Some(lazy_file.created()?),
+            };
             file.map_or(Ok(()), |file| lazy_file.server.device().truncate(file, local))
         });
         self.changed();
@@ -188,12 +191,11 @@ impl VolumeFile {
     pub fn cut(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|lazy_file, server| {
             let local = self.distribution.local_len(server, len);
-            match lazy_file.existing()? {
-                Some(file) if file.size()? > local => {
-                    lazy_file.server.device().truncate(file, local)
-                }
-                _ => Ok(()),
+            if lazy_file.existing()?.map_or(Ok(0), ServerFile::size)? <= local {
+                return Ok(());
             }
+            let file = lazy_file.existing_to_write()?;
+            file.map_or(Ok(()), |file| lazy_file.server.device().truncate(file, local))
         });
         self.changed();
         outcome

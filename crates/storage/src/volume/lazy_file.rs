@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use rustix::io::Errno;
+
 use super::server::Server;
 use crate::device::ServerFile;
 
@@ -14,7 +16,10 @@ use crate::device::ServerFile;
 pub(super) struct LazyFile {
     pub(super) server: Arc<Server>,
     path: PathBuf,
+    /// To read and write.
     file: OnceLock<ServerFile>,
+    /// To read alone: it could not be opened for writing, as on a file system that became read-only.
+    to_read: OnceLock<ServerFile>,
     /// Whether the directory entry may not be durable: it was not synced here, and its creator may have been killed
     /// before syncing it.
     name_unsynced: AtomicBool,
@@ -23,17 +28,33 @@ pub(super) struct LazyFile {
 impl LazyFile {
     /// The local file at `path` below `server`, opened on demand.
     pub(super) fn lazy(server: Arc<Server>, path: PathBuf) -> Self {
-        Self { server, path, file: OnceLock::new(), name_unsynced: AtomicBool::new(true) }
+        let (file, to_read) = (OnceLock::new(), OnceLock::new());
+        Self { server, path, file, to_read, name_unsynced: AtomicBool::new(true) }
     }
 
     /// A local file that is already open.
     pub(super) fn open(server: Arc<Server>, file: ServerFile) -> Self {
         let path = PathBuf::new();
-        Self { server, path, file: OnceLock::from(file), name_unsynced: AtomicBool::new(false) }
+        let (file, to_read) = (OnceLock::from(file), OnceLock::new());
+        Self { server, path, file, to_read, name_unsynced: AtomicBool::new(false) }
     }
 
-    /// The local file, unless it does not exist.
+    /// The local file to read, unless it does not exist.
     pub(super) fn existing(&self) -> io::Result<Option<&ServerFile>> {
+        if let Some(file) = self.file.get().or_else(|| self.to_read.get()) {
+            return Ok(Some(file));
+        }
+        match self.existing_to_write() {
+            Err(error) if is_not_to_be_written(&error) => {
+                let opened = self.server.directory().open_to_read(&self.path)?;
+                Ok(opened.map(|file| self.to_read.get_or_init(|| file)))
+            }
+            other => other,
+        }
+    }
+
+    /// The local file to read and write, unless it does not exist.
+    pub(super) fn existing_to_write(&self) -> io::Result<Option<&ServerFile>> {
         if let Some(file) = self.file.get() {
             return Ok(Some(file));
         }
@@ -43,7 +64,7 @@ impl LazyFile {
 
     /// The local file, created if necessary.
     pub(super) fn created(&self) -> io::Result<&ServerFile> {
-        if let Some(file) = self.existing()? {
+        if let Some(file) = self.existing_to_write()? {
             return Ok(file);
         }
         let file = self.server.directory().create(&self.path)?;
@@ -66,4 +87,9 @@ impl LazyFile {
         let Some(file) = self.existing()? else { return Ok(0) };
         file.allocated()
     }
+}
+
+/// Whether it may be possible to read what gave this error when it was opened to read and write.
+fn is_not_to_be_written(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::ROFS | Errno::ACCESS | Errno::PERM))
 }

@@ -386,7 +386,17 @@ fn server_name(index: u32) -> String {
 /// The directories of the servers. Anyone who could put objects there could make us read and write files of their choice.
 fn open_servers(volume_dir: &VolumeDir, servers: u32, how: Use) -> Result<Vec<PrivateDir>> {
     let open = if how == Use::Look { PrivateDir::open_to_read } else { PrivateDir::open };
-    (0..servers).map(|index| open(&volume_dir.path().join(server_name(index)))).collect()
+    let open = |index| {
+        let path = volume_dir.path().join(server_name(index));
+        open(&path).map_err(|error| match error.errno() {
+            libc::ENOENT => Error::invalid(
+                format!("{}: this server of the volume is not there", path.display()),
+                "move or mount it there, or restore it from a backup",
+            ),
+            _ => error,
+        })
+    };
+    (0..servers).map(open).collect()
 }
 
 /// The label of the volume in `volume_dir`.

@@ -1,9 +1,10 @@
 //! Turns files of a striped origin back into plain ones, without an engine.
 //!
 //! The origin is only read, once its objects are bound to its files (for a copied volume this happens at the first
-//! opening). Holes stay holes; owner, mode, times, extended attributes (including ACLs) and hard links are preserved.
+//! opening, which needs one that can be written). Holes stay holes; owner, mode, times, extended attributes (including ACLs) and hard links are preserved.
 //! The volume must not be mounted: dirty bytes of its cache are not in the origin. An interrupted or failed copy has a
-//! name that ends in `.incomplete`.
+//! name that ends in `.incomplete`, and so has one that lacks a file, or an attribute, which could not be read or which the
+//! file system of the copy cannot hold: that is told, and the rest is copied.
 //!
 //! What must hold: while a tree is copied no one else can access the copy, because a directory that excludes others
 //! does so only once it has its own attributes; and others, who may write to the tree or to the directory of the copy,
@@ -21,7 +22,7 @@ use std::vec;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, linkat,
-    mkdirat, mknodat, openat, readlinkat, statat, symlinkat,
+    mkdirat, mknodat, openat, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -41,23 +42,45 @@ const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// What can be done instead of copying a file that is none.
 const WHOLE_TREE: &str = "take the whole tree";
 
-/// Copies the file at `relative` of the striped origin in `origin_dir` to the new file `out`.
+/// What a copy lacks: an error for each file, or attribute of a file, that is not in it.
+pub type Lacking = Vec<Error>;
+
+/// Why something was not copied.
+enum Stopped {
+    /// It is about this file alone.
+    Here(Error),
+    /// Nothing more can be copied.
+    Everywhere(Error),
+}
+
+impl From<Stopped> for Error {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Here(error) | Stopped::Everywhere(error) => error,
+        }
+    }
+}
+
+/// Copies the file at `relative` of the striped origin in `origin_dir` to the new file `out`, which keeps the name of an
+/// incomplete one if it lacks anything.
 pub fn unstripe(
     origin_dir: &Path,
     relative: &Path,
     out: &Path,
     progress: Progress<'_>,
-) -> Result<()> {
+) -> Result<Lacking> {
     let origin = Origin::open_volume(origin_dir)?;
     let from = file(&origin, relative, WHOLE_TREE)?;
     let copy = Copy::begin(out)?;
     let made = copy_file(&origin, &from, (&copy.dir, &copy.name, &copy.shown), progress)?;
-    copy_attributes(&from, &made, &copy.shown)?;
-    copy.finish(&made, out)
+    let mut lacking = Lacking::new();
+    copy_attributes(&from, &made, &copy.shown, &mut lacking)?;
+    copy.finish(&made, out, lacking)
 }
 
-/// Copies the whole tree of the striped origin in `origin_dir` to the new directory `out`.
-pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> Result<()> {
+/// Copies the whole tree of the striped origin in `origin_dir` to the new directory `out`, which keeps the name of an
+/// incomplete one if it lacks anything.
+pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> Result<Lacking> {
     let origin = Origin::open_volume(origin_dir)?;
     let copy = Copy::begin(out)?;
     let top = make_directory(&copy.dir, &copy.name, &copy.shown)?;
@@ -69,10 +92,19 @@ pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> R
         to: TreeCursor::new(&top).map_err(at(&copy.shown, "open"))?,
         place: PathBuf::new(),
         linked: HashMap::new(),
+        lacking: Lacking::new(),
         progress,
     };
     tree.copy()?;
-    copy.finish(&top, out)
+    let lacking = tree.lacking;
+    copy.finish(&top, out, lacking)
+}
+
+/// The name that an incomplete copy to `out` has.
+pub fn incomplete(out: &Path) -> PathBuf {
+    let mut name = out.file_name().unwrap_or_default().to_owned();
+    name.push(".incomplete");
+    out.with_file_name(name)
 }
 
 /// The number of bytes that a copy of the file at `relative`, or of the whole tree, to `out` passes, after the same
@@ -108,8 +140,7 @@ impl Copy {
             if is_there { refuse() } else { Ok(()) }
         };
         taken(out, "name a new file or directory")?;
-        let mut name = out.file_name().unwrap_or_default().to_owned();
-        name.push(".incomplete");
+        let name = incomplete(out).file_name().unwrap_or_default().to_owned();
         let dir = out.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
         let shown = dir.join(&name);
         taken(&shown, "it is what an interrupted copy left: remove it, or move it away")?;
@@ -118,8 +149,8 @@ impl Copy {
         Ok(Self { dir, name, shown })
     }
 
-    /// Makes the copy `made` durable, and then gives it its name, unless that is taken by now.
-    fn finish(&self, made: &impl AsFd, out: &Path) -> Result<()> {
+    /// Makes the copy `made` durable, and then gives it its name, unless that is taken by now, or it lacks anything.
+    fn finish(&self, made: &impl AsFd, out: &Path, lacking: Lacking) -> Result<Lacking> {
         let finish = || -> io::Result<()> {
             let dir = File::from(self.dir.try_clone()?);
             rustix::fs::syncfs(&dir)?;
@@ -128,11 +159,15 @@ impl Copy {
             if (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino) {
                 return Err(io::Error::other("somebody put something else in its place"));
             }
+            if !lacking.is_empty() {
+                return dir.sync_all();
+            }
             let name = out.file_name().ok_or(Errno::INVAL)?;
             rename_new(&dir, &self.name, &dir, name)?;
             dir.sync_all()
         };
-        finish().map_err(Error::at(out, "give the finished copy its name"))
+        finish().map_err(Error::at(out, "give the finished copy its name"))?;
+        Ok(lacking)
     }
 }
 
@@ -156,16 +191,18 @@ fn tree_bytes(origin_dir: &Path) -> Result<u64> {
     let shown = origin.namespace_dir();
     let mut cursor = TreeCursor::new(tree(&origin)?).map_err(at(shown, "open"))?;
     let mut seen = std::collections::HashSet::new();
-    let (mut open, mut total) = (vec![(0, OsString::new())], 0);
+    let (mut open, mut total) = (vec![(0, OsString::new())], 0_u64);
     while let Some((depth, name)) = open.pop() {
-        enter(&mut cursor, depth, &name).map_err(at(&shown.join(&name), "find the directory"))?;
-        for name in cursor.names().map_err(at(&shown.join(name), "list the directory"))? {
-            let found = statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(at(&shown.join(&name), "stat"))?;
+        // What cannot be looked at is told by the copy, and others' files are copied all the same.
+        let names = enter(&mut cursor, depth, &name).and_then(|()| cursor.names());
+        for name in names.unwrap_or_default() {
+            let Ok(found) = statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => open.push((depth + 1, name)),
                 FileType::RegularFile if seen.insert(found.st_ino) => {
-                    total += found.st_size.unsigned_abs();
+                    total = u64::saturating_add(total, found.st_size.unsigned_abs());
                 }
                 _ => {}
             }
@@ -201,6 +238,7 @@ struct TreeCopy<'a> {
     place: PathBuf,
     /// Where below the root the first name of each inode with several names was copied.
     linked: HashMap<u64, PathBuf>,
+    lacking: Lacking,
     progress: Progress<'a>,
 }
 
@@ -211,20 +249,17 @@ impl TreeCopy<'_> {
         let mut above = vec![self.begin()?];
         while let Some(directory) = above.last_mut() {
             if let Some(name) = directory.names.next() {
-                let shown = self.shown().join(&name);
-                let fd = openat(self.from.directory(), &name, ANY, Mode::empty())
-                    .map_err(at(&shown, "find"))?;
-                let entry = TreeEntry::of(fd, shown)?;
-                if entry.found.is_dir() {
-                    above.push(self.directory(&name)?);
-                } else {
-                    self.entry(&entry, &name)?;
+                match self.named(&name) {
+                    Ok(below) => above.extend(below),
+                    Err(Stopped::Here(error)) => self.lacking.push(error),
+                    Err(Stopped::Everywhere(error)) => return Err(error),
                 }
             } else if let Some(Copied { found, .. }) = above.pop() {
                 let fd = self.from.directory().try_clone_to_owned()?;
                 let from = TreeEntry { fd, found, shown: self.shown() };
                 let to = self.to.directory().try_clone_to_owned()?;
-                copy_attributes(&from, &to, &self.out.join(&self.place))?;
+                let shown = self.out.join(&self.place);
+                copy_attributes(&from, &to, &shown, &mut self.lacking)?;
                 let up = above.len().saturating_sub(1);
                 let left = self.from.leave_to(up).and_then(|()| self.to.leave_to(up));
                 left.map_err(at(&from.shown, "find the directory above"))?;
@@ -234,57 +269,85 @@ impl TreeCopy<'_> {
         Ok(())
     }
 
+    /// Copies what has this name, or begins to, if it is a directory.
+    fn named(&mut self, name: &OsStr) -> Result<Option<Copied>, Stopped> {
+        let shown = self.shown().join(name);
+        let found = openat(self.from.directory(), name, ANY, Mode::empty());
+        let found = found.map_err(at(&shown, "find"));
+        let entry = found.and_then(|fd| TreeEntry::of(fd, shown)).map_err(Stopped::Here)?;
+        if entry.found.is_dir() {
+            return self.directory(name).map(Some);
+        }
+        self.entry(&entry, name).map(|()| None)
+    }
+
     /// The path of the directory that is read.
     fn shown(&self) -> PathBuf {
         self.origin.namespace_dir().join(&self.place)
     }
 
     /// Begins to copy the directory at which both are.
-    fn begin(&self) -> Result<Copied> {
+    fn begin(&mut self) -> Result<Copied> {
         let shown = self.shown();
-        let mut names = self.from.names().map_err(at(&shown, "list the directory"))?;
+        let mut names = self.from.names().unwrap_or_else(|errno| {
+            self.lacking.push(at(&shown, "list the directory")(errno));
+            Vec::new()
+        });
         names.sort_unstable();
         let entry = TreeEntry::of(self.from.directory().try_clone_to_owned()?, shown)?;
         Ok(Copied { found: entry.found, names: names.into_iter() })
     }
 
     /// Makes a directory below, and goes there.
-    fn directory(&mut self, name: &OsStr) -> Result<Copied> {
-        let shown = self.out.join(&self.place).join(name);
-        make_directory(&self.to.directory(), name, &shown)?;
-        let entered = self.from.enter(name).and_then(|()| self.to.enter(name));
-        entered.map_err(at(&shown, "find the directory"))?;
+    fn directory(&mut self, name: &OsStr) -> Result<Copied, Stopped> {
+        let entered = self.from.enter(name);
+        let (from, shown) = (self.shown().join(name), self.out.join(&self.place).join(name));
+        entered.map_err(at(&from, "find the directory")).map_err(Stopped::Here)?;
+        let made = make_directory(&self.to.directory(), name, &shown);
+        let entered = made.and_then(|_| self.to.enter(name).map_err(at(&shown, "find")));
         self.place.push(name);
-        self.begin()
+        entered.and_then(|()| self.begin()).map_err(Stopped::Everywhere)
     }
 
     /// Copies anything but a directory.
-    fn entry(&mut self, from: &TreeEntry, name: &OsStr) -> Result<()> {
+    fn entry(&mut self, from: &TreeEntry, name: &OsStr) -> Result<(), Stopped> {
         let (dir, place) = (self.to.directory(), self.place.join(name));
         let shown = self.out.join(&place);
+        let copied = self.linked.get(&from.found.ino()).filter(|_| from.found.nlink() > 1);
+        if let Some(first) = copied {
+            let link = || {
+                let (above, first) = beneath::parent(self.top.as_fd(), first)?;
+                linkat(&above, first, dir, name, AtFlags::empty())
+            };
+            return link().map_err(at(&shown, "link")).map_err(Stopped::Everywhere);
+        }
+        let made = if from.found.is_file() {
+            let copied = copy_file(self.origin, from, (&dir, name, &shown), self.progress);
+            copied.inspect_err(|stopped| {
+                if let Stopped::Here(_) = stopped {
+                    let _ = unlinkat(dir, name, AtFlags::empty());
+                }
+            })?
+        } else if from.found.is_symlink() {
+            let target = readlinkat(&from.fd, "", Vec::new());
+            let target = target.map_err(at(&from.shown, "read the link")).map_err(Stopped::Here)?;
+            let made = symlinkat(target, dir, name).map_err(at(&shown, "make the link"));
+            made.and_then(|()| open_any(&dir, name, &shown)).map_err(Stopped::Everywhere)?
+        } else {
+            let made = make_special(&from.found, &dir, name);
+            let made = made.map_err(at(&shown, "make the special file"));
+            made.and_then(|()| open_any(&dir, name, &shown)).map_err(Stopped::Everywhere)?
+        };
         if from.found.nlink() > 1 {
-            if let Some(first) = self.linked.get(&from.found.ino()) {
-                let (above, first) =
-                    beneath::parent(self.top.as_fd(), first).map_err(at(&shown, "link"))?;
-                let linked = linkat(&above, first, dir, name, AtFlags::empty());
-                return linked.map_err(at(&shown, "link"));
-            }
             self.linked.insert(from.found.ino(), place);
         }
-        if from.found.is_file() {
-            let made = copy_file(self.origin, from, (&dir, name, &shown), self.progress)?;
-            return copy_attributes(from, &made, &shown);
-        }
-        if from.found.is_symlink() {
-            let target = readlinkat(&from.fd, "", Vec::new());
-            let target = target.map_err(at(&from.shown, "read the link"))?;
-            symlinkat(target, dir, name).map_err(at(&shown, "make the link"))?;
-        } else {
-            make_special(&from.found, &dir, name).map_err(at(&shown, "make the special file"))?;
-        }
-        let made = openat(dir, name, ANY, Mode::empty()).map_err(at(&shown, "find"))?;
-        copy_attributes(from, &made, &shown)
+        let copied = copy_attributes(from, &made, &shown, &mut self.lacking);
+        copied.map_err(Stopped::Everywhere)
     }
+}
+
+fn open_any(dir: &impl AsFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> {
+    openat(dir, name, ANY, Mode::empty()).map_err(at(shown, "find"))
 }
 
 /// Copies the data of a file to the new file `name` in `dir`, which only we may open.
@@ -293,19 +356,32 @@ fn copy_file(
     from: &TreeEntry,
     (dir, name, shown): (&impl AsFd, &OsStr, &Path),
     progress: Progress<'_>,
-) -> Result<OwnedFd> {
-    let namespace_file = File::from(from.open()?);
-    let data = origin
-        .open_data(namespace_file.as_fd(), libc::O_RDONLY)
-        .map_err(Error::at(&from.shown, "open the data"))?;
+) -> Result<OwnedFd, Stopped> {
+    let namespace_file = File::from(from.open().map_err(Stopped::Here)?);
+    let here = |what| move |error| Stopped::Here(Error::at(&from.shown, what)(error));
+    let data = origin.open_data(namespace_file.as_fd(), libc::O_RDONLY);
+    let data = data.map_err(here("open the data"))?;
+    let len = namespace_file.metadata().map_err(here("stat"))?.len();
+    let everywhere = |what| move |error| Stopped::Everywhere(Error::at(shown, what)(error));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let out = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(at(shown, "create"))?;
-    let out = File::from(out);
-    let len = namespace_file.metadata().map_err(Error::at(&from.shown, "stat"))?.len();
-    out.set_len(len).map_err(Error::at(shown, "set the size"))?;
-    let mut put = |offset, bytes: &[u8]| out.write_all_at(bytes, offset);
-    copy_data(&data, len, &mut put, progress).map_err(Error::at(shown, "copy the data"))?;
-    out.sync_all().map_err(Error::at(shown, "sync"))?;
+    let out = openat(dir, name, flags, Mode::RUSR | Mode::WUSR);
+    let out = File::from(out.map_err(io::Error::from).map_err(everywhere("create"))?);
+    out.set_len(len).map_err(|error| match error.raw_os_error() {
+        // The owner of a file sets its size as it pleases.
+        Some(libc::EFBIG) => here("copy a file of its size")(error),
+        _ => everywhere("set the size")(error),
+    })?;
+    let mut unwritten = None;
+    let mut put = |offset, bytes: &[u8]| {
+        out.write_all_at(bytes, offset).map_err(|error| {
+            unwritten = Some(error);
+            io::ErrorKind::Interrupted.into()
+        })
+    };
+    let copied = copy_data(&data, len, &mut put, progress);
+    unwritten.map_or(Ok(()), Err).map_err(everywhere("copy the data"))?;
+    copied.map_err(here("read the data"))?;
+    out.sync_all().map_err(everywhere("sync"))?;
     Ok(out.into())
 }
 
@@ -325,11 +401,16 @@ fn make_special(found: &Metadata, dir: &impl AsFd, name: &OsStr) -> rustix::io::
 }
 
 /// Copies owner, extended attributes, mode and times, in an order in which none undoes another.
-fn copy_attributes(from: &TreeEntry, to: &OwnedFd, shown: &Path) -> Result<()> {
+fn copy_attributes(
+    from: &TreeEntry,
+    to: &OwnedFd,
+    shown: &Path,
+    lacking: &mut Lacking,
+) -> Result<()> {
     let found = &from.found;
     copy_owner(found, to, shown).map_err(Error::at(shown, "set the owner"))?;
     let (source, target) = (by_descriptor(&from.fd), by_descriptor(to));
-    copy_xattrs(&source, &target, shown)
+    copy_xattrs(&source, &target, shown, lacking)
         .map_err(Error::at(shown, "set the extended attributes"))?;
     if !found.is_symlink() {
         let mode = Mode::from_raw_mode(found.mode() & 0o7777);
@@ -361,7 +442,7 @@ fn copy_owner(found: &Metadata, to: &OwnedFd, shown: &Path) -> io::Result<()> {
 
 /// Paths by descriptors lead to a link itself. ACLs that new entries inherited from the directory of the copy are not
 /// the file's, and are removed.
-fn copy_xattrs(from: &Path, to: &Path, shown: &Path) -> io::Result<()> {
+fn copy_xattrs(from: &Path, to: &Path, shown: &Path, lacking: &mut Lacking) -> io::Result<()> {
     for acl in [posix_acl::ACCESS, posix_acl::DEFAULT] {
         match rustix::fs::removexattr(to, acl) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -381,19 +462,35 @@ fn copy_xattrs(from: &Path, to: &Path, shown: &Path) -> io::Result<()> {
         if hidden_xattr(&name) {
             continue;
         }
-        let len = rustix::fs::getxattr(from, name.as_os_str(), &mut value)?;
-        set_xattr(to, &name, &value[..len], shown)?;
+        let len = match rustix::fs::getxattr(from, name.as_os_str(), &mut value) {
+            // Its owner removed it meanwhile.
+            Err(Errno::NODATA) => continue,
+            other => other?,
+        };
+        lacking.extend(set_xattr(to, &name, &value[..len], shown).err());
     }
     Ok(())
 }
 
-fn set_xattr(to: &Path, name: &OsStr, value: &[u8], shown: &Path) -> io::Result<()> {
+/// How many and how long ones a file has is up to its owner, and what file systems hold differs: nobody else's files are kept
+/// from being copied by that.
+fn set_xattr(to: &Path, name: &OsStr, value: &[u8], shown: &Path) -> Result<()> {
     match rustix::fs::setxattr(to, name, value, XattrFlags::empty()) {
         // Names that only root may set, such as security labels.
         Err(Errno::PERM | Errno::OPNOTSUPP) => {
             tracing::warn!(path = %shown.display(), ?name, "the extended attribute cannot be kept");
             Ok(())
         }
-        other => Ok(other?),
+        Err(errno) => Err(Error::invalid(
+            format!(
+                "{}: its extended attribute {} of {} bytes cannot be kept there: {}",
+                shown.display(),
+                name.display(),
+                value.len(),
+                io::Error::from(errno)
+            ),
+            "copy to a file system that holds it, or remove it from the file first",
+        )),
+        Ok(()) => Ok(()),
     }
 }

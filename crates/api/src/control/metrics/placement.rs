@@ -19,6 +19,12 @@ pub(super) const APPLY: &[Metric] = &[
     metric("files[].planned[].begin", "bytes", "Where a part of it begins by the plan."),
     metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
     metric("missing[]", "text", "A file of the plan that is not there, with `--skip-missing`."),
+    metric(
+        "failed[].path",
+        "text",
+        "A file of the plan that has its old layout, and is not among `files`.",
+    ),
+    metric("failed[].error", "text", "Why, and what to do."),
     metric("servers[].name", "text", "A server of the plan."),
     metric("servers[].directory", "path", "Its directory in the volume."),
     metric(
@@ -34,6 +40,7 @@ pub(super) const VERIFY: &[Metric] = &[
     metric("files[].path", "text", "A file of the plan, below the mount."),
     metric("files[].agrees", "yes or no", "It lies as planned."),
     metric("files[].missing", "yes or no", "There is no such file."),
+    metric("files[].error", "text", "Why it cannot be looked at, where it cannot, and what to do."),
     metric("files[].planned[].begin", "bytes", "Where a part of it begins by the plan."),
     metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
     metric("files[].actual[].begin", "bytes", "Where a part of it begins."),

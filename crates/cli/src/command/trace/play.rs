@@ -98,6 +98,7 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
     if !args.prepare {
         progress.begin("playing", script.read_bytes.saturating_add(script.written_bytes));
         played.time(run(args, &script, &mut progress)?);
+        files.note_written(&script);
     }
     drop(progress);
     if args.json {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::volume::object_paths;
 
-const ATTRIBUTE: &str = "user.halocline.object";
+pub(super) const ATTRIBUTE: &str = "user.halocline.object";
 
 /// The attribute's value: 128 random bits, so that a copied tree or a restored backup never assigns one object to two
 /// files by restarting a counter. Anyone who may write to a file can set this to any value.
@@ -86,21 +86,6 @@ pub(super) enum Reference {
 }
 
 impl Reference {
-    /// The number, if it refers to an object.
-    ///
-    /// # Errors
-    /// `InvalidData` for nonsense.
-    pub(super) fn number(self) -> io::Result<Option<ObjectNumber>> {
-        match self {
-            Self::None => Ok(None),
-            Self::Object(number) => Ok(Some(number)),
-            Self::Nonsense => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{ATTRIBUTE} is not an object number"),
-            )),
-        }
-    }
-
     /// The number, if it refers to an object; nonsense refers to none.
     pub(super) fn object(self) -> Option<ObjectNumber> {
         match self {
@@ -155,8 +140,17 @@ impl ObjectId {
 
     /// The object of a namespace file, if it has one. The descriptor may be `O_PATH`.
     pub(super) fn of(namespace_file: impl AsFd) -> io::Result<Option<Self>> {
-        let named = ObjectNumber::named_by(Path::new(&by_descriptor(&namespace_file)))?;
-        named.number()?.map(|number| Self::bound(number, &namespace_file)).transpose()
+        match ObjectNumber::named_by(Path::new(&by_descriptor(&namespace_file)))? {
+            Reference::None => Ok(None),
+            Reference::Object(number) => Self::bound(number, namespace_file).map(Some),
+            Reference::Nonsense => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "its {ATTRIBUTE} is not an object number: somebody set it past the mount; {}",
+                    remedy_for_number(rustix::fs::fstat(namespace_file)?.st_ino)
+                ),
+            )),
+        }
     }
 
     /// The object with this number that belongs to a namespace file.
@@ -185,6 +179,14 @@ impl ObjectId {
         number.name_by(&namespace_file, how)?;
         Self::bound(number, namespace_file)
     }
+}
+
+/// What to do about a file whose number was changed past the mount.
+pub(super) fn remedy_for_number(inode: u64) -> String {
+    format!(
+        "set it to the number before `-{inode}` in the name of the file's object (server-*/objects/*/*-{inode}), or \
+         remove the file"
+    )
 }
 
 /// A path that leads to what an `O_PATH` descriptor refers to, even if its name is gone.

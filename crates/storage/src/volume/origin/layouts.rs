@@ -14,7 +14,7 @@ use halocline_model::file_layout::FileLayout;
 use halocline_model::striping::Striping;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::identity::ObjectId;
+use super::identity::{self, ObjectId};
 use crate::device::ServerFile;
 use crate::volume::server::Server;
 use crate::volume::{Distribution, Volume, object_paths};
@@ -42,7 +42,7 @@ pub(super) fn distribution_of(
         return Ok(Some(usual.into()));
     }
     let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
-    let Some(file) = first.directory().open(&path)? else { return Ok(None) };
+    let Some(file) = first.directory().open_to_read(&path)? else { return Ok(None) };
     let bytes = read_small(first, &file)?;
     let wrong = |what: String| {
         let what =
@@ -68,8 +68,14 @@ fn read_small(server: &Server, file: &ServerFile) -> io::Result<Vec<u8>> {
 /// The error for an object whose layout is missing.
 pub(super) fn missing(id: ObjectId) -> io::Error {
     let path = id.path_in(object_paths::LAYOUTS);
-    let what =
-        format!("its layout, {} on server 0, is missing; restore it from a backup", path.display());
+    let or_changed = id.inode.map_or_else(String::new, |inode| {
+        let remedy = identity::remedy_for_number(inode);
+        format!("; or, if somebody changed its {} past the mount, {remedy}", identity::ATTRIBUTE)
+    });
+    let what = format!(
+        "its layout, {} on server 0, is missing; restore it from a backup{or_changed}",
+        path.display()
+    );
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

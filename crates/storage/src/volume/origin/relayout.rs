@@ -190,7 +190,9 @@ impl Relayout {
         }
         before(Step::CutOver)?;
         let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
-        id.number.name_by(old.namespace_file(), how).map_err(at("give its new layout to"))?;
+        id.number
+            .name_by(old.namespace_file(), how)
+            .map_err(at("give its new layout, in an extended attribute, to"))?;
         before(Step::Settle)?;
         old.namespace_file().sync_all().map_err(at("sync"))?;
         before(Step::Remove)?;
@@ -267,29 +269,25 @@ impl Relayout {
 /// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
 /// one that cannot be stored.
 pub fn look(origin: &Origin, wishes: &[Wish], to_move: bool) -> Result<Vec<LayoutChange>> {
-    look_at_present(origin, wishes, to_move, None)
+    look_at_each(origin, wishes, to_move)?.into_iter().map(|(_, found)| found).collect()
 }
 
-/// The same; where there is a list for them, files that are not there are left out and their paths added to it.
+/// The same, with the path of each file and its own error: nobody keeps others' files from being looked at by what they do
+/// to theirs.
 ///
 /// # Errors
-/// As [`look`].
-pub fn look_at_present(
+/// A layout for other servers, or one that cannot be stored.
+pub fn look_at_each(
     origin: &Origin,
     wishes: &[Wish],
     to_move: bool,
-    mut left_out: Option<&mut Vec<PathBuf>>,
-) -> Result<Vec<LayoutChange>> {
-    let mut inodes = BTreeMap::new();
-    let mut found = Vec::new();
+) -> Result<Vec<(PathBuf, Result<LayoutChange>)>> {
     for wish in wishes {
-        let change = match (change(origin, wish, to_move), &mut left_out) {
-            (Err(error), Some(left_out)) if is_missing(&error) => {
-                left_out.push(wish.path.clone());
-                continue;
-            }
-            (change, _) => change?,
-        };
+        check_layout(origin, wish)?;
+    }
+    let mut inodes = BTreeMap::new();
+    let mut look = |wish: &Wish| {
+        let change = change(origin, wish, to_move)?;
         if let Some(other) = inodes.insert(change.inode, wish.path.clone()) {
             let what = format!(
                 "{} and {} are two names of one file",
@@ -298,9 +296,9 @@ pub fn look_at_present(
             );
             return Err(Error::invalid(what, "leave one of them out of the plan"));
         }
-        found.push(change);
-    }
-    Ok(found)
+        Ok(change)
+    };
+    Ok(wishes.iter().map(|wish| (wish.path.clone(), look(wish))).collect())
 }
 
 /// Whether `error`, of looking at a file by its path, says that there is none: also where a file is in the place of a
@@ -328,7 +326,8 @@ fn used_by(origin: &Origin, data: &OriginFile) -> io::Result<Vec<u64>> {
     path.map_or_else(|| Ok(vec![0; origin.servers().len()]), |path| used(&path))
 }
 
-fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
+/// Refuses a layout that no file of the volume can have.
+fn check_layout(origin: &Origin, wish: &Wish) -> Result<()> {
     let refused = |what: String| {
         let what = format!("{}: {what}", wish.path.display());
         Error::invalid(what, "plan again for the servers of this volume")
@@ -338,7 +337,10 @@ fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
         let planned = wish.layout.servers();
         return Err(refused(format!("a layout over {planned} servers; there are {servers}")));
     }
-    layouts::check(&wish.layout).map_err(refused)?;
+    layouts::check(&wish.layout).map_err(refused)
+}
+
+fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
     let namespace_file = file(origin, &wish.path, LEAVE_OUT)?;
     let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
     let data = origin

@@ -68,6 +68,10 @@ impl VolumeDir {
             Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
                 Err(refuse("a link, or no such kind of file".into()))
             }
+            Err(Errno::NOENT) if kind == FileType::Directory => Err(Error::invalid(
+                format!("{}: this directory of the volume is not there", path.display()),
+                "move it there, or restore it from a backup",
+            )),
             other => other.map_err(|errno| Error::at(&path, "open")(errno.into())),
         }?;
         let found = fstat(&opened).map_err(|errno| Error::at(&path, "look at")(errno.into()))?;

@@ -6,12 +6,12 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use halocline_os::beneath;
 use halocline_os::error::Error;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -24,6 +24,10 @@ use crate::text;
 const PIECE: u64 = 1 << 20;
 /// The last bytes of a file, by which one that `trace play` made is known.
 const KNOWN_BY: usize = 8;
+
+/// The attribute of a file that says how many bytes from its beginning on are all written. What lies beyond may have holes,
+/// which a play that was interrupted, or one that left bytes out, has made; a hole before is an error, as any wrong byte is.
+const WHOLE: &str = "user.halocline-play.whole";
 
 /// The directory below which the files are.
 #[derive(Debug)]
@@ -83,7 +87,7 @@ impl Files {
         Ok(written)
     }
 
-    /// How long a file is that is there; an error if `trace play` did not make it.
+    /// How many bytes of a file are there; an error if `trace play` did not make it.
     fn look(&self, file: &TraceFile) -> Result<Option<u64>, Failure> {
         let shown = self.path.join(&file.path);
         let opened = match self.open(&file.path) {
@@ -107,7 +111,9 @@ impl Files {
                 "{shown} is there, and no file that trace play made: name another directory"
             )));
         }
-        Ok(Some(len))
+        // Holes of an earlier play are filled.
+        let stored = if file.is_read && whole(&opened) < len { found.blocks() * 512 } else { len };
+        Ok(Some(len.min(stored)))
     }
 
     /// Makes a file, unless it is there, and writes what is missing of it if it will be read.
@@ -127,16 +133,44 @@ impl Files {
             return Ok(0);
         }
         let begin = opened.metadata().map_err(at)?.len();
-        let (content, mut offset, mut piece) = (content_of(&file.path), begin, Vec::new());
+        let known = whole(&opened);
+        let mut written = 0;
+        let (content, mut offset) = (content_of(&file.path), known.min(begin));
+        let (mut piece, mut expected) = (Vec::new(), Vec::new());
         while offset < file.end {
-            let len = PIECE.min(file.end - offset);
-            piece.resize(usize::try_from(len).expect("a piece"), 0);
-            content.fill(offset, &mut piece);
-            opened.write_all_at(&piece, offset).map_err(at)?;
+            let is_there = offset < begin;
+            let len = PIECE.min(if is_there { begin.min(file.end) } else { file.end } - offset);
+            let bytes = usize::try_from(len).expect("a piece");
+            expected.resize(bytes, 0);
+            content.fill(offset, &mut expected);
+            piece.resize(bytes, 0);
+            piece.fill(0);
+            if is_there {
+                opened.read_exact_at(&mut piece, offset).map_err(at)?;
+            }
+            let filled = fill_holes(&mut piece, &expected);
+            if filled > 0 {
+                opened.write_all_at(&piece, offset).map_err(at)?;
+            }
+            written += if is_there { filled } else { len };
             offset += len;
             went_on(len)?;
         }
-        Ok(offset - begin)
+        if offset > known {
+            set_whole(&opened, offset);
+        }
+        Ok(written)
+    }
+
+    /// Notes what the trace that was played has written of its files.
+    pub(super) fn note_written(&self, script: &Script) {
+        for file in script.files().filter(|file| file.written > 0) {
+            if let Ok(opened) = self.open(&file.path)
+                && file.written > whole(&opened)
+            {
+                set_whole(&opened, file.written);
+            }
+        }
     }
 
     /// A file that is not there, and the directories above it.
@@ -152,4 +186,30 @@ impl Files {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         beneath::open(&self.dir, path, flags, Mode::from_raw_mode(0o666)).map(File::from)
     }
+}
+
+/// What is noted of a file; nothing if it is none of ours, or where files have no attributes.
+fn whole(file: &File) -> u64 {
+    let mut value = [0_u8; 20];
+    let len = rustix::fs::fgetxattr(file, WHOLE, &mut value).unwrap_or(0);
+    std::str::from_utf8(&value[..len]).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Notes it. Where that is not possible, all of the file is looked at the next time.
+fn set_whole(file: &File, bytes: u64) {
+    let _ = rustix::fs::fsetxattr(file, WHOLE, bytes.to_string().as_bytes(), XattrFlags::empty());
+}
+
+/// Gives zeros the bytes that belong in their place; returns how many those were.
+fn fill_holes(piece: &mut [u8], expected: &[u8]) -> u64 {
+    let mut filled = 0;
+    if piece != expected {
+        for (is, should_be) in piece.iter_mut().zip(expected) {
+            if *is == 0 && *should_be != 0 {
+                *is = *should_be;
+                filled += 1;
+            }
+        }
+    }
+    filled
 }

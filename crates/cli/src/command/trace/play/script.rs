@@ -20,6 +20,8 @@ const REQUESTS_MAX: u64 = 8 << 20;
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 /// Limit of the processes: each is a real one.
 const PROCESSES_MAX: usize = 1024;
+/// Limit of the written ranges of a file that are told apart.
+const RANGES_MAX: usize = 1 << 12;
 /// Limit of the files.
 const FILES_MAX: usize = 1 << 16;
 
@@ -32,6 +34,8 @@ pub(super) struct TraceFile {
     pub(super) end: u64,
     /// Whether it is read.
     pub(super) is_read: bool,
+    /// How many bytes from its beginning on are all written.
+    pub(super) written: u64,
 }
 
 /// All requests in short.
@@ -54,7 +58,7 @@ impl Script {
         reading::check_repeatable(path)?;
         let mut reader = Reader::new(reading::open(path, "reading")?)
             .map_err(|error| refused(error.to_string()))?;
-        let mut uses: Vec<(u64, bool)> = Vec::new();
+        let mut uses: Vec<(u64, bool, Written)> = Vec::new();
         let mut longest: BTreeMap<u32, u64> = BTreeMap::new();
         let (mut requests, mut bytes) = (0, [0_u64; 2]);
         while let Some(block) = reader.next_block().map_err(|error| refused(error.to_string()))? {
@@ -62,11 +66,14 @@ impl Script {
                 check(request).map_err(&refused)?;
                 let number = request.file as usize;
                 if uses.len() <= number {
-                    uses.resize(number + 1, (0, false));
+                    uses.resize(number + 1, (0, false, Written::default()));
                 }
-                let (end, is_read) = &mut uses[number];
+                let (end, is_read, written) = &mut uses[number];
                 *end = request.end().max(*end);
-                *is_read |= request.op == Op::Read;
+                match request.op {
+                    Op::Read => *is_read = true,
+                    Op::Write => written.add(request.offset, request.end()),
+                }
                 let longest = longest.entry(request.process).or_default();
                 *longest = request.length.max(*longest);
                 let sum = &mut bytes[usize::from(request.op == Op::Write)];
@@ -90,14 +97,14 @@ impl Script {
             let why = reader.completeness().cut.as_deref().unwrap_or("its source lacks requests");
             tell!("{}: not whole: {why}", text::path(path));
         }
-        let named = uses.into_iter().enumerate().map(|(number, (end, is_read))| {
+        let named = uses.into_iter().enumerate().map(|(number, (end, is_read, written))| {
             let name = u32::try_from(number).ok().and_then(|number| reader.file(number));
             let path = if end == 0 {
                 PathBuf::new()
             } else {
                 relative(name.unwrap_or_default(), below).map_err(&refused)?
             };
-            Ok(TraceFile { path, end, is_read })
+            Ok(TraceFile { path, end, is_read, written: written.first_gap() })
         });
         let named = named.collect::<Result<_, Failure>>()?;
         let [read_bytes, written_bytes] = bytes;
@@ -114,6 +121,33 @@ impl Script {
     pub(super) fn bytes_to_prepare(&self) -> u64 {
         let read = self.files().filter(|file| file.is_read);
         read.map(|file| file.end).fold(0, u64::saturating_add)
+    }
+}
+
+/// The ranges of a file that are written, those that touch as one.
+#[derive(Debug, Clone, Default)]
+struct Written(BTreeMap<u64, u64>);
+
+impl Written {
+    /// Adds the bytes from `start` to `end`, unless there are too many ranges: then the file counts as written in less of it
+    /// than it is.
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        let before = self.0.range(..=start).next_back();
+        if let Some((&first, _)) = before.filter(|(_, last)| **last >= start) {
+            start = first;
+        }
+        while let Some((&next, &last)) = self.0.range(start..=end).next() {
+            end = end.max(last);
+            self.0.remove(&next);
+        }
+        if self.0.len() < RANGES_MAX || start == 0 {
+            self.0.insert(start, end);
+        }
+    }
+
+    /// The first byte that is not written.
+    fn first_gap(&self) -> u64 {
+        self.0.get(&0).copied().unwrap_or(0)
     }
 }
 
@@ -179,6 +213,23 @@ mod tests {
         check_memory(u64::MAX, None).unwrap();
         let error = check_memory(4097, Some(8192)).unwrap_err();
         assert!(error.contains("8.00 KiB are available"), "{error}");
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let mut written = Written::default();
+        for (start, end, first_gap) in
+            [(4, 8, 0), (10, 12, 0), (8, 9, 0), (0, 3, 3), (3, 4, 9), (2, 11, 12), (20, 20, 12)]
+        {
+            written.add(start, end);
+            assert_eq!(written.first_gap(), first_gap, "{start} {written:?}");
+        }
+        for at in 0..2 * RANGES_MAX as u64 {
+            written.add(100 + 2 * at, 101 + 2 * at);
+        }
+        assert!(written.0.len() <= RANGES_MAX, "{}", written.0.len());
+        written.add(0, 101);
+        assert_eq!(written.first_gap(), 101);
     }
 
     #[test]

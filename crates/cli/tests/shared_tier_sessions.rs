@@ -1,0 +1,101 @@
+//! Sessions of a shared tier's nodes in their store, by commands: how they end, without the store and after it was lost.
+
+use std::fs;
+use std::ops::Deref;
+use std::process::Output;
+
+use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers::{self, SharedTiers};
+use halocline_testkit::waiting::eventually;
+
+const NODES: [&str; 2] = ["one", "two"];
+
+/// Two nodes with a disk that both see.
+struct Nodes(SharedTiers);
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.0
+    }
+}
+
+impl Nodes {
+    fn new() -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
+    }
+}
+
+/// Regression: it exited with 1, and said only that the store did not answer.
+#[test]
+fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("one", "f"), "of one").unwrap();
+    nodes.0.store.kill();
+    for node in NODES {
+        let done = nodes.scratch.halocline(&["umount", node]);
+        assert_eq!(done.status.code(), Some(5), "{}", said(&done));
+        let told = said(&done);
+        let is_whole = ["the mount is gone and everything is written", "lease", "mounted again"];
+        assert!(is_whole.iter().all(|part| told.contains(part)), "{told}");
+    }
+    let on_disk = nodes.scratch.path("one-tiers/ssd/f");
+    assert_eq!(fs::read_to_string(on_disk).unwrap(), "of one");
+}
+
+/// Regression: such nodes were said to be gone, for as long as their leases ran, and a dry run of `forget` would have ended
+/// their sessions; a repair was refused because of them.
+#[test]
+fn nodes_that_a_restarted_store_does_not_know_may_live() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    let url = nodes.store.url();
+    for node in NODES {
+        nodes.scratch.kill(node);
+    }
+    nodes.0.store.kill();
+    nodes.0.store.forget();
+    nodes.0.store.restart();
+    let cluster = |args: &[&str]| {
+        let done = nodes.scratch.halocline(&[args, &["--cluster", &url]].concat());
+        [written(&done), said(&done)].concat()
+    };
+    let told = cluster(&["cluster", "nodes", "disk"]);
+    assert_eq!((told.matches("may live").count(), told.contains("is gone")), (2, false), "{told}");
+    let told = cluster(&["cluster", "forget", "disk", "one", "--dry-run"]);
+    assert!(told.contains("its lease runs"), "{told}");
+    let told = said(&shared_tiers::fsck(&nodes.scratch, &url, &["--repair"]));
+    assert!(told.contains("uses the tier"), "{told}");
+}
+
+/// Regression: it spoke of files of a cache that may be lost, and asked for `--yes`.
+#[test]
+fn the_session_of_a_node_of_a_tier_is_ended_without_talk_of_caches() {
+    let Some(nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("one", "f"), "of one").unwrap();
+    nodes.scratch.kill("one");
+    let url = nodes.store.url();
+    let cluster = |what: &str, name: &[&str]| -> Output {
+        let named = [&["cluster", what, "disk"], name, &["--cluster", &url]].concat();
+        nodes.scratch.halocline(&named)
+    };
+    let told = cluster("nodes", &[]);
+    let told = String::from_utf8_lossy(&told.stdout);
+    assert!(told.contains(" SSD /") && !told.contains("cache"), "{told}");
+    let refused = cluster("recover", &["one"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("mounted again"), "{}", said(&refused));
+    eventually("its lease is over", || {
+        let done = cluster("forget", &["one"]);
+        let told = [String::from_utf8_lossy(&done.stdout).into_owned(), said(&done)].concat();
+        assert!(done.status.success() || told.contains("its lease runs"), "{told}");
+        assert!(!done.status.success() || told.contains("its files stay on its SSD"), "{told}");
+        done.status.success()
+    });
+    let mounted = nodes.mount("one", &[]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    assert_eq!(fs::read_to_string(nodes.at("two", "f")).unwrap(), "of one");
+}
