@@ -186,19 +186,19 @@ fn move_all(
             _ => Ok(()),
         };
         if let Err(Stopped { error, cut_over }) = move_one(volume, file, &mut before, &mut tell) {
-            let (moved, all) = (files(&moves[..tried]).saturating_sub(failed.len()), files(moves));
+            let (ended, all) = (files(&moves[..tried]).saturating_sub(failed.len()), files(moves));
             if !cut_over && let Some(signal) = interruption.signal() {
                 drop(meter);
-                return Err(interrupted(signal, moved, all));
+                return Err(interrupted(signal, ended, all));
             }
             if !cut_over {
                 failed.push((file.path.clone(), error));
                 continue;
             }
             drop(meter);
-            let moved = counted(moved, "file");
+            let ended = counted(ended, "file");
             return Err(Failure::failed(format!(
-                "{error}; {moved} of {all} moved, this one has its old layout or its new one: \
+                "{error}; {ended} of {all} moved, this one has its old layout or its new one: \
                  apply the plan again to go on"
             )));
         }

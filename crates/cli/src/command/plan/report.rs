@@ -212,7 +212,7 @@ fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
             say!("{best} more throughput, {parts}");
         }
         (chosen, _) => {
-            say!("recommended: {}, with {best} more throughput than def, {parts}", chosen.text())
+            say!("recommended: {}, with {best} more throughput than def, {parts}", chosen.text());
         }
     }
     for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
