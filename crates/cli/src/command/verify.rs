@@ -71,6 +71,14 @@ fn found(origin: &Origin, wishes: &[Wish]) -> Result<Found, Failure> {
     Ok(files)
 }
 
+fn is_right(found: &Result<LayoutChange, Error>) -> bool {
+    matches!(found, Ok(found) if found.agrees())
+}
+
+fn is_missing(found: &Result<LayoutChange, Error>) -> bool {
+    matches!(found, Err(error) if relayout::is_missing(error))
+}
+
 /// Executes the command.
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     // Each server, and each file on it, takes some.
@@ -90,9 +98,6 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         measured.map(|trace| measured::measure(trace, &plan, &args.place)).transpose()?;
     let (measured, completeness) = measured.unzip();
     let files = found(&origin, &wishes)?;
-    let is_right =
-        |found: &Result<LayoutChange, Error>| matches!(found, Ok(found) if found.agrees());
-    let is_missing = |found: &Result<LayoutChange, Error>| matches!(found, Err(error) if relayout::is_missing(error));
     let is_left_out = |found| args.place.skip_missing && is_missing(found);
     let is_any_there = files.iter().any(|(_, found)| !is_missing(found));
     // Where none is there, the paths are wrong.
