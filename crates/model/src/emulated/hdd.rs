@@ -51,10 +51,13 @@ impl Hdd {
         true
     }
 
-    /// The position of a byte: each file is contiguous, at a place that its inode number determines.
+    /// The position of a byte: each file is contiguous, at a place that its inode number determines. None begins in the last
+    /// eighth of the surface: a file that went around its end would have the longest seeks of all within itself.
     pub(super) fn position(&self, inode: u64, offset: u64) -> u64 {
         let places = self.capacity / PLACE_UNIT;
-        (spread(inode) % places * PLACE_UNIT + offset % self.capacity) % self.capacity
+        let (place, eighth) = (spread(inode) % places, places / 8);
+        let begin = if place < places - eighth { place } else { place - eighth } * PLACE_UNIT;
+        (begin + offset % self.capacity) % self.capacity
     }
 
     /// Seek and rotation before a request at `position`; none if it continues the last one.
