@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::identity::{ObjectId, ObjectNumber, Reference};
 use super::layouts;
-use super::tree_walk::each_file;
+use super::tree_walk::each_file_if_still;
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -75,10 +75,11 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
 /// Removes the objects to which files below `dir` refer, whether they are those files' objects or not. Any error ends
 /// the search: a name that cannot be seen must not make its object an orphan. What a file's owner can write is no such
 /// error, or one user would keep all objects from being checked; of a file that refers to nonsense, its own objects are
-/// kept, because whoever knows its number can write it again.
+/// kept, because whoever knows its number can write it again. None is left while names of the tree change: the object without
+/// a name may be that of a file that was moved meanwhile.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
     let (mut named, mut inodes) = (BTreeSet::new(), BTreeSet::new());
-    each_file(dir, &mut |file| {
+    let is_still = each_file_if_still(dir, &mut |file| {
         let found = ObjectNumber::named_by(&file.path);
         match found.map_err(Error::at(&file.shown, "read the object of"))? {
             Reference::None => {}
@@ -90,6 +91,9 @@ fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
         }
         Ok(())
     })?;
+    if !is_still {
+        orphans.clear();
+    }
     orphans.retain(|id, _| {
         // Nobody can tell whose one of an earlier format is.
         let is_kept = id.inode.map_or(!inodes.is_empty(), |inode| inodes.contains(&inode));

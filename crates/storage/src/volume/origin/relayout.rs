@@ -25,7 +25,7 @@ use super::label::{self, Use, VolumeLabel};
 use super::layouts;
 use super::orphans::ids_on;
 use super::sparse_copy::copy_data;
-use super::tree_walk::{each_file, file};
+use super::tree_walk::{each_file_if_still, file};
 use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
 use crate::volume::{Distribution, VolumeFile, object_paths};
@@ -206,7 +206,7 @@ impl Relayout {
     }
 
     /// Removes what an interrupted move left, and returns whether there was one: of the two objects in its note, those
-    /// to which no file refers. `before` is called before [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
+    /// to which no file refers; nothing while names of the tree change. `before` is called before [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
     ///
     /// # Errors
     /// If the names cannot be made durable; then nothing is removed.
@@ -219,7 +219,7 @@ impl Relayout {
         if note.is_empty() {
             return Ok(false);
         }
-        each_file(self.origin.namespace_dir(), &mut |file| {
+        let is_still = each_file_if_still(self.origin.namespace_dir(), &mut |file| {
             let named = ObjectNumber::named_by(&file.path);
             let named = named.map_err(Error::at(&file.shown, "read the object of"))?;
             if let Some(number) = named.object() {
@@ -227,6 +227,11 @@ impl Relayout {
             }
             Ok(())
         })?;
+        if !is_still {
+            // An object whose name was not found may be that of a file that was moved meanwhile. What is left takes space,
+            // which a check frees.
+            return Ok(false);
+        }
         // The reference that a killed or failed move made may be in memory only: an object to which no file refers must
         // be one to which none refers even after a power loss.
         before(Step::Settle)?;

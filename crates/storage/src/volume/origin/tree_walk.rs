@@ -1,13 +1,17 @@
 //! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use halocline_os::beneath::{self, TreeCursor};
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
 use super::Origin;
@@ -18,6 +22,11 @@ pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
+
+/// How often a tree whose names change is read.
+const TRIES: usize = 3;
+/// At least one tick of the kernel's clock, by which it notes changes.
+const TICK: Duration = Duration::from_millis(20);
 
 /// A file to copy. Others may change names of the tree at any time, so everything is done to what was found first.
 pub(in crate::volume) struct TreeEntry {
@@ -94,6 +103,66 @@ pub(super) struct FoundFile {
 /// Calls `look` for each name of a regular file below `tree`. Programs and users can make directories whose paths are
 /// longer than a system call takes, which must not keep others' files from being looked at.
 pub(super) fn each_file(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Result<()> {
+    walk(tree, look, &mut |_| Ok(()))
+}
+
+/// The same, and whether no name of the tree changed meanwhile. Only then are these all files: one that was moved from a
+/// directory that was not read yet to one that was has no name here, and is there. Tries again a few times; `look` must
+/// stand to be called more than once for a file.
+pub(super) fn each_file_if_still(
+    tree: &Path,
+    look: &mut dyn FnMut(&FoundFile) -> Result<()>,
+) -> Result<bool> {
+    for _ in 0..TRIES {
+        match is_still(tree, look) {
+            Ok(false) => {}
+            Err(error) if [libc::ENOENT, libc::ESTALE, libc::ENOTDIR].contains(&error.errno()) => {}
+            done => return done,
+        }
+    }
+    Ok(false)
+}
+
+/// Walks, and then compares the directories with those that the walk has read: each change of a name changes the time of its
+/// directory.
+fn is_still(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Result<bool> {
+    let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+    let mut is_known = true;
+    walk(tree, look, &mut |dir| {
+        let mut found = fstat(dir)?;
+        if is_fresh(&found) {
+            // A second change in the same tick of the clock would not be seen.
+            thread::sleep(TICK);
+            found = fstat(dir)?;
+            is_known &= !is_fresh(&found);
+        }
+        is_known &= before.insert((found.st_dev, found.st_ino), changed(&found)).is_none();
+        Ok(())
+    })?;
+    walk(tree, &mut |_| Ok(()), &mut |dir| {
+        let found = fstat(dir)?;
+        after.insert((found.st_dev, found.st_ino), changed(&found));
+        Ok(())
+    })?;
+    Ok(is_known && before == after)
+}
+
+const fn changed(found: &Stat) -> (i64, i64) {
+    (found.st_ctime, found.st_ctime_nsec.cast_signed())
+}
+
+/// Whether it was changed in the last tick of the kernel's clock, or in the future.
+fn is_fresh(found: &Stat) -> bool {
+    let (seconds, nanoseconds) = changed(found);
+    let then = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    i128::from(Clock::MACHINE.now_ns()) - then < i128::try_from(TICK.as_nanos()).unwrap_or(0)
+}
+
+fn walk(
+    tree: &Path,
+    look: &mut dyn FnMut(&FoundFile) -> Result<()>,
+    enters: &mut dyn FnMut(BorrowedFd<'_>) -> std::result::Result<(), Errno>,
+) -> Result<()> {
     let root = openat(CWD, tree, DIRECTORY, Mode::empty()).map_err(at(tree, "list"))?;
     let mut cursor = TreeCursor::new(root).map_err(at(tree, "list"))?;
     let mut open = vec![(0, OsString::new())];
@@ -108,6 +177,7 @@ pub(super) fn each_file(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<
             let entered = cursor.leave_to(above).and_then(|()| cursor.enter(&name));
             entered.map_err(at(&shown, "list"))?;
         }
+        enters(cursor.directory().as_fd()).map_err(at(&shown, "stat"))?;
         for name in cursor.names().map_err(at(&shown, "list"))? {
             let found = match statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW) {
                 // It was removed meanwhile.
@@ -125,4 +195,54 @@ pub(super) fn each_file(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Regression: of a file that its owner moved while the tree was read, no name was found, and its data was removed.
+    #[test]
+    fn a_walk_that_misses_a_file_that_is_moved_meanwhile_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("a"), dir.path().join("b"));
+        for dir in [&here, &there] {
+            fs::create_dir(dir).unwrap();
+        }
+        fs::write(here.join("moved"), "").unwrap();
+        fs::write(there.join("stays"), "").unwrap();
+        let walks = |times: usize| {
+            let walk = || {
+                let mut seen = Vec::new();
+                let is_still = each_file_if_still(dir.path(), &mut |file| {
+                    seen.push(file.shown.file_name().unwrap().to_owned());
+                    Ok(())
+                });
+                (is_still.unwrap(), ["moved", "stays"].map(|name| seen.iter().any(|it| it == name)))
+            };
+            (0..times).map(|_| walk()).collect::<Vec<_>>()
+        };
+        assert_eq!(walks(1), [(true, [true, true])]);
+        let is_over = AtomicBool::new(false);
+        let walked = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    fs::rename(here.join("moved"), there.join("moved")).unwrap();
+                    fs::rename(there.join("moved"), here.join("moved")).unwrap();
+                }
+            });
+            let walked = walks(20);
+            is_over.store(true, Ordering::Relaxed);
+            walked
+        });
+        assert!(
+            walked.iter().all(|(is_still, seen)| !is_still || *seen == [true, true]),
+            "{walked:?}"
+        );
+        assert!(walked.iter().any(|(is_still, _)| !is_still), "{walked:?}");
+        assert_eq!(walks(1), [(true, [true, true])]);
+    }
 }
