@@ -164,7 +164,10 @@ fn files(found: &[(MountedPath, PathBuf)], json: bool) -> Outcome {
     for (mounted, inside) in found {
         let request = Request::Files { path: inside.clone() };
         let mut some: Vec<FileInfo> = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
-        some.retain(|file| seen.insert((mounted.socket.clone(), file.path.clone())));
+        let place = |file: &FileInfo| (mounted.socket.clone(), file.path.clone());
+        some.retain(|file| !seen.contains(&place(file)));
+        // Within one answer, paths that are too long to be told whole may be the same.
+        seen.extend(some.iter().map(place));
         files.extend(some);
     }
     if json {
