@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use halocline_os::beneath::{self, TreeCursor};
@@ -132,7 +131,7 @@ fn is_still(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Resu
         let mut found = fstat(dir)?;
         if is_fresh(&found) {
             // A second change in the same tick of the clock would not be seen.
-            thread::sleep(TICK);
+            Clock::MACHINE.sleep(TICK);
             found = fstat(dir)?;
             is_known &= !is_fresh(&found);
         }
@@ -201,6 +200,7 @@ fn walk(
 mod tests {
     use std::fs;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
 
     use super::*;
 
