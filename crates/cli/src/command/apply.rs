@@ -1,5 +1,6 @@
 //! `halocline apply`: the files of a striped origin in the layouts of a plan (docs/PLANNING.md).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -94,7 +95,8 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
     let failed = move_all(&volume, &moves, &interruption, args.place.json)?;
-    found.files.retain(|file| failed.iter().all(|(path, _)| *path != file.path));
+    let left: BTreeSet<&Path> = failed.iter().map(|(path, _)| path.as_path()).collect();
+    found.files.retain(|file| !left.contains(file.path.as_path()));
     found.failed.extend(failed);
     // The earlier state stays in the answer; the space used is the current one, unless the file is gone by now.
     for file in &mut found.files {
@@ -169,8 +171,8 @@ fn move_all(
     let mut meter = Meter::new("moving", quiet);
     let (mut done_bytes, mut failed) = (0_u64, Vec::<(PathBuf, Error)>::new());
     for (tried, Move { change: file, .. }) in moves.iter().enumerate() {
-        // Its detour failed.
-        if failed.iter().any(|(path, _)| *path == file.path) {
+        // Its detour, which comes just before it, failed.
+        if failed.last().is_some_and(|(path, _)| *path == file.path) {
             continue;
         }
         let mut tell = |bytes: u64| {
@@ -259,8 +261,8 @@ struct ApplyResult {
 
 fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) -> Outcome {
     let ApplyResult { found: FoundFiles { files, missing, failed }, moves, cleared } = done;
-    let detour =
-        |file: &LayoutChange| moves.iter().find(|it| it.is_detour && it.change.path == file.path);
+    let detours = moves.iter().filter(|it| it.is_detour).map(|it| (it.change.path.as_path(), it));
+    let detours: BTreeMap<&Path, &Move> = detours.collect();
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
     let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);
@@ -273,7 +275,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         let file = |file: &LayoutChange| FileJson {
             path: file.path.to_string_lossy().into_owned(),
             state: state(file),
-            detour: detour(file).is_some(),
+            detour: detours.contains_key(file.path.as_path()),
             bytes: file.data_bytes(),
             before: placement::parts(&file.now),
             planned: placement::parts(&file.wished),
@@ -308,7 +310,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
         say!("{path}: {bytes} {verb}, from {now} to {wished}");
-        if let Some(Move { change, .. }) = detour(file) {
+        if let Some(Move { change, .. }) = detours.get(file.path.as_path()) {
             let way = placement::told(&change.wished);
             say!("{path}: by way of {way}, because the copy does not fit beside it");
         }
