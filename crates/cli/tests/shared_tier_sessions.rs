@@ -1,7 +1,6 @@
 //! Sessions of a shared tier's nodes in their store, by commands: how they end, without the store and after it was lost.
 
 use std::fs;
-use std::ops::Deref;
 use std::process::Output;
 
 use halocline_testkit::program;
@@ -12,30 +11,18 @@ use halocline_testkit::waiting::eventually;
 
 const NODES: [&str; 2] = ["one", "two"];
 
-/// Two nodes with a disk that both see.
-struct Nodes(SharedTiers);
-
-impl Deref for Nodes {
-    type Target = SharedTiers;
-
-    fn deref(&self) -> &SharedTiers {
-        &self.0
-    }
-}
-
-impl Nodes {
-    fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
-    }
+/// Two nodes with a disk that both see; `None`, with the reason, where that cannot be tried.
+fn nodes() -> Option<SharedTiers> {
+    let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+    Some(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[]))
 }
 
 /// Regression: it exited with 1, and said only that the store did not answer.
 #[test]
 fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
-    let Some(mut nodes) = Nodes::new() else { return };
+    let Some(mut nodes) = nodes() else { return };
     fs::write(nodes.at("one", "f"), "of one").unwrap();
-    nodes.0.store.kill();
+    nodes.store.kill();
     for node in NODES {
         let done = nodes.scratch.halocline(&["umount", node]);
         assert_eq!(done.status.code(), Some(5), "{}", said(&done));
@@ -51,14 +38,14 @@ fn an_unmount_without_the_store_says_what_is_done_and_what_is_not() {
 /// their sessions; a repair was refused because of them.
 #[test]
 fn nodes_that_a_restarted_store_does_not_know_may_live() {
-    let Some(mut nodes) = Nodes::new() else { return };
+    let Some(mut nodes) = nodes() else { return };
     let url = nodes.store.url();
     for node in NODES {
         nodes.scratch.kill(node);
     }
-    nodes.0.store.kill();
-    nodes.0.store.forget();
-    nodes.0.store.restart();
+    nodes.store.kill();
+    nodes.store.forget();
+    nodes.store.restart();
     let cluster = |args: &[&str]| {
         let done = nodes.scratch.halocline(&[args, &["--cluster", &url]].concat());
         [written(&done), said(&done)].concat()
@@ -74,7 +61,7 @@ fn nodes_that_a_restarted_store_does_not_know_may_live() {
 /// Regression: it spoke of files of a cache that may be lost, and asked for `--yes`.
 #[test]
 fn the_session_of_a_node_of_a_tier_is_ended_without_talk_of_caches() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = nodes() else { return };
     fs::write(nodes.at("one", "f"), "of one").unwrap();
     nodes.scratch.kill("one");
     let url = nodes.store.url();
