@@ -122,7 +122,8 @@ impl Joining<'_> {
             let names = Namespace::open(store_of_names, agent.session(), WaitLimit::default());
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
-            let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
+            let directories = StoreDirectories(Arc::clone(&names));
+            let paths = Arc::new(DirectoryPaths::new(&table, directories, clock));
             let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, watcher)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))

@@ -204,9 +204,7 @@ impl<'a> Builder<'a> {
 
     /// Whether an item on the shared disk is where the store has the directory with a number.
     fn is_stored_directory(&self, number: u64, at: At) -> bool {
-        self.view.directories.get(&number).is_some_and(|(parent, name)| {
-            *parent == self.above(at) && candidates(name, number).contains(&name_of(self.item(at)))
-        })
+        self.view.has_directory_at(number, self.above(at), &self.item(at).name)
     }
 
     /// Whether one of a file's paths is where the store has the file with a number.

@@ -9,6 +9,7 @@ use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT,
 
 use super::scan::shown;
 use crate::places::DirectoryStep;
+use crate::places::tree::candidates;
 
 /// A file in the store.
 #[derive(Debug)]
@@ -45,6 +46,14 @@ impl View {
         }
         steps.reverse();
         steps
+    }
+
+    /// Whether the store has the directory with a number in this parent, where the disk shows it under a name: its own, or
+    /// the one beside it if something else is there.
+    pub(super) fn has_directory_at(&self, number: u64, parent: u64, shown: &Name) -> bool {
+        self.directories.get(&number).is_some_and(|(stored, name)| {
+            *stored == parent && candidates(name, number).contains(shown)
+        })
     }
 
     /// Reads the store.
