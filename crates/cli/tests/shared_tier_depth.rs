@@ -246,7 +246,7 @@ fn i15_nothing_is_lost_or_stopped_by_a_tree_deeper_than_paths_are_long() {
 #[test]
 fn opens_in_a_deep_tree_cost_what_opens_cost() {
     const OPENS: u128 = 40;
-    /// How long a node believes what it has read (`halocline_cluster::names::LEASE_MS`).
+    /// How long a node believes what it has read, at least (`halocline_cluster::names::LEASE_MS`).
     const LEASE_MS: u128 = 80;
     let Some(nodes) = Nodes::new() else { return };
     nodes.make();
