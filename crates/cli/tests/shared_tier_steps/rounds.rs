@@ -219,7 +219,8 @@ impl Nodes {
         if done.is_err() {
             may_be.push(before.clone());
             may_be.extend(operation.between.iter().map(|changes| changed(&before, changes)));
-            if failure == Failure::MasterLost {
+            let is_killed = matches!(failure, Failure::MasterKilled | Failure::MasterLost);
+            if is_killed && self.store.rebuilds_after(failure == Failure::MasterLost) {
                 may_be.extend(operation.half_made.iter().map(|half| changed(&before, half)));
             }
         }

@@ -48,6 +48,12 @@ impl Store {
         }
     }
 
+    /// Whether the names are built again after a server was killed, which may have lost what it acknowledged: a replica may
+    /// always have.
+    pub(crate) const fn rebuilds_after(&self, loses: bool) -> bool {
+        loses || matches!(self, Self::Masters(_))
+    }
+
     /// The master that stands still or is killed in a round, and a key of its.
     fn master(cluster: &RedisCluster, round: usize) -> (usize, &'static str) {
         let key = KEYS[round % MASTERS];
@@ -91,6 +97,7 @@ impl Store {
 
     /// It is started again, or the replica takes the master's place. Returns how the names are then checked.
     pub(crate) fn mend(&mut self, broken: &Broken) -> &'static [&'static str] {
+        let rebuilds = self.rebuilds_after(broken.loses);
         match (self, broken.part) {
             (Self::Masters(cluster), Some((master, key, replica))) => {
                 cluster.kill(master);
@@ -100,7 +107,6 @@ impl Store {
                 cluster.wait_for_successor(master, key);
                 cluster.revive(master);
                 cluster.wait_until_well();
-                &["--repair"]
             }
             (Self::Server(server), _) => {
                 server.kill();
@@ -108,10 +114,10 @@ impl Store {
                     server.forget();
                 }
                 server.restart();
-                if broken.loses { &["--repair"] } else { &["--confirm", "--repair"] }
             }
             (Self::Masters(_), None) => unreachable!("it was a server"),
         }
+        if rebuilds { &["--repair"] } else { &["--confirm", "--repair"] }
     }
 
     /// It forgets everything.
