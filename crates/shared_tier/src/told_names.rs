@@ -106,8 +106,8 @@ fn note(
             let key = (name.directory.0, name.name.clone());
             if *has { MissedChange::Has(key) } else { MissedChange::Lost(key) }
         };
-        let changes: Vec<MissedChange> = changed.iter().zip(&now).map(change).collect();
-        notes.note_all(number.0, &changes, place)?;
+        let those: Vec<MissedChange> = changed.iter().zip(&now).map(change).collect();
+        notes.note_all(number.0, &those, place)?;
         let before = std::mem::replace(&mut now, have()?);
         if before == now {
             return Ok(());

@@ -166,7 +166,7 @@ fn is_same_time(on_disk: i64, stored: i64) -> bool {
     on_disk == stored || TIME_UNITS_NS.iter().any(is_rounded)
 }
 
-/// Whether both should have an extended attribute: file systems have some of their own, as labels of SELinux.
+/// Whether both should have an extended attribute: file systems have some of their own, as the labels of security modules.
 fn is_compared(name: &[u8], keeps_acls: bool) -> bool {
     name.starts_with(b"user.")
         || name == CAPABILITY

@@ -73,10 +73,8 @@ fn i15_names_that_two_nodes_change_one_after_another_are_rebuilt_as_they_were() 
     for one in 0..ACTS.len() {
         for other in 0..ACTS.len() {
             let third = (one + 2 * other) % ACTS.len();
-            for names in [1, 2] {
-                let is_reaching_first = (one + other + names) % 2 == 0;
-                wrong.extend(one_after_another([one, other, third], is_reaching_first, names));
-            }
+            let (is_reaching_first, names) = (one % 2 == 0, 2 - (one + other) % 2);
+            wrong.extend(one_after_another([one, other, third], is_reaching_first, names));
         }
     }
     wrong.extend(one_after_another([0, 1, 0], false, 1));

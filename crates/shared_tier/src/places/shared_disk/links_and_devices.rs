@@ -182,13 +182,13 @@ fn make_unnamed(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
     }
     // `mknod` applies the umask.
     let mode = (!is_link).then_some(of.mode);
-    let (atime, mtime) = (time(of.atime_ns), time(of.mtime_ns));
+    let [atime, mtime] = [of.atime_ns, of.mtime_ns].map(|ns| Some(time(ns)));
     set_attr_on(&fd, &SetAttr { mode, atime, mtime, ..SetAttr::default() }).map(drop)
 }
 
-fn time(ns: i64) -> Option<SetTime> {
+fn time(ns: i64) -> SetTime {
     let (seconds, ns) = (ns.div_euclid(NS_PER_S), ns.rem_euclid(NS_PER_S));
-    Some(SetTime::At(system_time((seconds, ns))))
+    SetTime::At(system_time((seconds, ns)))
 }
 
 /// Whether a link or special file is at a name: there may be a file or a directory, or nothing.

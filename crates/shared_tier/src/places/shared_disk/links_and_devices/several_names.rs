@@ -5,11 +5,14 @@
 //! What must hold: each name that is made for such a number is a hard link of that inode. So a change of its attributes
 //! is one of all its names, also of those that only other nodes know.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::statx::set_attr_on;
@@ -51,25 +54,12 @@ pub(crate) fn open_or_make(
         return Ok(found);
     }
     let dir = tree.private.sub(DIRECTORY)?;
-    let made = match super::open(above, (name, number), of)? {
-        Some(fd) => tree.step("keeping a link or device with several names", || {
+    let made = if let Some(fd) = super::open(above, (name, number), of)? {
+        tree.step("keeping a link or device with several names", || {
             linkat(CWD, proc_path(&fd), &dir, number.to_string(), AtFlags::SYMLINK_FOLLOW)
-        }),
-        None => {
-            let temporary = fresh("o", number);
-            let made = tree.step("making a link or device", || {
-                make_unnamed(&tree.tmp, &temporary, of)?;
-                Ok::<_, halocline_os::error::Error>(rename_new(
-                    &tree.tmp,
-                    &temporary,
-                    &dir,
-                    number.to_string(),
-                )?)
-            });
-            made.inspect_err(|_| {
-                let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
-            })
-        }
+        })
+    } else {
+        make(tree, &dir, number, of)
     };
     match made {
         // Another node was faster.
@@ -77,6 +67,18 @@ pub(crate) fn open_or_make(
         made => made?,
     }
     open(tree, number)?.ok_or_else(|| Errno::STALE.into())
+}
+
+/// Makes one in the directory of all of them.
+fn make(tree: &Tree, dir: &PrivateDir, number: u64, of: &Attributes) -> Result<()> {
+    let temporary = fresh("o", number);
+    let made = tree.step("making a link or device", || {
+        make_unnamed(&tree.tmp, &temporary, of)?;
+        rename_new(&tree.tmp, &temporary, dir, number.to_string()).map_err(Error::from)
+    });
+    made.inspect_err(|_| {
+        let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
+    })
 }
 
 /// Gives the inode one more name, among the temporary files.
@@ -108,7 +110,7 @@ pub(crate) fn bring_up_to_date(tree: &Tree, inode: &OwnedFd, of: &Attributes) ->
     let change = if joined(raw.st_mtime, raw.st_mtime_nsec) == of.mtime_ns {
         change
     } else {
-        SetAttr { atime: time(of.atime_ns), mtime: time(of.mtime_ns), ..change }
+        SetAttr { atime: Some(time(of.atime_ns)), mtime: Some(time(of.mtime_ns)), ..change }
     };
     tree.step("setting attributes of a link or device", || {
         for (name, value) in &of.xattrs {
@@ -116,10 +118,7 @@ pub(crate) fn bring_up_to_date(tree: &Tree, inode: &OwnedFd, of: &Attributes) ->
         }
         for name in xattrs(inode)? {
             if !of.xattrs.contains_key(&name) {
-                own_xattrs::clear(
-                    inode,
-                    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&name),
-                )?;
+                own_xattrs::clear(inode, OsStr::from_bytes(&name))?;
             }
         }
         // Last: an ACL changes the mode.
