@@ -27,6 +27,8 @@ pub(crate) struct StoredFile {
 pub(crate) struct View {
     /// Each directory, except the root, with its parent and its name there.
     pub(crate) directories: BTreeMap<u64, (u64, Name)>,
+    /// The attributes of all directories, also of the root.
+    pub(crate) directory_attributes: BTreeMap<u64, Attributes>,
     pub(crate) files: BTreeMap<u64, StoredFile>,
     pub(crate) names: BTreeSet<(u64, Name)>,
     /// Links and special files by their names, with number and attributes.
@@ -61,6 +63,10 @@ impl View {
         let mut view = Self::default();
         let mut todo = vec![ROOT.0];
         while let Some(directory) = todo.pop() {
+            let attributes = Script::Read(Slot::Attributes);
+            if let Answer::Attributes(value, _) = store.run(InodeNumber(directory), &attributes)? {
+                view.directory_attributes.insert(directory, decode_attributes(&value)?);
+            }
             let mut cursor = 0;
             loop {
                 let list = Script::List(cursor, PAGE_ENTRIES_MAX);
