@@ -229,7 +229,10 @@ impl PrivateDir {
             renameat(&self.fd, &fresh, &self.fd, name)?;
             Ok(fsync(&self.fd)?)
         };
-        write().map_err(Error::at(path, "write"))
+        write().map_err(|error| {
+            let _ = unlinkat(&self.fd, &fresh, AtFlags::empty());
+            Error::at(path, "write")(error)
+        })
     }
 
     /// Writes a file in it, which is created or truncated first; not durably.
