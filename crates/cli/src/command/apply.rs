@@ -278,12 +278,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         })?;
         return outcome(args, done);
     }
-    if args.dry_run && leftovers.left > 0 {
-        say!("what an interrupted move has left would be removed");
-    }
-    if leftovers.removed > 0 {
-        say!("what an interrupted move had left is removed");
-    }
+    say_what_is_cleared(args, leftovers);
     if args.leaves_alone(plan) {
         say!(
             "the plan leaves the layout of its files alone, however they lie: nothing to move; --to-default moves them to the \
@@ -312,6 +307,15 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
     let (files, bytes) = (counted(to_move().count(), "file"), text::bytes(bytes));
     say!("{files}, {bytes} {verb}; {in_place} in place already");
     outcome(args, done)
+}
+
+fn say_what_is_cleared(args: &ApplyArgs, leftovers: &Cleared) {
+    if args.dry_run && leftovers.left > 0 {
+        say!("what an interrupted move has left would be removed");
+    }
+    if leftovers.removed > 0 {
+        say!("what an interrupted move had left is removed");
+    }
 }
 
 /// Tells of what stays of moves that were interrupted, or could not remove all.

@@ -203,6 +203,39 @@ fn a_dry_run_after_a_kill_does_not_count_the_unfinished_copy() {
     check(&scratch, &files);
 }
 
+/// Regression: a file that had left its old layout, and did not come to its new one, "had the old layout".
+#[test]
+fn of_a_file_on_its_way_it_is_said_where_it_lies() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    for dir in ["volume", "volume/server-1", "data"] {
+        fs::create_dir_all(scratch.path(dir)).unwrap();
+    }
+    let Some(disk) = SmallDisk::over(scratch.path("volume/server-1"), 8 << 20) else { return };
+    fs::set_permissions(disk.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let files = two_planned(&scratch);
+    plan_all_on(&scratch, 1);
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let first: Vec<_> = plan.split("[[file]]").take(2).collect();
+    fs::write(scratch.path("plan.toml"), first.join("[[file]]")).unwrap();
+    // Its copy does not fit beside the third of it that is there.
+    let free = rustix::fs::statvfs(disk.path()).unwrap();
+    let taken = free.f_bavail * free.f_frsize - (1700 << 10);
+    let ballast = fs::File::create(disk.path().join("ballast")).unwrap();
+    rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
+    // Objects of 1.5 MiB at most: those of the way, and not that of the new layout.
+    let limited = "trap '' XFSZ; ulimit -f 3072; exec \"$0\" apply plan.toml volume";
+    let mut apply = Command::new("sh");
+    let apply = apply.args(["-c", limited]).arg(program!()).current_dir(scratch.root());
+    let told = ["too large", "it lies on its way, in 64.0 KiB, -, 64.0 KiB", "1 file not, for"];
+    let output = apply.output().unwrap();
+    status(&output, 1, &told);
+    assert!(!said(&output).contains("old layout"), "{}", said(&output));
+    check(&scratch, &files);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    scratch.succeed(&["verify", "plan.toml", "volume"]);
+    check(&scratch, &files);
+}
+
 /// Regression: the second name of a file that was moved "had the old layout".
 #[test]
 fn of_a_second_name_nothing_false_is_told() {

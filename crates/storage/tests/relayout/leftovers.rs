@@ -144,3 +144,36 @@ fn of_a_file_that_refers_to_nonsense_both_objects_stay() {
     set(&number[..len]);
     assert_eq!(read(&mounted(dir), "file"), content());
 }
+
+/// So many unfinished moves mean that something is wrong which nobody has looked at.
+#[test]
+fn notes_have_a_limit_and_those_about_nothing_are_forgotten() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(volume(dir));
+    let note = |from: u32, to: u32| {
+        let lines = (from..to).map(|it| format!("{it:032x} {it:031x}1v\n"));
+        lines.collect::<Vec<_>>().concat().into_bytes()
+    };
+    // One line of an earlier version has counted on the first server alone.
+    for (server, text) in [(0, note(0, 1)), (2, note(0, 1000))] {
+        let path = dir.join(format!("server-{server}/halocline-moving"));
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    let volume = to_move(dir).unwrap();
+    assert_eq!(volume.outstanding(), 1000);
+    let found = relayout::look(volume.origin(), &[two_parts()], true).unwrap().remove(0);
+    let stopped = volume.relayout(&found, &mut |_| Ok(()), &mut |_| ()).unwrap_err();
+    assert!(stopped.error.to_string().contains("1000 moves left objects"), "{}", stopped.error);
+    assert!(!stopped.cut_over);
+    let cleared = volume.clear_moves(&mut |_| Ok(())).unwrap();
+    assert_eq!((cleared.removed, cleared.left), (0, 0));
+    volume.relayout(&found, &mut |_| Ok(()), &mut |_| ()).unwrap();
+    drop(volume);
+    for server in [0, 2] {
+        let notes = fs::read(dir.join(format!("server-{server}/halocline-moving"))).unwrap();
+        assert!(notes.is_empty(), "server {server}");
+    }
+    assert_eq!(read(&mounted(dir), "file"), content());
+}
