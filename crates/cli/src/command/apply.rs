@@ -325,7 +325,10 @@ fn tell_leftovers(leftovers: &Cleared) {
     }
     let moves = counted(leftovers.left, "move");
     let why = leftovers.error.as_ref().map_or_else(
-        || "names of files changed while it was looked for".to_owned(),
+        || {
+            "names of files change, or one refers to nonsense, so whose it is is not known"
+                .to_owned()
+        },
         ToString::to_string,
     );
     tell!(

@@ -58,12 +58,13 @@ impl Leftovers {
         for note in notes {
             let of_note = || note.iter().filter_map(|number| objects.get(number)).flatten();
             let owner = of_note().find(|id| bound.contains(*id)).and_then(|id| id.inode);
-            let is_known = |id: &ObjectId| is_still || (owner.is_some() && id.inode == owner);
-            let is_kept = |id: &ObjectId| {
-                named.contains(&id.number)
-                    || id.inode.is_some_and(|inode| nonsense.contains(&inode))
+            // Whoever knows the number of a file that refers to nonsense can write it again.
+            let may_return = |id: &ObjectId| id.inode.is_some_and(|it| nonsense.contains(&it));
+            let is_known = |id: &ObjectId| {
+                (is_still || (owner.is_some() && id.inode == owner)) && !may_return(id)
             };
-            found.objects.extend(of_note().filter(|id| is_known(id) && !is_kept(id)));
+            let is_named = |id: &ObjectId| named.contains(&id.number);
+            found.objects.extend(of_note().filter(|id| is_known(id) && !is_named(id)));
             if !of_note().all(|id| is_known(id) || bound.contains(id)) {
                 found.unknown.push(note.clone());
             }
