@@ -122,7 +122,20 @@ pub struct Attempt {
     again: u64,
     more: u32,
     found: Vec<ReadName>,
+    /// What was read before, if there was nothing to do then.
+    idle: Vec<ReadName>,
     stage: Stage,
+}
+
+/// Whether what was read of two names was not there at one time: what had the first name got the second one in between. A
+/// file that has both has several names.
+fn is_moved_between(found: &[ReadName]) -> bool {
+    let [from, to] = found else { return false };
+    let (Some(one), Some(other)) = (&from.entry, &to.entry) else { return false };
+    let has_several = |entry: &Entry| matches!(entry, Entry::Linked(..));
+    from.entry_name != to.entry_name
+        && one.inode() == other.inode()
+        && !(has_several(one) && has_several(other))
 }
 
 impl Attempt {
@@ -132,7 +145,8 @@ impl Attempt {
     pub fn new(operation: Operation, session: Session, number: u64, tries: u32) -> Self {
         let id = IntentId { session, number };
         let (more, stage) = (tries.saturating_sub(1), Stage::Read(0, false));
-        let mut new = Self { operation, id, again: 0, more, found: Vec::new(), stage };
+        let (found, idle) = (Vec::new(), Vec::new());
+        let mut new = Self { operation, id, again: 0, more, found, idle, stage };
         if let Operation::Create(at, ..) | Operation::MakeDirectory(at, ..) = &new.operation {
             // Most names to be created are free: they are read only if that assumption was wrong.
             new.found.push(ReadName {
@@ -213,12 +227,20 @@ impl Attempt {
     }
 
     /// The next read, or the commit once everything is known.
-    fn read(&self, at: usize) -> Stage {
+    fn read(&mut self, at: usize) -> Stage {
         if at < self.operation.names().len() {
             return Stage::Read(at, false);
         }
+        if is_moved_between(&self.found) {
+            return self.anew();
+        }
         match self.operation.plan(&self.found, self.again) {
             Ok(Some(plan)) => Stage::Commit(Transaction::new(plan, self.id)),
+            // No script compares the names, and the first one may have been moved to the second one in between.
+            Ok(None) if self.idle != self.found => {
+                self.idle.clone_from(&self.found);
+                self.anew()
+            }
             Ok(None) => Stage::End(Ok(())),
             Err(refusal) => Stage::End(Err(Failure::Refused(refusal))),
         }

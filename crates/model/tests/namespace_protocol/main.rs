@@ -119,6 +119,19 @@ fn i15_two_renames_of_one_file() {
     holds(&[rename(at(A, "f"), at(B, "x")), rename(at(A, "f"), at(E, "y"))]);
 }
 
+/// Regression: who had read the old name before the other one's rename, and the new name after it, took the two for names
+/// of one file, and told that it had renamed it.
+#[test]
+fn i15_two_renames_of_one_file_to_one_name() {
+    for (from, to) in [(at(A, "f"), at(A, "x")), (at(A, "f"), at(B, "x")), (at(A, "d"), at(B, "x"))]
+    {
+        holds(&[rename(from.clone(), to.clone()), rename(from, to)]);
+    }
+    // It has another name besides.
+    holds(&[rename(at(A, "l"), at(A, "x")), rename(at(A, "l"), at(A, "x"))]);
+    holds(&[rename(at(A, "f"), at(B, "g")), rename(at(A, "f"), at(B, "g"))]);
+}
+
 #[test]
 fn i15_a_rename_into_a_directory_that_is_removed() {
     holds(&[rename(at(A, "f"), at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]);
