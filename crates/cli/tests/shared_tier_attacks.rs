@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,9 +16,16 @@ use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags, mkdirat, openat,
+    renameat, setxattr, utimensat,
+};
 
 const NODES: [&str; 3] = ["one", "two", "three"];
+const NOW: Timestamps = {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    Timestamps { last_access: now, last_modification: now }
+};
 
 /// The first `count` of the nodes, mounted; `None`, with the reason, where that cannot be tried.
 fn mounted(count: usize) -> Option<SharedTiers> {
@@ -243,6 +251,94 @@ fn names_that_nodes_make_replace_and_remove_at_once_are_there_or_not() {
     });
     // What was kept for the kernel is closed again, or the node could not move it.
     eventually("it is demoted", || nodes.demotes("one", "f"));
+}
+
+/// Regression: the kernel looks up the old name and then the new one of a rename. If the other node made that rename in
+/// between, both led to one inode, and the kernel told the program, without a request, that it had renamed it, too: of jobs
+/// that programs on two nodes claim by renames, one in six was claimed twice.
+#[test]
+fn what_two_nodes_rename_to_one_name_is_renamed_by_one_of_them() {
+    const JOBS: usize = 120;
+    let Some(nodes) = mounted(2) else { return };
+    // In one directory, into another one, over something that is there, and directories.
+    let cases = [("todo", false, false), ("done", false, false), ("todo", true, false)];
+    for (to, is_there, is_directory) in cases.into_iter().chain([("todo", false, true)]) {
+        let case = format!("to {to}, over something: {is_there}, directories: {is_directory}");
+        let at = |node, directory: &str, name: &str| nodes.at(node, directory).join(name);
+        for directory in ["todo", "done"] {
+            fs::create_dir(nodes.at("one", directory)).unwrap();
+        }
+        for job in 0..JOBS {
+            let from = at("one", "todo", &format!("j{job}"));
+            if is_directory {
+                fs::create_dir(from).unwrap()
+            } else {
+                fs::write(from, "job").unwrap()
+            }
+            if is_there {
+                fs::write(at("one", to, &format!("k{job}")), "older").unwrap();
+            }
+        }
+        let barrier = Barrier::new(2);
+        let claims = |node| {
+            let claim = |job: usize| {
+                let [from, to] = [("todo", format!("j{job}")), (to, format!("k{job}"))]
+                    .map(|(directory, name)| at(node, directory, &name));
+                // So that its kernel knows both names from before.
+                let _known = (fs::metadata(&from), fs::metadata(&to));
+                barrier.wait();
+                fs::rename(from, to)
+            };
+            (0..JOBS).map(claim).collect::<Vec<_>>()
+        };
+        let [one, two] = std::thread::scope(|scope| {
+            let claimants = ["one", "two"].map(|node| scope.spawn(move || claims(node)));
+            claimants.map(|claimant| claimant.join().unwrap())
+        });
+        for (job, (one, two)) in one.iter().zip(&two).enumerate() {
+            let lost = match (one, two) {
+                (Ok(()), Err(lost)) | (Err(lost), Ok(())) => lost,
+                both => panic!("{case}: job {job}: {both:?}"),
+            };
+            assert_eq!(lost.kind(), ErrorKind::NotFound, "{case}: job {job}");
+        }
+        for directory in ["todo", "done"] {
+            fs::remove_dir_all(nodes.at("two", directory)).unwrap();
+        }
+    }
+}
+
+/// Regression: where another node replaced a file by renames, changes of it by its path got `ESTALE`, or `ENOENT` although
+/// there is always one.
+#[test]
+fn a_file_that_another_node_replaces_can_be_changed_by_its_path() {
+    const CHANGES: usize = 300;
+    let Some(nodes) = mounted(2) else { return };
+    let [one, two] = ["one", "two"].map(|node| nodes.at(node, "doc"));
+    fs::write(&one, "text").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = SetOnDrop(&is_over);
+        let replacer = scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                fs::write(nodes.at("one", "new"), "text").unwrap();
+                fs::rename(nodes.at("one", "new"), &one).unwrap();
+            }
+        });
+        for _ in 0..CHANGES {
+            fs::set_permissions(&two, PermissionsExt::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&two, None, Some(5)).unwrap();
+            utimensat(CWD, &two, &NOW, AtFlags::empty()).unwrap();
+            setxattr(&two, "user.a", b"b", XattrFlags::empty()).unwrap();
+            match fs::hard_link(&two, nodes.at("two", "linked")) {
+                Ok(()) => fs::remove_file(nodes.at("two", "linked")).unwrap(),
+                // What loses its name twice while it is linked.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
+            }
+        }
+        drop(over);
+        replacer.join().unwrap();
+    });
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //!   made stale ([`stale_pages`]);
 //! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
 //! - reads and writes may be recorded as a trace ([`recording`]);
+//! - a rename that another node has made between two look-ups of the kernel begins again ([`lost_races`]);
 //! - no user may take the descriptors that others need to open files ([`user_limits`]).
 
 pub(crate) mod attributes;
@@ -24,6 +25,7 @@ pub(crate) mod inodes;
 pub(crate) mod kernel_attributes;
 pub(crate) mod locking;
 pub(crate) mod locks;
+mod lost_races;
 pub(crate) mod names;
 pub(crate) mod open_files;
 pub(crate) mod privileges;
@@ -32,6 +34,7 @@ mod served_by;
 mod set_id_check;
 mod share;
 pub(crate) mod stale_pages;
+mod system_call;
 mod timeouts;
 mod user_limits;
 pub(crate) mod xattrs;
@@ -52,6 +55,7 @@ use files::Files;
 use inodes::Inodes;
 use locking::Locking;
 use locks::Waiters;
+use lost_races::LostRaces;
 use names::Names;
 use open_files::OpenFiles;
 use privileges::Privileges;
@@ -136,7 +140,11 @@ impl<E: Engine> Front<E> {
         let of_engine = (&engine, options.direct);
         let open = Arc::new(OpenFiles::new(of_engine, &connection, &stale_pages, &recording));
         Self {
-            names: Names { engine: engine.clone(), inodes: inodes.clone() },
+            names: Names {
+                engine: engine.clone(),
+                inodes: inodes.clone(),
+                races: LostRaces::new(),
+            },
             attributes: Attributes {
                 engine: engine.clone(),
                 inodes: inodes.clone(),

@@ -3,23 +3,34 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use fuser::INodeNo;
+use fuser::{Errno, INodeNo};
 use halocline_vfs::{Caller, Engine, Make, Maker};
 
-use super::Answer;
 use super::inodes::{Entry, EntryName, Inodes};
+use super::lost_races::LostRaces;
+use super::{Answer, Refused};
 
 /// Requests that look up, create, change and remove names.
 #[derive(Debug)]
 pub(crate) struct Names<E: Engine> {
     pub(super) engine: Arc<E>,
     pub(super) inodes: Arc<Inodes<E>>,
+    pub(super) races: LostRaces,
 }
 
 impl<E: Engine> Names<E> {
-    pub(crate) fn lookup(&self, (parent, name): EntryName<'_>) -> Answer<Entry> {
+    /// What a name leads to. `ESTALE` makes the kernel begin a rename again that another node has made meanwhile.
+    pub(crate) fn lookup(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<Entry> {
         let parent = self.inodes.get(parent)?;
         let found = self.engine.lookup(&parent.vnode, name);
+        let inode = found.as_ref().ok().map(|(vnode, _)| self.engine.key(vnode));
+        let leads_to = |at: EntryName<'_>| {
+            let found = self.engine.lookup(&self.inodes.get(at.0).ok()?.vnode, at.1);
+            found.ok().map(|(vnode, _)| self.engine.key(&vnode))
+        };
+        if self.races.lost(by.pid, (INodeNo(parent.number), name), inode, leads_to) {
+            return Err(Refused(Errno::ESTALE));
+        }
         Ok(self.inodes.entry(found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?))
     }
 
@@ -34,11 +45,21 @@ impl<E: Engine> Names<E> {
         Ok(self.inodes.entry(made.map_err(self.inodes.failed_at(&parent, at.1, "make"))?))
     }
 
-    pub(crate) fn link(&self, number: INodeNo, (parent, name): EntryName<'_>) -> Answer<Entry> {
+    pub(crate) fn link(
+        &self,
+        number: INodeNo,
+        (parent, name): EntryName<'_>,
+        by: Caller,
+    ) -> Answer<Entry> {
         let (inode, parent) = (self.inodes.get(number)?, self.inodes.get(parent)?);
         let stat = self.engine.link(&inode.vnode, &parent.vnode, name);
         self.inodes.changed(&parent);
-        let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"))?;
+        let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"));
+        let refused = stat.as_ref().err().map(|refused| refused.0);
+        if let Some(errno) = self.races.linked(by.pid, refused) {
+            return Err(Refused(errno));
+        }
+        let stat = stat?;
         Ok(self.inodes.entry((inode.vnode.clone(), stat)))
     }
 

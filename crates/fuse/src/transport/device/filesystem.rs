@@ -48,7 +48,7 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _timing = self.begin(request);
-        named(reply, || self.front.names.lookup((parent, name)));
+        named(reply, || self.front.names.lookup((parent, name), caller(request)));
     }
 
     fn forget(&self, request: &Request, number: INodeNo, lookups: u64) {
@@ -179,7 +179,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEntry,
     ) {
         let _timing = self.begin(request);
-        named(reply, || self.front.names.link(number, (parent, name)));
+        named(reply, || self.front.names.link(number, (parent, name), caller(request)));
     }
 
     fn create(

@@ -94,7 +94,7 @@ pub(super) fn answer<E: Engine>(
             Ok(put(room, &WriteOut { size, padding: 0 }))
         }
         code::LOOKUP => {
-            let entry = front.names.lookup((nodeid, request.name(room)?))?;
+            let entry = front.names.lookup((nodeid, request.name(room)?), request.caller())?;
             Ok(put(room, &EntryOut::from(&entry)))
         }
         code::GETATTR => {
@@ -204,7 +204,11 @@ fn answer_name<E: Engine>(
         }
         code::LINK => {
             let link: &LinkIn = request.fields()?;
-            front.names.link(INodeNo(link.nodeid), (nodeid, request.name(room)?))?
+            front.names.link(
+                INodeNo(link.nodeid),
+                (nodeid, request.name(room)?),
+                request.caller(),
+            )?
         }
         code::UNLINK => {
             return nothing(front.names.unlink((nodeid, request.name(room)?), request.caller()));
