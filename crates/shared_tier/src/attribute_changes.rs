@@ -2,6 +2,7 @@
 //! So programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure, StoredInode};
 use halocline_model::namespace::EntryName;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::xattr::hidden_xattr;
@@ -30,6 +31,8 @@ use crate::renames;
 use crate::stat_conversion::time_ns;
 
 const CAPABILITY: &[u8] = b"security.capability";
+/// How often something is found again that other nodes rename while it is changed.
+const TRIES: usize = 16;
 
 /// Changes attributes.
 #[derive(Debug)]
@@ -71,6 +74,11 @@ fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
     {
         attributes.xattrs.insert(ACCESS.to_vec(), acl.with_mode(attributes.mode).to_value());
     }
+}
+
+/// Whether a change may have failed since the name, or the bytes, are no longer where they were found.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.errno(), libc::ENOENT | libc::ESTALE)
 }
 
 /// A removed attribute may be missing on the disk.
@@ -136,10 +144,48 @@ impl AttributeChanges {
         }
     }
 
+    /// Makes a change of what is found. If another node renames, replaces or removes it meanwhile, it is found again; in the
+    /// end it may have no name, and is changed nevertheless if it is open here, as on one machine.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    fn change(
+        &self,
+        inode: &Inode,
+        change: impl Fn(Option<&FoundInode>) -> Result<()>,
+    ) -> Result<()> {
+        let mut tries = TRIES;
+        loop {
+            tries -= 1;
+            let found = self.lookup.find(inode)?;
+            match change(found.as_ref()) {
+                Err(error) if tries > 0 && found.is_some() && is_gone(&error) => {}
+                changed => return changed,
+            }
+        }
+    }
+
     fn set_all_but_size(&self, inode: &Inode, change: &SetAttr, now_ns: i64) -> Result<()> {
-        let Some(found) = self.lookup.find(inode)? else {
-            return self.set_without_name(inode, change, now_ns);
-        };
+        self.change(inode, |found| match found {
+            Some(found) => self.set_found(inode, found, change, now_ns),
+            None => self.change_without_name(
+                inode,
+                |file| set_attr_on(file, change).map(drop),
+                |last| {
+                    apply(change, last, now_ns);
+                    Ok(())
+                },
+            ),
+        })
+    }
+
+    fn set_found(
+        &self,
+        inode: &Inode,
+        found: &FoundInode,
+        change: &SetAttr,
+        now_ns: i64,
+    ) -> Result<()> {
         // With the mode that results from it: the file system below may know another owner.
         let mut after = found.stored.attributes.clone();
         apply(change, &mut after, now_ns);
@@ -156,17 +202,17 @@ impl AttributeChanges {
             }
             kind => {
                 let below = SetAttr { mode: mode.filter(|_| kind != Kind::Symlink), ..below };
-                let late = self.change_other(inode, &found, &|tree, fd| {
+                let late = self.change_other(inode, found, &|tree, fd| {
                     let set = || set_attr_on(fd, &below);
                     tree.step("setting attributes of a link or device", set).map(drop)
                 })?;
-                return self.update_then_follow(inode, &found, late, |attributes| {
+                return self.update_then_follow(inode, found, late, |attributes| {
                     apply(change, attributes, now_ns);
                     Ok(())
                 });
             }
         }
-        self.update(inode, &found, |attributes| {
+        self.update(inode, found, |attributes| {
             apply(change, attributes, now_ns);
             Ok(())
         })
@@ -232,22 +278,27 @@ impl AttributeChanges {
         Ok(())
     }
 
-    /// The same for what has no name any more.
-    fn set_without_name(&self, inode: &Inode, change: &SetAttr, now_ns: i64) -> Result<()> {
+    /// Changes what has no name any more, and the file with its bytes.
+    ///
+    /// # Errors
+    /// Those of the changes; `ESTALE` if nothing is left of it here.
+    fn change_without_name(
+        &self,
+        inode: &Inode,
+        below: impl FnOnce(&File) -> Result<()>,
+        change: impl FnOnce(&mut Attributes) -> namespace::Result<()>,
+    ) -> Result<()> {
         let mut without_name = inode.without_name.lock();
         match &without_name.file {
             // It has a name that is unknown here: an open by that name would miss the change.
             Some(file) if stat_descriptor(&**file)?.raw.st_nlink > 0 => {
                 return Err(Errno::STALE.into());
             }
-            Some(file) => drop(set_attr_on(&**file, change)?),
+            Some(file) => below(file)?,
             None if without_name.last.as_ref().is_some_and(|last| last.kind != Kind::File) => {}
             None => return Err(self.lookup.gone(inode)),
         }
-        if let Some(last) = &mut without_name.last {
-            apply(change, last, now_ns);
-        }
-        Ok(())
+        without_name.last.as_mut().map_or(Ok(()), change).map_err(of_names)
     }
 
     /// Changes attributes in the store.
@@ -310,23 +361,14 @@ impl AttributeChanges {
             let acl = Acl::parse(value).ok_or(Errno::INVAL)?;
             return self.set_acl(inode, name, Some(&acl).filter(|acl| !acl.is_empty()));
         }
-        let found = self.lookup.find(inode)?.ok_or_else(|| self.lookup.gone(inode))?;
         let is_there = match flags {
             libc::XATTR_CREATE => Some(false),
             libc::XATTR_REPLACE => Some(true),
             _ => None,
         };
-        let has = found.stored.attributes.xattrs.contains_key(name_bytes);
-        match (is_there, has) {
-            (Some(true), false) => return Err(Errno::NODATA.into()),
-            (Some(false), true) => return Err(Errno::EXIST.into()),
-            _ => {}
-        }
-        let late = self.below(inode, &found, name, Some(value))?;
         let now_ns = self.base.now_ns();
-        self.update_then_follow(inode, &found, late, |attributes| {
-            let has = attributes.xattrs.contains_key(name_bytes);
-            match (is_there, has) {
+        self.change_xattr(inode, (name, Some(value)), &|attributes| {
+            match (is_there, attributes.xattrs.contains_key(name_bytes)) {
                 (Some(true), false) => return Err(Failure::Refused(Errno::NODATA)),
                 (Some(false), true) => return Err(Failure::Refused(Errno::EXIST)),
                 _ => {}
@@ -334,6 +376,25 @@ impl AttributeChanges {
             attributes.xattrs.insert(name_bytes.to_vec(), value.to_vec());
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
+        })
+    }
+
+    /// Changes extended attributes: `below`, on a disk, to that value, or to none, and in the store by `change`, which
+    /// refuses what may not be changed.
+    fn change_xattr(
+        &self,
+        inode: &Inode,
+        below: (&OsStr, Option<&[u8]>),
+        change: &dyn Fn(&mut Attributes) -> namespace::Result<()>,
+    ) -> Result<()> {
+        self.change(inode, |found| {
+            // Whoever opens a file without a name has it from here, not from the disk.
+            let Some(found) = found else {
+                return self.change_without_name(inode, |_| Ok(()), change);
+            };
+            change(&mut found.stored.attributes.clone()).map_err(of_names)?;
+            let late = self.below(inode, found, below)?;
+            self.update_then_follow(inode, found, late, change)
         })
     }
 
@@ -347,16 +408,11 @@ impl AttributeChanges {
         if bytes == ACCESS || bytes == DEFAULT {
             return self.set_acl(inode, name, None);
         }
-        let Some(found) = self.lookup.find(inode)? else { return Err(Errno::NODATA.into()) };
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
-        if !found.stored.attributes.xattrs.contains_key(bytes) {
-            return Err(Errno::NODATA.into());
-        }
-        let late = self.below(inode, &found, name, None)?;
         let now_ns = self.base.now_ns();
-        self.update_then_follow(inode, &found, late, |attributes| {
+        self.change_xattr(inode, (name, None), &|attributes| {
             attributes.xattrs.remove(bytes).ok_or(Failure::Refused(Errno::NODATA))?;
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
@@ -366,21 +422,21 @@ impl AttributeChanges {
     /// Sets or removes an ACL. If the ACL decides access, the permission bits follow it; an ACL that says no more
     /// than the permission bits is not kept.
     fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
-        let found = self.lookup.find(inode)?.ok_or_else(|| self.lookup.gone(inode))?;
         let is_access = name.as_bytes() == ACCESS;
-        match found.stored.attributes.kind {
-            Kind::Directory | Kind::File if is_access => {}
-            Kind::Directory => {}
-            Kind::Symlink => return Err(Errno::OPNOTSUPP.into()),
-            _ if is_access => {}
-            _ if acl.is_none() => return Ok(()),
-            _ => return Err(Errno::ACCESS.into()),
-        }
         let kept = acl.filter(|acl| !is_access || !acl.is_only_mode());
         let value = acl.map(Acl::to_value);
-        let late = self.below(inode, &found, name, value.as_deref())?;
         let now_ns = self.base.now_ns();
-        self.update_then_follow(inode, &found, late, |attributes| {
+        let set = self.change_xattr(inode, (name, value.as_deref()), &|attributes| {
+            let refused = match attributes.kind {
+                Kind::Directory => None,
+                Kind::Symlink => Some(Errno::OPNOTSUPP),
+                _ if is_access => None,
+                _ if acl.is_none() => Some(Errno::NODATA),
+                _ => Some(Errno::ACCESS),
+            };
+            if let Some(errno) = refused {
+                return Err(Failure::Refused(errno));
+            }
             if let Some(acl) = acl.filter(|_| is_access) {
                 attributes.mode = attributes.mode & !0o777 | acl.mode();
             }
@@ -390,7 +446,9 @@ impl AttributeChanges {
             };
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
-        })
+        });
+        // What has no default ACL has lost it.
+        or_none(set)
     }
 
     /// Sets, or removes with `None`, an extended attribute of the file with the bytes, of the directory, or of a link or
@@ -399,8 +457,7 @@ impl AttributeChanges {
         &self,
         inode: &Inode,
         found: &FoundInode,
-        name: &OsStr,
-        value: Option<&[u8]>,
+        (name, value): (&OsStr, Option<&[u8]>),
     ) -> Result<Vec<EntryName>> {
         let (places, number) = (&self.base.places, inode.number.0);
         let attributes = &found.stored.attributes;

@@ -57,6 +57,12 @@ fn what_the_kernel_looks_up_again_stays_usable_without_its_name() {
         0o600
     );
     assert_eq!(read(&two.tier, &vnode), b"by");
+    let (names, below) = two.tier.below(&vnode);
+    let (of_user, none) = (OsStr::new("user.a"), Some(libc::ENODATA));
+    names.set_xattr(&below, of_user, b"value", 0).unwrap();
+    assert_eq!(names.get_xattr(&below, of_user).unwrap(), b"value");
+    names.remove_xattr(&below, of_user).unwrap();
+    assert_eq!(errno(names.remove_xattr(&below, of_user)), none);
     assert_eq!(errno(two.tier.link(&vnode, &root, OsStr::new("g"))), Some(libc::ENOENT));
     // It is replaced by a rename, as programs replace files.
     let replace = || {
