@@ -139,6 +139,7 @@ impl Controlled for SharedTier {
             requests: executor.counters.requests(),
             jobs: executor.planner.jobs().list(),
             passthrough: base.passthrough.status(shown),
+            copies: self.ssd.archive.status(),
             ..TierStatus::default()
         })
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use halocline_api::jobs::Ahead;
-use halocline_cluster::names::attributes::{Attributes, Kind, Location};
+use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::clean_copies::{check_taken, take_away};
 use crate::closes::{keep, note_close};
 use crate::errors::of_names;
 use crate::inodes::{Inode, Noting, Vnode};
@@ -174,10 +175,16 @@ impl Files {
             let attributes = if is_noted {
                 found.stored.attributes
             } else {
-                let noted =
-                    self.note_open((&name, inode.number), &found.stored, (flags, for_kernel));
+                let of = &found.stored.attributes;
+                let taken = if writes(flags) {
+                    take_away(&self.base.places, of, inode.number)?
+                } else {
+                    None
+                };
+                let how = (flags, for_kernel, taken);
+                let noted = self.note_open((&name, inode.number), &found.stored, how);
                 match noted {
-                    // It was renamed meanwhile.
+                    // It was renamed, or copied, meanwhile.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
                     noted => noted.map_err(of_names)?.attributes,
                 }
@@ -209,15 +216,19 @@ impl Files {
         Err(misplaced(inode))
     }
 
-    /// Notes in the store that this node has the file open. `known` is what the store had on it just now.
+    /// Notes in the store that this node has the file open. `known` is what the store had on it just now; `taken` the mark
+    /// of the copy that was taken away for a writer.
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
         known: &namespace::StoredInode,
-        (flags, for_kernel): (i32, bool),
+        (flags, for_kernel, taken): (i32, bool, Option<CleanCopy>),
     ) -> std::result::Result<namespace::StoredInode, Failure> {
         let own = self.base.sessions.own();
         let note = |attributes: &mut Attributes| {
+            if writes(flags) {
+                check_taken(attributes, taken)?;
+            }
             attributes.note_open(own, writes(flags));
             if for_kernel {
                 attributes.note_kernel(own);
@@ -307,7 +318,11 @@ impl Files {
         let near = base.near(parent.0.number)?;
         let owner = (new.mode, by.caller.uid, new.gid);
         let tier = self.ssd.tier_for_new(name);
-        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner, tier)?;
+        let make = || base.places.make_file(&near, &name.name, number.0, owner, tier);
+        let (place, fd) = match make() {
+            Err(error) if error.is_full() && self.ssd.copies_give_way(1) => make()?,
+            made => made?,
+        };
         let lapses = base.sessions.lapses();
         let mut attributes = Attributes::new(Kind::File, new.mode, base.now_ns());
         (attributes.uid, attributes.gid) = (by.caller.uid, new.gid);

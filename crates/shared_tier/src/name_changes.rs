@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use self::bytes_of_links::{follow_names, leave};
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::clean_copies;
 use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
@@ -132,7 +133,9 @@ impl NameChanges {
     /// `EEXIST`, `EMLINK`; `ENOENT` if the file has lost its last name, `ESTALE` if its present one is not known.
     pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
-        let (from, _) = self.lookup.find_named(&vnode.0)?;
+        let (from, found) = self.lookup.find_named(&vnode.0)?;
+        // A file with several names has no copy.
+        clean_copies::take_away(&self.base.places, &found.attributes, vnode.0.number)?;
         self.base.names.link(&from, &to).map_err(of_names)?;
         let now_ns = self.base.now_ns();
         let linked = self.base.names.attributes().update_of((&to, vnode.0.number), |attributes| {
@@ -144,6 +147,8 @@ impl NameChanges {
             self.base.names.unlink(&to).map_err(of_names)?;
         }
         let linked = linked.map_err(of_names)?;
+        // It may have been copied again in between.
+        clean_copies::take_away(&self.base.places, &linked.attributes, vnode.0.number)?;
         vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => tell_names(
@@ -228,6 +233,7 @@ impl NameChanges {
                     vnode.0.without_name.lock().last = Some(gone.attributes.clone());
                 }
                 let place = gone.attributes.location.as_ref();
+                follow("unlink", name, clean_copies::removed(&self.base.places, gone))?;
                 let removed = place.map(|place| {
                     let removed = self.files.remove_data(place, gone.inode.0);
                     let removed =
@@ -479,6 +485,10 @@ impl NameChanges {
             return follow_names(&self.base, &found, from);
         }
         let followed = renamed_bytes::follow_name(&self.base, &found, (from, to));
-        or_note(self.base.listing(), (number, &old), (&[to], &[from]), followed)
+        or_note(self.base.listing(), (number, &old), (&[to], &[from]), followed)?;
+        if found.attributes.copy.is_none() {
+            return Ok(());
+        }
+        clean_copies::renamed(&self.base, number, to)
     }
 }

@@ -7,10 +7,11 @@
 //!   through a symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
+pub(crate) mod copies;
 mod directories;
 mod listed_names;
 pub(crate) mod missed;
-mod moving;
+pub(crate) mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
 pub(crate) mod shared_disk;

@@ -10,6 +10,7 @@
 //! - A killed repair leaves a store that is not used, and that the next repair rebuilds.
 
 mod build;
+mod copies;
 mod disks;
 mod links_and_devices;
 mod lost;
@@ -31,6 +32,7 @@ use rustix::io::Errno;
 use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
+use copies::{CleanCopies, StandIn};
 use disks::{Disk, Disks};
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
 use scan::tell;
@@ -146,8 +148,13 @@ pub fn run(
             State::Held if is_sound => return Err(of_store(NamesError::Held)),
             _ => View::default(),
         };
-        let found = merge(&disks.all, &view, &mut Shown(1 << 62))?;
-        return Ok(Repair::new(&disks, view, !is_sound)?.plan(&found));
+        let mut numbers = Shown(1 << 62);
+        let mut found = merge(&disks.all, &view, &mut numbers)?;
+        let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
+        let mut repair = Repair::new(&disks, view, !is_sound)?;
+        let mut report = repair.plan(&found);
+        clean.plan(&repair, &found, &mut report);
+        return Ok(report);
     }
     if is_sound {
         check::clean(store).map_err(of_store)?;
@@ -158,11 +165,14 @@ pub fn run(
     store.begin_epoch(true).map_err(of_store)?;
     let mut numbers = StoreNumbers::new(store)?;
     let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
-    let found = merge(&disks.all, &view, &mut numbers)?;
+    let mut found = merge(&disks.all, &view, &mut numbers)?;
+    let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
     let mut repair = Repair::new(&disks, view, !is_sound)?;
     let mut report = repair.plan(&found);
+    clean.plan(&repair, &found, &mut report);
     repair.number(&found, &mut report.told)?;
-    repair.write(&found, store, &mut numbers)?;
+    repair.write((&found, &clean.stand_ins), store, &mut numbers)?;
+    clean.clear_away(&disks)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
     settle::directories(&disks.all[0], &found, store)?;
@@ -189,6 +199,8 @@ pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFinding
         ));
     }
     if matches!(state, State::Doubtful(_)) {
+        store.begin_epoch(true).map_err(of_store)?;
+        copies::sweep(root, &View::read(store).map_err(of_store)?)?;
         store.begin_epoch(false).map_err(of_store)?;
     }
     check::clean(store).map_err(of_store)
@@ -406,7 +418,7 @@ impl<'a> Repair<'a> {
 
     fn write(
         &self,
-        found: &FoundNames,
+        (found, stand_ins): (&FoundNames, &[StandIn]),
         store: &dyn NameStore,
         numbers: &mut dyn Numbers,
     ) -> Result<()> {
@@ -436,6 +448,10 @@ impl<'a> Repair<'a> {
             let names =
                 names.iter().map(|(directory, name)| (*directory, free(*directory, name, *number)));
             let names: Vec<_> = names.collect();
+            build.file(*number, &names, attributes, numbers).map_err(of_store)?;
+        }
+        for StandIn { number, name: (directory, name), attributes } in stand_ins {
+            let names = [(*directory, free(*directory, name, *number))];
             build.file(*number, &names, attributes, numbers).map_err(of_store)?;
         }
         for at in &self.others {

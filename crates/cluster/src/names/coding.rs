@@ -359,6 +359,7 @@ mod tests {
         all.note_open(Session(3), false);
         all.note_kernel(Session(3));
         all.writer = Some(Session(17));
+        all.copy = Some(CleanCopy { number: 5, mtime_ns: -7 });
         all.xattrs.insert(b"user.a".to_vec(), Vec::new());
         all.xattrs.insert(b"user.b".to_vec(), vec![0; 5000]);
         all
@@ -366,7 +367,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_every_cut_is_refused_or_another_value() {
-        for attributes in [full(), Attributes::new(Kind::File, 0o644, 0)] {
+        let unmarked = Attributes { copy: None, ..full() };
+        let unmoved = Attributes { writer: None, ..full() };
+        for attributes in [full(), unmarked, unmoved, Attributes::new(Kind::File, 0o644, 0)] {
             let opaque = encode_attributes(&attributes).unwrap();
             assert_eq!(decode_attributes(&opaque).unwrap(), attributes);
             for end in 0..opaque.as_bytes().len() {
@@ -445,6 +448,16 @@ mod tests {
         });
         file.opens = vec![four, three];
         assert!(decode_attributes(&encode_attributes(&file).unwrap()).is_err(), "another form");
+    }
+
+    #[test]
+    fn a_writer_ends_the_clean_copy_of_a_file_and_a_reader_does_not() {
+        let mut file = Attributes::new(Kind::File, 0o644, 0);
+        file.copy = Some(CleanCopy { number: 5, mtime_ns: 7 });
+        file.note_open(Session(5), false);
+        assert!(file.copy.is_some());
+        file.note_open(Session(5), true);
+        assert_eq!(file.copy, None);
     }
 
     #[test]

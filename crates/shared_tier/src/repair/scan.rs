@@ -223,7 +223,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
 }
 
 /// The attributes of something, in the form of the store.
-fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
+pub(super) fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     let stat = stat_descriptor(fd)?;
     let raw = &stat.raw;
     let kind = kind(raw.st_mode);
