@@ -1,15 +1,15 @@
 //! Makes clean copies of files on this node's own SSD (`docs/decisions/0081-clean-copies-that-nodes-share.md`).
 //!
-//! As a move, a copy is announced in the store by a compare-and-swap (`writer`), and any open takes the announcement away.
-//! What must hold: the store has the mark of a copy before the copy has its final name, and only if the file is as it was
-//! copied, and nobody has it open for writing.
+//! A copy is announced in the store by a mark without a time; the first open for writing takes it away, and those for reading
+//! leave it. What must hold: the store has the whole mark of a copy before the copy has its final name, and gets it only if
+//! the announcement still stands: then nobody has opened the file for writing since before it was copied. A writer that took
+//! an announced copy away before the mark was whole finds another mark than the one that it ends, and begins again.
 
 use std::ops::ControlFlow;
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Location, Open};
+use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location, Open};
 use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{EntryName, InodeNumber};
-use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
@@ -28,6 +28,8 @@ pub(crate) enum Archived {
     Already,
     /// Somebody writes it, moves it or has changed it meanwhile, or it has several names.
     Busy,
+    /// It has none, and there is no room for one.
+    NoRoom,
     /// It is gone, or no longer on this SSD.
     Gone,
 }
@@ -37,11 +39,10 @@ pub(crate) enum Archived {
 pub(crate) struct Archiver<'a> {
     pub(crate) names: &'a Namespace,
     pub(crate) places: &'a Places,
-    pub(crate) session: Session,
 }
 
 impl Archiver<'_> {
-    /// Makes a clean copy of a file; `goes_on` is told of each piece that was copied.
+    /// Makes a clean copy of a file, if the shared disk `has_room` for it; `goes_on` is told of each piece that was copied.
     ///
     /// # Errors
     /// If the store or a disk fails.
@@ -49,7 +50,7 @@ impl Archiver<'_> {
         &self,
         name: &EntryName,
         inode: InodeNumber,
-        is_over: IsOver<'_>,
+        (is_over, has_room): (IsOver<'_>, bool),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Archived> {
         let found = match self.names.lookup(name) {
@@ -64,18 +65,22 @@ impl Archiver<'_> {
         if Copies::of(self.places).standing_for(&found.attributes, inode.0)?.is_some() {
             return Ok(Archived::Already);
         }
+        if !has_room {
+            return Ok(Archived::NoRoom);
+        }
         if found.links > 1 {
             return Ok(Archived::Busy);
         }
-        let Some(before) = self.announce((name, inode), is_over)? else {
+        let number = self.names.number().map_err(of_names)?.0;
+        let Some(before) = self.announce((name, inode), number, is_over)? else {
             return Ok(Archived::Busy);
         };
         let Some(place) = &before.location else { return Ok(Archived::Gone) };
-        let done = self.copy_and_mark((name, inode), (&before, place), is_over, goes_on);
+        let done = self.copy_and_mark((name, inode), (&before, place), number, is_over, goes_on);
         let is_done = matches!(done, Ok(Archived::Done(_)));
         // If the store's answer was lost, the copy stays under the name that nobody uses.
         if !is_done && !matches!(done, Err(Error::Cluster { .. })) {
-            self.give_up((name, inode), place);
+            self.give_up((name, inode), place, number);
         }
         match done {
             Err(error) if error.errno() == libc::ECANCELED => Ok(Archived::Busy),
@@ -93,23 +98,24 @@ impl Archiver<'_> {
     fn announce(
         &self,
         at: (&EntryName, InodeNumber),
+        number: u64,
         is_over: IsOver<'_>,
     ) -> Result<Option<Attributes>> {
         let announced = self.names.attributes().update_of(at, |attributes| {
             let is_written = attributes.many_opens
                 || attributes.opens.iter().any(|open| may_write(open, is_over));
-            let is_moved = attributes.writer.is_some_and(|by| by != self.session && !is_over(by));
+            let is_moved = attributes.writer.is_some_and(|by| !is_over(by));
             if is_written || is_moved || !self.is_here(attributes.location.as_ref()) {
                 return Err(Failure::Refused(Errno::BUSY));
             }
-            attributes.writer = Some(self.session);
+            attributes.copy = Some(announcement(number));
             Ok(())
         });
         match announced {
             Ok(stored) if stored.links == 1 => Ok(Some(stored.attributes)),
             Ok(stored) => {
                 if let Some(place) = &stored.attributes.location {
-                    self.give_up(at, place);
+                    self.give_up(at, place, number);
                 }
                 Ok(None)
             }
@@ -122,14 +128,14 @@ impl Archiver<'_> {
         &self,
         (name, inode): (&EntryName, InodeNumber),
         (before, place): (&Attributes, &Location),
+        number: u64,
         is_over: IsOver<'_>,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Archived> {
-        let number = self.names.number().map_err(of_names)?.0;
         let node = self.places.node().to_owned();
         let copy = CopyName { node, inode: inode.0, number, is_final: true };
         let moving = FileMove::new(self.places, place, inode.0);
-        let source = moving.begin(number)?;
+        let source = moving.begin_copy(number)?;
         let mut copied = 0;
         moving.keep_copy(&source, (name, &copy), &mut |bytes| {
             copied += bytes;
@@ -138,9 +144,11 @@ impl Archiver<'_> {
         let is_unchanged = source.is_unchanged()?;
         let mark = mark(number, &source.stat);
         let marked = self.names.attributes().update_of((name, inode), |attributes| {
-            let is_ours = attributes.writer == Some(self.session);
+            let is_announced = attributes.copy == Some(announcement(number));
             let is_there = attributes.location.as_ref() == Some(place);
-            if !is_ours || !is_there || !is_unchanged || !is_same(attributes, before) {
+            let is_moved = attributes.writer.is_some_and(|by| !is_over(by));
+            let is_as_before = is_unchanged && is_same(attributes, before);
+            if !is_announced || !is_there || is_moved || !is_as_before {
                 return Err(Failure::Refused(Errno::BUSY));
             }
             // The size and times that a dead session wrote were never noted.
@@ -148,7 +156,7 @@ impl Archiver<'_> {
                 take_over(attributes, &source.stat);
             }
             attributes.opens.retain(|open| open.by_kernel || !is_over(open.session));
-            (attributes.writer, attributes.copy) = (None, Some(mark));
+            attributes.copy = Some(mark);
             Ok(())
         });
         let copies = Copies::of(self.places);
@@ -161,25 +169,27 @@ impl Archiver<'_> {
             Err(failure) => {
                 copies.unlink(&copy)?;
                 match failure {
-                    // Opened, renamed or changed meanwhile.
-                    Failure::Refused(_) => Ok(Archived::Busy),
+                    // Opened for writing, renamed, moved or changed meanwhile.
+                    Failure::Refused(Errno::BUSY | Errno::NOENT | Errno::STALE) => {
+                        Ok(Archived::Busy)
+                    }
                     failure => Err(of_names(failure)),
                 }
             }
         }
     }
 
-    /// Withdraws the file's attribute and the announcement, unless somebody has the file by now.
-    fn give_up(&self, at: (&EntryName, InodeNumber), place: &Location) {
-        let unannounced = self.names.attributes().update_of(at, |attributes| {
-            if attributes.writer != Some(self.session) {
+    /// Withdraws the file's attribute and the announcement, unless somebody writes the file by now.
+    fn give_up(&self, at: (&EntryName, InodeNumber), place: &Location, number: u64) {
+        let withdrawn = self.names.attributes().update_of(at, |attributes| {
+            if attributes.copy != Some(announcement(number)) {
                 return Err(Failure::Refused(Errno::BUSY));
             }
-            attributes.writer = None;
+            attributes.copy = None;
             Ok(())
         });
-        if unannounced.is_ok() {
-            let _cleared = FileMove::new(self.places, place, at.1.0).cancel();
+        if withdrawn.is_ok() {
+            let _cleared = FileMove::new(self.places, place, at.1.0).cancel_copy();
         }
     }
 
@@ -213,10 +223,17 @@ impl Archiver<'_> {
     }
 }
 
+/// The mark of a copy that is being made.
+const fn announcement(number: u64) -> CleanCopy {
+    CleanCopy { number, mtime_ns: CleanCopy::BEING_MADE }
+}
+
 /// Whether somebody who has a file open may write it. A kernel may serve it, and its mappings, after its session is over.
 fn may_write(open: &Open, is_over: IsOver<'_>) -> bool {
     open.writes && (open.by_kernel || !is_over(open.session))
 }
 
+#[cfg(test)]
+mod explored;
 #[cfg(test)]
 mod tests;

@@ -488,11 +488,11 @@ fn number_of(near: &[DirectoryStep]) -> u64 {
     near.last().map_or(ROOT.0, |step| step.number)
 }
 
-/// Removes the attributes of a move from a file: it is about to be written, so it will differ from any other copy.
+/// Removes the attributes of moves and copies from a file: it is about to be written, so it will differ from any other.
 fn clear_move_xattrs(tree: &Tree, fd: &impl AsFd) -> Result<()> {
     tree.step("taking the attributes of a move away", || {
-        own_xattrs::clear(fd, own_xattrs::LEAVING)?;
-        own_xattrs::clear(fd, own_xattrs::ARRIVING)
+        let all = [own_xattrs::LEAVING, own_xattrs::ARRIVING, own_xattrs::COPIED];
+        all.iter().try_for_each(|what| own_xattrs::clear(fd, what))
     })
 }
 

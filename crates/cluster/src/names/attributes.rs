@@ -68,8 +68,13 @@ pub struct Open {
 pub struct CleanCopy {
     /// A number that no other copy has.
     pub number: u64,
-    /// The last change of the content, as the copy has it.
+    /// The last change of the content, as the copy has it; [`BEING_MADE`](Self::BEING_MADE) until it is whole.
     pub mtime_ns: i64,
+}
+
+impl CleanCopy {
+    /// Stands for the time while the copy is being made: nobody may use it, and a writer ends it as any other.
+    pub const BEING_MADE: i64 = i64::MIN;
 }
 
 /// Attributes. Times are in nanoseconds since 1970.

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use halocline_model::token::Session;
 use rustix::fs::OFlags;
 
 use super::*;
@@ -23,11 +24,11 @@ fn is_over(session: Session) -> bool {
     matches!(session, Session(2 | 3))
 }
 
-fn archive(node: &Node, session: u64, at: &EntryName) -> Result<Archived> {
-    let (names, places, session) = (&*node.names, &node.places, Session(session));
+fn archive(node: &Node, at: &EntryName) -> Result<Archived> {
+    let (names, places) = (&*node.names, &node.places);
     let Ok(found) = names.lookup(at) else { return Ok(Archived::Gone) };
-    let archiver = Archiver { names, places, session };
-    archiver.archive(at, found.inode, &is_over, &mut |_| ControlFlow::Continue(()))
+    let archiver = Archiver { names, places };
+    archiver.archive(at, found.inode, (&is_over, true), &mut |_| ControlFlow::Continue(()))
 }
 
 fn demote(node: &Node, session: u64, at: &EntryName, tier: u8) -> Result<Moved> {
@@ -97,8 +98,8 @@ fn a_copy_is_made_once_and_becomes_the_file_with_no_byte_copied() {
     let (world, at) = world();
     let node = world.node("n1");
     let before = node.names.lookup(&at).unwrap();
-    assert_eq!(archive(&node, 1, &at).unwrap(), Archived::Done(TEXT.len() as u64));
-    assert_eq!(archive(&node, 1, &at).unwrap(), Archived::Already);
+    assert_eq!(archive(&node, &at).unwrap(), Archived::Done(TEXT.len() as u64));
+    assert_eq!(archive(&node, &at).unwrap(), Archived::Already);
     let after = node.names.lookup(&at).unwrap();
     assert_eq!(Attributes { copy: None, ..after.attributes }, before.attributes);
     let report = world.repair(false);
@@ -109,7 +110,7 @@ fn a_copy_is_made_once_and_becomes_the_file_with_no_byte_copied() {
     assert!(report.is_clean() && finals(&world).is_empty(), "{report:?}");
     // On the way up and to another SSD, too, nothing is left.
     assert_eq!(demote(&node, 1, &at, SSD).unwrap(), Moved::Done(TEXT.len() as u64));
-    assert_eq!(archive(&node, 1, &at).unwrap(), Archived::Done(TEXT.len() as u64));
+    assert_eq!(archive(&node, &at).unwrap(), Archived::Done(TEXT.len() as u64));
     let other = world.node_until("n2", 5, i64::MAX);
     assert_eq!(demote(&other, 5, &at, SSD).unwrap(), Moved::Done(TEXT.len() as u64));
     let report = world.repair(false);
@@ -122,7 +123,7 @@ fn a_copy_or_file_that_somebody_wrote_past_the_mounts_is_noticed() {
     for copy_is_changed in [true, false] {
         let (world, at) = world();
         let node = world.node("n1");
-        archive(&node, 1, &at).unwrap();
+        archive(&node, &at).unwrap();
         let found = node.names.lookup(&at).unwrap();
         let copy = CopyName::of(&found.attributes, found.inode.0).unwrap();
         let path = if copy_is_changed {
@@ -145,7 +146,7 @@ fn whoever_dies_while_he_copies_loses_nothing_and_no_copy_is_left_without_a_mark
         for steps in 0.. {
             let (world, at) = world();
             let before = world.tree();
-            let done = archive(&world.node_until("n1", 2, steps), 2, &at);
+            let done = archive(&world.node_until("n1", 2, steps), &at);
             if forgets {
                 world.forget();
             }
@@ -159,7 +160,7 @@ fn whoever_dies_while_he_copies_loses_nothing_and_no_copy_is_left_without_a_mark
             let marked = CopyName::of(&found.attributes, found.inode.0);
             assert!(finals(&world).iter().all(|copy| Some(copy) == marked.as_ref()), "{case}");
             // Nobody is in the way of the next one.
-            let again = archive(&node, 1, &at).unwrap();
+            let again = archive(&node, &at).unwrap();
             assert!(matches!(again, Archived::Done(_) | Archived::Already), "{case}: {again:?}");
             assert_eq!(finals(&world).len(), 1, "{case}");
             were_done += i32::from(matches!(done, Ok(Archived::Done(_))));
@@ -173,7 +174,7 @@ fn whoever_dies_while_he_copies_loses_nothing_and_no_copy_is_left_without_a_mark
 /// A writer comes at each step of a copy, and its maker or the writer dies then; after that the SSD is lost, or the store
 /// and the SSD. What is there then is the newest content, or an error.
 #[test]
-fn what_is_written_while_a_file_is_copied_is_never_lost_for_its_copy() {
+fn i13_i14_what_is_written_while_a_file_is_copied_is_never_lost_for_its_copy() {
     let deaths = [None, Some(0), Some(1), Some(2), Some(3)];
     let makers = [None, Some(0), Some(2)];
     for (maker, writer_steps) in
@@ -200,7 +201,7 @@ fn what_is_written_while_a_file_is_copied_is_never_lost_for_its_copy() {
                 if let Some(more) = maker {
                     making.death.end_after(i64::try_from(step).unwrap() + more);
                 }
-                let made = archive(&making, 2, &at);
+                let made = archive(&making, &at);
                 drop(making);
                 let is_written = written.load(Ordering::SeqCst) == 1;
                 let newest = if is_written { WRITTEN } else { TEXT };
@@ -233,11 +234,11 @@ fn what_is_written_while_a_file_is_copied_is_never_lost_for_its_copy() {
 
 /// A writer that dies at any of its steps, and the next one, who finds what it left.
 #[test]
-fn a_copy_is_gone_before_the_first_byte_is_changed() {
+fn i13_i14_a_copy_is_gone_before_the_first_byte_is_changed() {
     for steps in 0..12 {
         for forgets in [false, true] {
             let (world, at) = world();
-            archive(&world.node("n1"), 1, &at).unwrap();
+            archive(&world.node("n1"), &at).unwrap();
             let dies = write(&world.node_until("n2", 3, steps), 3, &at);
             let is_written = write(&world.node_until("n2", 3, i64::MAX), 3, &at);
             let case = format!("step {steps}, {forgets}: {dies:?}, {is_written:?}");
@@ -256,12 +257,12 @@ fn a_copy_is_gone_before_the_first_byte_is_changed() {
 }
 
 #[test]
-fn a_lost_ssd_loses_nothing_that_has_a_copy_whoever_dies_while_it_is_given_up() {
+fn i13_a_lost_ssd_loses_nothing_that_has_a_copy_whoever_dies_while_it_is_given_up() {
     for forgets in [false, true] {
         for steps in 0..40 {
             let (world, at) = world();
             let node = world.node("n1");
-            archive(&node, 1, &at).unwrap();
+            archive(&node, &at).unwrap();
             node.create(at.directory.0, "new", "has none").unwrap();
             lose_ssd(&world);
             if forgets {
@@ -294,5 +295,65 @@ fn a_lost_ssd_loses_nothing_that_has_a_copy_whoever_dies_while_it_is_given_up() 
             assert_eq!(world.tree().get("/a/new").map(String::as_str), Some("has none"), "{case}");
             assert_eq!(world.tree().len(), 3, "{case}: {:?}", world.tree());
         }
+    }
+}
+
+/// A maker that stood still just before it gave a copy its final name, while a writer opens the file: it goes on at each step
+/// of the writer. Readers do not disturb it.
+#[test]
+fn i13_i14_a_maker_that_goes_on_late_finds_its_copy_gone() {
+    let mut late = 0;
+    for step in 0..10 {
+        let (world, at) = world();
+        let mut dies = 0;
+        let copy = loop {
+            let _stood_still = archive(&world.node_until("n1", 2, dies), &at);
+            let found = world.node("n1").names.lookup(&at).unwrap();
+            let copy = CopyName::of(&found.attributes, found.inode.0);
+            let is_whole = |mark: CleanCopy| mark.mtime_ns != CleanCopy::BEING_MADE;
+            if found.attributes.copy.is_some_and(is_whole) {
+                break copy.unwrap();
+            }
+            dies += 1;
+        };
+        assert!(finals(&world).is_empty());
+        let (maker, node) = (world.node("n1"), world.node_until("n2", 3, i64::MAX));
+        let (count, finished) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (counted, noted) = (Arc::clone(&count), Arc::clone(&finished));
+        *node.death.told.lock() = Some(Box::new(move || {
+            if counted.fetch_add(1, Ordering::SeqCst) == step {
+                let is_there = Copies::of(&maker.places).finish(&copy).unwrap();
+                noted.fetch_add(usize::from(is_there), Ordering::SeqCst);
+            }
+        }));
+        write(&node, 3, &at).unwrap();
+        assert!(finals(&world).is_empty(), "step {step}");
+        late += finished.load(Ordering::SeqCst);
+        if count.load(Ordering::SeqCst) <= step {
+            break;
+        }
+    }
+    assert!(late > 0, "it was never there to be finished");
+}
+
+#[test]
+fn whoever_reads_a_file_does_not_keep_it_from_being_copied() {
+    for step in 0..30 {
+        let (world, at) = world();
+        let (making, node) =
+            (world.node_until("n1", 2, i64::MAX), world.node_until("n2", 5, i64::MAX));
+        let (count, entry) = (AtomicUsize::new(0), at.clone());
+        *making.death.told.lock() = Some(Box::new(move || {
+            if count.fetch_add(1, Ordering::SeqCst) == step {
+                let found = node.names.lookup(&entry).unwrap();
+                let opened = node.names.attributes().update_of((&entry, found.inode), |of| {
+                    of.note_open(Session(5), false);
+                    Ok(())
+                });
+                opened.unwrap();
+            }
+        }));
+        assert_eq!(archive(&making, &at).unwrap(), Archived::Done(TEXT.len() as u64));
+        assert_eq!(finals(&world).len(), 1);
     }
 }

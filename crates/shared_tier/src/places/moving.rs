@@ -76,12 +76,24 @@ impl<'a> FileMove<'a> {
     /// # Errors
     /// As [`Places::open_file`].
     pub(crate) fn begin(self, number: u64) -> Result<Source> {
+        self.begin_with(own_xattrs::LEAVING, number)
+    }
+
+    /// Begins a clean copy with this number: the file gets the attribute of one, durably. If the file is elsewhere one day,
+    /// that shows that this one is what it was.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn begin_copy(self, number: u64) -> Result<Source> {
+        self.begin_with(own_xattrs::COPIED, number)
+    }
+
+    fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
             tree.step("marking a file that is moved", || {
-                own_xattrs::set_number(&fd, own_xattrs::LEAVING, number)
-                    .map_err(own_xattrs::or_too_many(&fd))
+                own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
             })?;
             // With what programs wrote: only durable data is copied.
             tree.step("syncing a file that is moved", || fsync(&file))?;
@@ -150,6 +162,18 @@ impl<'a> FileMove<'a> {
             return Err(error);
         }
         Ok(Arrived { file: to, place })
+    }
+
+    /// Ends a clean copy that was not made.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn cancel_copy(self) -> Result<()> {
+        self.places.find(self.from, self.inode, |tree, fd, _| {
+            tree.step("taking the attribute of a copy away", || {
+                own_xattrs::clear(&fd, own_xattrs::COPIED)
+            })
+        })
     }
 
     /// Makes a clean copy of the file on the shared disk, durably. The store does not have its mark yet.

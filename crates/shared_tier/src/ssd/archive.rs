@@ -25,6 +25,7 @@ use super::paths::Paths;
 use super::scan::{ScannedFile, Stamp, scan};
 use crate::archiver::{Archived, Archiver};
 use crate::closes::note_all;
+use crate::moves::IsOver;
 use crate::places::SHARED;
 
 /// The longest pause between two scans of the SSD, and the shortest.
@@ -170,7 +171,7 @@ impl Rounds {
 
     fn archiver(&self) -> Archiver<'_> {
         let base = &*self.ssd.base;
-        Archiver { names: &base.names, places: &base.places, session: base.sessions.own() }
+        Archiver { names: &base.names, places: &base.places }
     }
 
     /// The files that writers have left alone and that have no copy, as far as known.
@@ -235,17 +236,15 @@ impl Rounds {
         let base = &*self.ssd.base;
         let totals = base.places.totals(SHARED)?;
         let spare = (totals.f_blocks / FREE_SHARE).saturating_mul(totals.f_frsize);
-        if base.places.free_bytes(SHARED)? < spare.saturating_add(file.resident.bytes) {
-            // Others may be smaller.
-            return Ok(());
-        }
+        let has_room = base.places.free_bytes(SHARED)? >= spare.saturating_add(file.resident.bytes);
         let goes_on = &mut |_| match self.stops() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
         let is_over = |session| base.sessions.is_over(session);
         let number = InodeNumber(file.number);
-        let archived = self.archiver().archive(&file.resident.name, number, &is_over, goes_on)?;
+        let how = (&is_over as IsOver<'_>, has_room);
+        let archived = self.archiver().archive(&file.resident.name, number, how, goes_on)?;
         // To mark a file that is copied changes its ctime.
         let stamp = base.names.lookup(&file.resident.name).ok().and_then(|found| {
             let place = found.attributes.location.filter(|_| found.inode == number)?;
