@@ -136,10 +136,10 @@ impl Archiver<'_> {
         let copy = CopyName { node, inode: inode.0, number, is_final: true };
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin_copy(number)?;
-        let mut copied = 0;
-        moving.keep_copy(&source, (name, &copy), &mut |bytes| {
-            copied += bytes;
-            goes_on(bytes).is_continue()
+        let mut bytes = 0;
+        moving.keep_copy(&source, (name, &copy), &mut |piece| {
+            bytes += piece;
+            goes_on(piece).is_continue()
         })?;
         let is_unchanged = source.is_unchanged()?;
         let mark = mark(number, &source.stat);
@@ -163,7 +163,7 @@ impl Archiver<'_> {
         match marked {
             Ok(_) => {
                 let is_there = copies.finish(&copy)?;
-                Ok(if is_there { Archived::Done(copied) } else { Archived::Busy })
+                Ok(if is_there { Archived::Done(bytes) } else { Archived::Busy })
             }
             Err(failure @ Failure::Unknown(_)) => Err(of_names(failure)),
             Err(failure) => {

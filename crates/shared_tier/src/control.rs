@@ -140,7 +140,6 @@ impl Controlled for SharedTier {
             jobs: executor.planner.jobs().list(),
             passthrough: base.passthrough.status(shown),
             copies: self.ssd.archive.status(),
-            ..TierStatus::default()
         })
     }
 

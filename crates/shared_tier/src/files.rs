@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use halocline_api::jobs::Ahead;
-use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
@@ -175,18 +175,11 @@ impl Files {
             let attributes = if is_noted {
                 found.stored.attributes
             } else {
-                let of = &found.stored.attributes;
-                let taken = if writes(flags) {
-                    take_away(&self.base.places, of, inode.number)?
-                } else {
-                    None
-                };
-                let how = (flags, for_kernel, taken);
-                let noted = self.note_open((&name, inode.number), &found.stored, how);
-                match noted {
+                let at = (&name, inode.number);
+                match self.note_open(at, &found.stored, (flags, for_kernel))? {
+                    Some(noted) => noted.attributes,
                     // It was renamed, or copied, meanwhile.
-                    Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
-                    noted => noted.map_err(of_names)?.attributes,
+                    None => continue,
                 }
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
@@ -216,29 +209,35 @@ impl Files {
         Err(misplaced(inode))
     }
 
-    /// Notes in the store that this node has the file open. `known` is what the store had on it just now; `taken` the mark
-    /// of the copy that was taken away for a writer.
+    /// Notes in the store that this node has the file open; before a writer is noted, the file's clean copy goes. `known` is
+    /// what the store had on it just now. `None` if it has another name or copy by now.
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
         known: &namespace::StoredInode,
-        (flags, for_kernel, taken): (i32, bool, Option<CleanCopy>),
-    ) -> std::result::Result<namespace::StoredInode, Failure> {
-        let own = self.base.sessions.own();
+        (flags, for_kernel): (i32, bool),
+    ) -> Result<Option<namespace::StoredInode>> {
+        let (own, writes) = (self.base.sessions.own(), writes(flags));
+        let taken =
+            if writes { take_away(&self.base.places, &known.attributes, at.1)? } else { None };
         let note = |attributes: &mut Attributes| {
-            if writes(flags) {
+            if writes {
                 check_taken(attributes, taken)?;
             }
-            attributes.note_open(own, writes(flags));
+            attributes.note_open(own, writes);
             if for_kernel {
                 attributes.note_kernel(own);
             }
             Ok(())
         };
-        if known.links == 1 {
+        let noted = if known.links == 1 {
             self.base.names.attributes().update_known(at, &known.attributes, note)
         } else {
             self.base.names.attributes().update_of(at, note)
+        };
+        match noted {
+            Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => Ok(None),
+            noted => noted.map(Some).map_err(of_names),
         }
     }
 
@@ -321,7 +320,7 @@ impl Files {
         let make = || base.places.make_file(&near, &name.name, number.0, owner, tier);
         let (place, fd) = match make() {
             Err(error) if error.is_full() && self.ssd.copies_give_way(1) => make()?,
-            made => made?,
+            placed => placed?,
         };
         let lapses = base.sessions.lapses();
         let mut attributes = Attributes::new(Kind::File, new.mode, base.now_ns());

@@ -2,7 +2,7 @@
 //! from the disks, in every order of their steps.
 //!
 //! Only the marks count here: that a maker also compares size, times and attributes is not needed for what must hold. The
-//! first states are explored, or as many as `HALOCLINE_COPY_STATES` says (all are 943,546).
+//! first states are explored; there are 943,546 (`STATES`).
 
 use std::collections::{HashSet, VecDeque};
 
@@ -215,11 +215,9 @@ impl World {
 
 /// Goes through the first states; returns how many there are, and whether a copy with its final name was an old one.
 fn explore(canary: Canary) -> (usize, bool) {
-    let wanted = std::env::var("HALOCLINE_COPY_STATES").ok().and_then(|text| text.parse().ok());
-    let most = wanted.unwrap_or(STATES);
     let mut seen = HashSet::from([World::new()]);
     let mut todo = VecDeque::from([World::new()]);
-    while let Some(world) = todo.pop_front().filter(|_| seen.len() < most) {
+    while let Some(world) = todo.pop_front().filter(|_| seen.len() < STATES) {
         for next in world.next(canary) {
             if !next.is_right() {
                 return (seen.len(), true);

@@ -87,8 +87,8 @@ impl CleanCopies {
         let nodes: Vec<_> = disks.all.iter().map(|disk| disk.node.as_deref()).collect();
         mark_files(&all, &nodes, found);
         let is_missing = |node: &str| disks.missing.iter().any(|(missing, _)| missing == node);
-        let notes = shared.missed.iter().filter(|note| note.change == MissedChange::Gone);
-        let removed = notes.map(|note| note.number).collect();
+        let ends = shared.missed.iter().filter(|note| note.change == MissedChange::Gone);
+        let removed = ends.map(|note| note.number).collect();
         let stand_ins = if is_rebuilt {
             stand_ins(&all, is_missing, (found, &removed), numbers)
         } else {

@@ -129,7 +129,8 @@ impl Rounds {
         loop {
             let done = caught(|| self.round()).unwrap_or_else(|panicked| {
                 tracing::error!(%panicked, "files have no copies for now");
-                Ok(ssd.archive.0.lock().status.trouble = Some(panicked.to_string()))
+                ssd.archive.0.lock().status.trouble = Some(panicked.to_string());
+                Ok(())
             });
             if let Err(error) = done {
                 tracing::debug!(%error, "files have no copies for now");
@@ -237,9 +238,8 @@ impl Rounds {
         let totals = base.places.totals(SHARED)?;
         let spare = (totals.f_blocks / FREE_SHARE).saturating_mul(totals.f_frsize);
         let has_room = base.places.free_bytes(SHARED)? >= spare.saturating_add(file.resident.bytes);
-        let goes_on = &mut |_| match self.stops() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        let goes_on = &mut |_| {
+            if self.stops() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let is_over = |session| base.sessions.is_over(session);
         let number = InodeNumber(file.number);
