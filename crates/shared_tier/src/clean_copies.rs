@@ -43,11 +43,15 @@ pub(crate) fn check_taken(of: &Attributes, taken: Option<CleanCopy>) -> namespac
     if of.copy.is_none() || of.copy == taken { Ok(()) } else { Err(Failure::Refused(Errno::STALE)) }
 }
 
-/// A file was renamed: its copy gets the name, too. So it has that in names that are rebuilt without its SSD.
+/// A file, as it was `before` that, was renamed: its copy gets the name, too. So it has that in names that are rebuilt without its SSD.
 ///
 /// # Errors
 /// If the copy cannot follow, nor be removed, or the store does not answer.
-pub(crate) fn renamed(base: &Base, number: InodeNumber, to: &EntryName) -> Result<()> {
+pub(crate) fn renamed(base: &Base, before: &StoredInode, to: &EntryName) -> Result<()> {
+    let number = before.inode;
+    if before.attributes.copy.is_none() {
+        return Ok(());
+    }
     let names = || match base.names.lookup(to) {
         Ok(found) if found.inode == number && found.attributes.kind == Kind::File => {
             Ok(Some(found))

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::errors::of_names;
 use crate::places::copies::{Copies, CopyName, mtime_ns};
 use crate::places::moving::{Arrived, Source};
-use crate::places::{Directories, FileMove, Places, SHARED};
+use crate::places::{Directories, DirectoryStep, FileMove, Places, SHARED};
 use crate::stat_conversion::take_over;
 use crate::told_names::tell_names;
 
@@ -76,11 +76,21 @@ impl Migrator<'_> {
         is_over: IsOver<'_>,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
+        // The shared disk finds the directory by its number. What is too deep for an SSD is not announced first.
+        let near = match tier {
+            SHARED => Vec::new(),
+            _ => match self.directories.steps_on_ssd(name.directory.0) {
+                Err(error) if error.errno() == libc::ENOENT => {
+                    return self.why_not(name, inode, tier);
+                }
+                steps => steps?,
+            },
+        };
         let Some(before) = self.announce(name, inode, tier, is_over)? else {
             return self.why_not(name, inode, tier);
         };
         let Some(place) = &before.location else { return Ok(Moved::Gone) };
-        let done = self.copy_and_switch((name, inode), (&before, place), tier, goes_on);
+        let done = self.copy_and_switch((name, inode), (&before, place), (tier, &near), goes_on);
         match done {
             Ok(moved) => Ok(moved),
             Err(error) => {
@@ -137,7 +147,7 @@ impl Migrator<'_> {
         &self,
         (name, inode): (&EntryName, InodeNumber),
         (before, place): (&Attributes, &Location),
-        tier: u8,
+        (tier, near): (u8, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
         let number = self.names.number().map_err(of_names)?;
@@ -153,7 +163,8 @@ impl Migrator<'_> {
             (Some(taken), source) => (source.ok(), Ok(taken)),
             (None, source) => {
                 let source = source?;
-                let to = self.copy((&moving, &source), (name, inode, before), tier, &mut |bytes| {
+                let from = (&moving, &source, before);
+                let to = self.copy(from, (name, inode), (tier, near), &mut |bytes| {
                     copied += bytes;
                     goes_on(bytes).is_continue()
                 });
@@ -219,17 +230,12 @@ impl Migrator<'_> {
     /// Copies a file to a tier.
     fn copy(
         &self,
-        (moving, source): (&FileMove<'_>, &Source),
-        (name, inode, before): (&EntryName, InodeNumber, &Attributes),
-        tier: u8,
+        (moving, source, before): (&FileMove<'_>, &Source, &Attributes),
+        (name, inode): (&EntryName, InodeNumber),
+        (tier, near): (u8, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Arrived> {
-        // The shared disk finds the directory by its number.
-        let near = match tier {
-            SHARED => Vec::new(),
-            _ => self.directories.steps_on_ssd(name.directory.0)?,
-        };
-        let arrived = moving.copy(source, tier, (name, &near), goes_on)?;
+        let arrived = moving.copy(source, tier, (name, near), goes_on)?;
         // Nobody would remove it there before the file is changed on its new SSD.
         let gone = CopyName::of(before, inode.0).map(|copy| Copies::of(self.places).remove(&copy));
         if let Err(error) = gone.unwrap_or(Ok(())) {

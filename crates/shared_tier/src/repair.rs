@@ -10,13 +10,16 @@
 //! - A killed repair leaves a store that is not used, and that the next repair rebuilds.
 
 mod build;
+mod conflicts;
 mod copies;
 mod disks;
 mod links_and_devices;
 mod lost;
 mod merge;
+mod numbers;
 pub(crate) mod scan;
 mod settle;
+mod stored_attributes;
 mod unfinished_changes;
 mod view;
 
@@ -32,10 +35,13 @@ use rustix::io::Errno;
 use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
+use conflicts::conflict;
 use copies::{CleanCopies, StandIn};
 use disks::{Disk, Disks};
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
+use numbers::{Shown, StoreNumbers};
 use scan::tell;
+use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
 use view::{View, positions};
 
@@ -60,10 +66,17 @@ pub struct Report {
     pub left_directories: Vec<String>,
     /// Files whose recorded names differ from the store; they are recorded anew.
     pub relisted: Vec<String>,
+    /// Files and directories whose attributes in the store are not those of the disks, and how they differ; the store gets
+    /// those of the disks.
+    pub attributes: Vec<String>,
     /// Files and links without a name; they are set aside.
     pub set_aside: Vec<String>,
+    /// Files that have got another name than the disks say, because something else has that.
+    pub conflicts: Vec<String>,
     /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,
+    /// Whether the store may have lost its last changes, and says that it has not.
+    pub may_be_older: bool,
 }
 
 impl Report {
@@ -79,52 +92,6 @@ fn of_store(error: impl Into<NamesError>) -> Error {
     Error::Cluster {
         what: error.into().to_string(),
         remedy: "see that the store answers, and that no other check runs".to_owned(),
-    }
-}
-
-/// Takes numbers from the store, in blocks.
-struct StoreNumbers<'a> {
-    store: &'a dyn NameStore,
-    first: u64,
-    next: u64,
-    end: u64,
-}
-
-impl<'a> StoreNumbers<'a> {
-    const BLOCK: u64 = 4096;
-
-    fn new(store: &'a dyn NameStore) -> Result<Self> {
-        let first = store.reserve(Self::BLOCK).map_err(of_store)?;
-        Ok(Self { store, first, next: first, end: first + Self::BLOCK })
-    }
-}
-
-impl Numbers for StoreNumbers<'_> {
-    fn first_unused(&self) -> u64 {
-        self.first
-    }
-
-    fn fresh(&mut self) -> Result<u64> {
-        if self.next == self.end {
-            self.next = self.store.reserve(Self::BLOCK).map_err(of_store)?;
-            self.end = self.next + Self::BLOCK;
-        }
-        self.next += 1;
-        Ok(self.next - 1)
-    }
-}
-
-/// Numbers for a dry run.
-struct Shown(u64);
-
-impl Numbers for Shown {
-    fn first_unused(&self) -> u64 {
-        1 << 62
-    }
-
-    fn fresh(&mut self) -> Result<u64> {
-        self.0 += 1;
-        Ok(self.0)
     }
 }
 
@@ -148,7 +115,7 @@ pub fn run(
             State::Held if is_sound => return Err(of_store(NamesError::Held)),
             _ => View::default(),
         };
-        let mut numbers = Shown(1 << 62);
+        let mut numbers = Shown::new();
         let mut found = merge(&disks.all, &view, &mut numbers)?;
         let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
         let mut repair = Repair::new(&disks, view, !is_sound)?;
@@ -171,8 +138,10 @@ pub fn run(
     let mut report = repair.plan(&found);
     clean.plan(&repair, &found, &mut report);
     repair.number(&found, &mut report.told)?;
-    repair.write((&found, &clean.stand_ins), store, &mut numbers)?;
+    let names = (&found, &*clean.stand_ins);
+    repair.write(names, store, &mut numbers, &mut report.conflicts)?;
     clean.clear_away(&disks)?;
+    stored_attributes::take(store, &repair.view, &repair.differing).map_err(of_store)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
     settle::directories(&disks.all[0], &found, store)?;
@@ -219,6 +188,7 @@ struct Repair<'a> {
     others: Vec<usize>,
     aside: Vec<(At, u64)>,
     copies: Vec<At>,
+    differing: Vec<Differing>,
     unfinished_changes: UnfinishedChanges,
 }
 
@@ -237,6 +207,7 @@ impl<'a> Repair<'a> {
             others,
             aside,
             copies,
+            differing: Vec::new(),
             unfinished_changes: UnfinishedChanges::default(),
         })
     }
@@ -260,6 +231,7 @@ impl<'a> Repair<'a> {
             is_rebuilt: self.is_rebuilt,
             missing: lost::missing(self),
             told: found.told.clone(),
+            conflicts: found.conflicts.clone(),
             ..Report::default()
         };
         for disk in &self.disks.all {
@@ -289,6 +261,7 @@ impl<'a> Repair<'a> {
         found.never_arrived.iter().for_each(|(at, _)| tell(&mut report.set_aside, self.path(*at)));
         self.aside.extend(&found.never_arrived);
         self.plan_directories(found, &mut report);
+        self.differing = stored_attributes::compare(self, found, &mut report);
         lost::look_at_places(self, &places, found, &mut report);
         for (at, number) in &found.left_copies {
             let is_elsewhere = self.is_rebuilt || self.leads_elsewhere(*at, *number, found);
@@ -421,6 +394,7 @@ impl<'a> Repair<'a> {
         (found, stand_ins): (&FoundNames, &[StandIn]),
         store: &dyn NameStore,
         numbers: &mut dyn Numbers,
+        conflicts: &mut Vec<String>,
     ) -> Result<()> {
         let mut build = Build::new(store);
         if self.is_rebuilt {
@@ -444,21 +418,26 @@ impl<'a> Repair<'a> {
             build.directory(*number, (*parent, name), attributes).map_err(of_store)?;
         }
         for at in &self.files {
-            let FoundFile { number, names, attributes, .. } = &found.files[*at];
-            let names =
-                names.iter().map(|(directory, name)| (*directory, free(*directory, name, *number)));
+            let FoundFile { number, names: wanted, attributes, at, .. } = &found.files[*at];
+            let names = wanted
+                .iter()
+                .map(|(directory, name)| (*directory, free(*directory, name, *number)));
             let names: Vec<_> = names.collect();
+            for ((_, wanted), (_, name)) in wanted.iter().zip(&names) {
+                if name != wanted {
+                    tell(conflicts, conflict(&self.path(*at), wanted, name));
+                }
+            }
             build.file(*number, &names, attributes, numbers).map_err(of_store)?;
         }
         for StandIn { number, name: (directory, name), attributes } in stand_ins {
             let names = [(*directory, free(*directory, name, *number))];
             build.file(*number, &names, attributes, numbers).map_err(of_store)?;
         }
-        for at in &self.others {
-            let other = &found.others[*at];
-            let number = numbers.fresh()?;
-            let names = [(other.directory, other.name.clone())];
-            build.file(number, &names, &other.attributes, numbers).map_err(of_store)?;
+        let others: Vec<_> = self.others.iter().map(|at| &found.others[*at]).collect();
+        let several = &self.disks.all[0].several;
+        for one in links_and_devices::numbered(&others, (several, self.is_rebuilt), numbers)? {
+            build.file(one.number, &one.names, &one.attributes, numbers).map_err(of_store)?;
         }
         build.end().map_err(of_store)
     }

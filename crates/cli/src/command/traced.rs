@@ -8,7 +8,7 @@ use halocline_plan::judge::Layouts;
 use halocline_sim::{Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::{Completeness, Reader, Request};
 
-use crate::command::judge::Replay;
+use crate::command::judge::SharedLayouts;
 use crate::failure::Failure;
 use crate::print::tell;
 use crate::reading::{self, Reading};
@@ -68,9 +68,9 @@ impl<'a> TraceFile<'a> {
         options: &Options,
     ) -> Result<(Replayed, Reader<BufReader<Reading>>), Failure> {
         let wrong = |error: String| refused(self.path, &error);
-        let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
-        let of = |file| files.get(&file).unwrap_or(&default);
+        let layouts = SharedLayouts::new(layouts).map_err(wrong)?;
         let mut requests = self.requests()?;
+        let of = |file| layouts.of(file);
         let replayed = replay(&mut requests, set, of, options).map_err(wrong)?;
         Ok((replayed, requests.end()?))
     }

@@ -107,7 +107,10 @@ impl CleanCopies {
         let may_wait =
             |node: &str| missing.iter().any(|(one, _)| one == node) && repair.is_missed(node);
         let gone = without_mark(&self.all, &repair.view, &named, may_wait);
-        self.gone = gone.cloned().collect();
+        // A copy has the attributes that its file had then.
+        let differs = |name: &CopyName| repair.differing.iter().any(|of| of.number == name.inode);
+        let old = self.all.iter().map(|copy| &copy.name).filter(|name| differs(name));
+        self.gone = gone.chain(old).cloned().collect();
         // One without its final name may be under way.
         for copy in self.gone.iter().filter(|copy| copy.is_final) {
             let CopyName { node, inode, number, .. } = copy;

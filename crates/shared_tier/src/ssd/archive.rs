@@ -183,7 +183,7 @@ impl Rounds {
         let mut due = VecDeque::new();
         let mut copied = FxHashMap::default();
         let mut waiting = Moved::default();
-        scan(base.places.ssd(), &mut |seen| {
+        let each = &mut |seen: ScannedFile| {
             if self.stops() {
                 return ControlFlow::Break(());
             }
@@ -197,7 +197,9 @@ impl Rounds {
                 }
             }
             ControlFlow::Continue(())
-        })?;
+        };
+        // Directories are removed by the other scan.
+        scan(base.places.ssd(), each, &mut |_| false)?;
         let mut known = self.ssd.archive.0.lock();
         (known.copied, known.status.waiting) = (copied, waiting);
         known.status.kept = Kept::Archive;
