@@ -107,9 +107,14 @@ impl CleanCopies {
         let may_wait =
             |node: &str| missing.iter().any(|(one, _)| one == node) && repair.is_missed(node);
         let gone = without_mark(&self.all, &repair.view, &named, may_wait);
-        // A copy has the attributes that its file had then.
-        let differs = |name: &CopyName| repair.differing.iter().any(|of| of.number == name.inode);
-        let old = self.all.iter().map(|copy| &copy.name).filter(|name| differs(name));
+        let on_disk: BTreeMap<u64, &Attributes> =
+            found.files.iter().map(|file| (file.number, &file.attributes)).collect();
+        // Somebody has changed one of the two past the mounts, or died while he changed both.
+        let differs = |copy: &&FoundCopy| {
+            let of = |of: &Attributes| (of.size, of.mtime_ns, of.mode, of.uid, of.gid);
+            on_disk.get(&copy.name.inode).is_some_and(|file| of(file) != of(&copy.attributes))
+        };
+        let old = self.all.iter().filter(differs).map(|copy| &copy.name);
         self.gone = gone.chain(old).cloned().collect();
         // One without its final name may be under way.
         for copy in self.gone.iter().filter(|copy| copy.is_final) {

@@ -29,7 +29,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// Something whose attributes the store is to get from its disk.
 #[derive(Debug)]
 pub(super) struct Differing {
-    pub(super) number: u64,
+    number: u64,
     kind: Kind,
     on_disk: Attributes,
     keeps_acls: bool,
