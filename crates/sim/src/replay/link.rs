@@ -29,7 +29,8 @@ impl Link {
             at -= 1;
         }
         while let Some((busy_ns, until_ns)) = self.busy.get(at) {
-            if begin_ns.saturating_add(took_ns) <= *busy_ns {
+            // What takes no time does not come before what came at the same time.
+            if begin_ns.saturating_add(took_ns.max(1)) <= *busy_ns {
                 break;
             }
             begin_ns = *until_ns;
@@ -68,7 +69,7 @@ mod tests {
     fn in_order_it_is_a_queue() {
         let mut link = Link::default();
         let mut until = 0;
-        for (ready, took) in [(0, 5), (1, 2), (1, 0), (9, 4), (9, 1), (14, 3), (30, 1)] {
+        for (ready, took) in [(0, 5), (0, 0), (1, 2), (1, 0), (9, 4), (9, 1), (14, 3), (30, 1)] {
             until = ready.max(until) + took;
             assert_eq!(link.pass(ready, ready, took), until, "{ready} {took}");
         }
