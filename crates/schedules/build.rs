@@ -168,6 +168,7 @@ const SOURCES: [Source; 15] = [
         path: "shared_tier/src/closes.rs",
         smaller: &[
             ("use std::fs::File;", "use super::fs::File;"),
+            ("use rustix::io::Errno;", "use super::rustix::io::Errno;"),
             (
                 "const PAUSE: Duration = Duration::from_millis(5);",
                 "const PAUSE: Duration = Duration::MAX;",
@@ -203,8 +204,8 @@ const SOURCES: [Source; 15] = [
             // As it was until this found it.
             (
                 "a_file_of_others_is_taken_over",
-                "        let written = written.filter(|_| attributes.may_have_open(own));\n",
-                "",
+                "        if attributes.many_opens || attributes.opens.iter().any(is_own) {\n",
+                "        if attributes.many_opens || attributes.opens.iter().any(is_own) || file.is_some() {\n",
             ),
         ],
     },

@@ -12,8 +12,34 @@ use crate::text;
 
 /// Time between two plain lines.
 pub(crate) const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Time until the first line about an operation without a meter.
+const FIRST_LINE_AFTER: Duration = Duration::from_millis(1500);
 /// The remaining time is estimated once this fraction (a 20th) is done.
 const ESTIMATE_FROM: u64 = 20;
+
+/// When something was last said of the progress.
+#[derive(Debug)]
+pub(crate) struct Spoken {
+    last: Instant,
+    /// After how long the next line follows: the first one soon, so that nobody takes a long search for one that hangs.
+    next_after: Duration,
+}
+
+impl Spoken {
+    /// Nothing yet.
+    pub(crate) fn begin() -> Self {
+        Self { last: Instant::now(), next_after: FIRST_LINE_AFTER }
+    }
+
+    /// Whether another line is due; if so, it counts as said.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let is_due = self.last.elapsed() >= self.next_after;
+        if is_due {
+            (self.last, self.next_after) = (Instant::now(), LINE_INTERVAL);
+        }
+        is_due
+    }
+}
 
 /// Shows the progress of one operation on standard error.
 pub(crate) struct Meter {

@@ -5,6 +5,8 @@
 //! not suffice has a part over all servers and one over those with free space; a file with regions of several kinds has
 //! a part for each.
 
+use std::sync::Arc;
+
 use halocline_model::request::ByteRange;
 use halocline_model::striping::VariedStriping;
 use serde::{Deserialize, Serialize};
@@ -43,18 +45,21 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Parts of a file, without gaps, the last one without an end.
+/// Parts of a file, without gaps, the last one without an end. Files with the same layout may share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+pub struct Layout(Arc<Computed>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Computed {
     parts: Vec<Part>,
     /// For each part, its striping and the local bytes of all earlier parts.
-    computed: Vec<(VariedStriping, Vec<u64>)>,
+    stripings: Vec<(VariedStriping, Vec<u64>)>,
 }
 
 impl Layout {
     /// A layout of these parts over `servers` servers; the error says what is wrong with them.
     pub fn new(parts: Vec<Part>, servers: usize) -> Result<Self, String> {
-        let mut computed: Vec<(VariedStriping, Vec<u64>)> = Vec::with_capacity(parts.len());
+        let mut stripings: Vec<(VariedStriping, Vec<u64>)> = Vec::with_capacity(parts.len());
         let mut base = vec![0u64; servers];
         let mut at = 0;
         for (index, part) in parts.iter().enumerate() {
@@ -83,9 +88,12 @@ impl Layout {
                     *bytes = bytes.saturating_add(local);
                 }
             }
-            computed.push((striping, before));
+            stripings.push((striping, before));
         }
-        if computed.is_empty() { Err("no parts".into()) } else { Ok(Self { parts, computed }) }
+        if stripings.is_empty() {
+            return Err("no parts".into());
+        }
+        Ok(Self(Arc::new(Computed { parts, stripings })))
     }
 
     /// One part with these widths.
@@ -99,30 +107,36 @@ impl Layout {
 
     /// Its parts.
     pub fn parts(&self) -> &[Part] {
-        &self.parts
+        &self.0.parts
+    }
+
+    /// Whether `other` is this layout itself, shared by two files, not only an equal one.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The same with adjacent parts of equal widths as one, whose rounds go on over the border; `None` if there are none.
     /// Each server may then have somewhat more or fewer bytes.
     pub(crate) fn without_restarts(&self) -> Option<Self> {
-        if self.parts.windows(2).all(|pair| pair[0].widths != pair[1].widths) {
+        if self.parts().windows(2).all(|pair| pair[0].widths != pair[1].widths) {
             return None;
         }
         let mut joined: Vec<Part> = Vec::new();
-        for part in &self.parts {
+        for part in self.parts() {
             match joined.last_mut() {
                 Some(last) if last.widths == part.widths => last.end = part.end,
                 _ => joined.push(part.clone()),
             }
         }
-        Self::new(joined, self.parts[0].widths.len()).ok()
+        Self::new(joined, self.parts()[0].widths.len()).ok()
     }
 
     /// Calls `each` for the contiguous pieces of `[offset, end)`, one per server and part.
     pub fn pieces(&self, offset: u64, end: u64, mut each: impl FnMut(Piece)) {
         debug_assert!(offset <= end, "a range that ends before it begins");
-        let from = self.parts.partition_point(|part| part.begin <= offset) - 1;
-        for (part, (striping, base)) in self.parts.iter().zip(&self.computed).skip(from) {
+        let Computed { parts, stripings } = &*self.0;
+        let from = parts.partition_point(|part| part.begin <= offset) - 1;
+        for (part, (striping, base)) in parts.iter().zip(stripings).skip(from) {
             if part.begin >= end {
                 break;
             }
@@ -137,7 +151,7 @@ impl Layout {
 
     /// Bytes on each server when the file is `size` bytes long.
     pub fn bytes(&self, size: u64) -> Vec<u64> {
-        let mut bytes = vec![0; self.parts[0].widths.len()];
+        let mut bytes = vec![0; self.parts()[0].widths.len()];
         self.pieces(0, size, |piece| bytes[piece.server] += piece.length);
         assert_eq!(bytes.iter().sum::<u64>(), size, "each byte is on one server");
         bytes
@@ -148,7 +162,14 @@ impl Layout {
 ///
 /// # Panics
 /// If there is no part, or they leave gaps.
-pub fn assemble(mut parts: Vec<Part>) -> Layout {
+pub fn assemble(parts: Vec<Part>) -> Layout {
+    let joined = join_rounds(parts);
+    let servers = joined[0].widths.len();
+    Layout::new(joined, servers).expect("parts without gaps")
+}
+
+/// Parts that cover a file, in any order, as those of its layout: adjacent ones whose rounds continue are merged.
+pub(crate) fn join_rounds(mut parts: Vec<Part>) -> Vec<Part> {
     parts.sort_by_key(|part| part.begin);
     let mut joined: Vec<Part> = Vec::new();
     for part in parts {
@@ -158,8 +179,7 @@ pub fn assemble(mut parts: Vec<Part>) -> Layout {
         }
     }
     joined.last_mut().expect("a part").end = None;
-    let servers = joined[0].widths.len();
-    Layout::new(joined, servers).expect("parts without gaps")
+    joined
 }
 
 fn goes_on(last: &Part, begin: u64, widths: &[u64]) -> bool {
@@ -225,6 +245,36 @@ impl Placer {
         Ok(parts)
     }
 
+    /// With a share of what is free on the `limited` servers, `bytes` of `all`.
+    pub(crate) fn share(&self, limited: impl Iterator<Item = usize>, bytes: u64, all: u64) -> Self {
+        let mut room = self.room.clone();
+        for server in limited {
+            room[server] = share_of(room[server], (bytes, all));
+        }
+        Self { room }
+    }
+
+    /// The same as [`Self::place`] with at most a share of the room on each of the `limited` servers: `share.0` of `share.1` parts.
+    pub(crate) fn place_in_share(
+        &mut self,
+        (begin, end): (u64, u64),
+        wishes: &[&[u64]],
+        limited: impl Iterator<Item = usize>,
+        share: (u64, u64),
+    ) -> Result<Vec<Part>, u64> {
+        let mut kept = Vec::new();
+        for server in limited {
+            let some = share_of(self.room[server], share);
+            kept.push((server, self.room[server] - some));
+            self.room[server] = some;
+        }
+        let placed = self.place(begin, end, wishes);
+        for (server, kept) in kept {
+            self.room[server] += kept;
+        }
+        placed
+    }
+
     /// Places whole rounds, or all that remains; returns the position reached.
     fn fill(&mut self, begin: u64, end: u64, widths: &[u64], parts: &mut Vec<Part>) -> u64 {
         let Some(striping) = VariedStriping::new(widths.to_vec()) else { return begin };
@@ -256,6 +306,12 @@ impl Placer {
         }
         reached
     }
+}
+
+/// The part of `room` that `bytes` of `all` get.
+fn share_of(room: u64, (bytes, all): (u64, u64)) -> u64 {
+    let some = u128::from(room) * u128::from(bytes) / u128::from(all.max(1));
+    u64::try_from(some).map_or(room, |some| some.min(room))
 }
 
 #[cfg(test)]
@@ -329,5 +385,24 @@ mod tests {
         // 16 KiB are left, in stripes smaller than the default.
         assert_eq!(placer.clone().place(0, 20 * K, &[&rest]), Err(4 * K));
         assert!(placer.place(0, 16 * K, &[&rest]).is_ok());
+    }
+
+    #[test]
+    fn a_share_of_the_ssd_is_left_to_others() {
+        let mut placer = Placer::new(vec![100 * K, 100 * K, 16 * K]);
+        let (first, rest) = ([0, 0, 4 * K], [16 * K, 16 * K, 0]);
+        for left in [3, 2] {
+            let wishes: [&[u64]; 2] = [&first, &rest];
+            let parts = placer.place_in_share((0, 40 * K), &wishes, [2].into_iter(), (1, left));
+            let on_ssd = assemble(parts.expect("room")).bytes(40 * K)[2];
+            // Of 16 KiB a third, in whole stripes; of the 12 KiB that are left, half.
+            assert_eq!(on_ssd, 4 * K);
+        }
+        assert_eq!(placer.room()[2], 8 * K);
+        assert_eq!(
+            placer.share([2].into_iter(), 1, 4).room(),
+            [placer.room()[0], placer.room()[1], 2 * K]
+        );
+        assert_eq!(share_of(u64::MAX, (u64::MAX, u64::MAX)), u64::MAX);
     }
 }

@@ -24,6 +24,7 @@ pub mod gain_range;
 pub mod judge;
 pub mod layout;
 pub mod paper;
+mod parts;
 pub mod plan_file;
 pub mod planner;
 mod predict;

@@ -7,15 +7,20 @@ use crate::filling::{self, Filling};
 use crate::gain_range::GainRange;
 use crate::judge::{Judge, Layouts, Step};
 use crate::paper::{self, Scheme, Ties, Unanswered};
+use crate::parts::parts;
 use crate::predict;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
 use crate::workload::Workload;
 
-/// Number of parts of the sample whose gains are compared.
-const GROUPS: usize = 4;
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
 const HOPELESS: f64 = 4.0;
+
+/// Of the layouts that are nearly as fast in the sample, more than the fastest are replayed with all requests, as far as so
+/// many requests allow.
+const WORK_OF_ALL: u64 = 600_000;
+/// So many times as slow in the sample, one is not.
+const NEAR: f64 = 1.5;
 
 /// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
@@ -178,10 +183,13 @@ fn ours(
 ) -> Option<Judged> {
     // By the sample, because replays of long traces take long.
     let best = found.best.into_iter();
-    let in_sample = best.map(|layouts| (judge.seconds(sample, &layouts), layouts));
-    let fastest = in_sample.min_by(|a, b| a.0.total_cmp(&b.0));
-    let least = fastest.as_ref().map_or(f64::INFINITY, |(seconds, _)| *seconds);
-    let mut all: Vec<Layouts> = fastest.into_iter().map(|(_, layouts)| layouts).collect();
+    let mut in_sample: Vec<_> =
+        best.map(|layouts| (judge.seconds(sample, &layouts), layouts)).collect();
+    in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, _)| *seconds);
+    in_sample.truncate(replayed_by_all(workload, sample));
+    in_sample.retain(|(seconds, _)| *seconds <= least * NEAR);
+    let mut all: Vec<Layouts> = in_sample.into_iter().map(|(_, layouts)| layouts).collect();
     for alone in found.alone {
         if !all.contains(&alone) && judge.seconds(sample, &alone) <= least * HOPELESS {
             all.push(alone);
@@ -195,6 +203,14 @@ fn ours(
         searched.map(|(replayed, layouts)| judged(servers, workload, judge, (layouts, replayed)));
     let all = searched.into_iter().chain(papers.iter().flatten().cloned());
     all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
+}
+
+/// How many of the fastest layouts by the sample are replayed with all requests.
+fn replayed_by_all(workload: &Workload, sample: &[Request]) -> usize {
+    if sample.len() as u64 == workload.requests {
+        return 1;
+    }
+    usize::try_from(WORK_OF_ALL / workload.requests.max(1)).unwrap_or(usize::MAX).max(1)
 }
 
 /// How much more throughput `seconds` means than `def_seconds`, as a share.
@@ -299,16 +315,8 @@ fn gains_of_parts(
     def: &Layouts,
     best: &Layouts,
 ) -> Vec<f64> {
-    // The same share of each window, so that every phase of the trace is in each group.
-    let mut groups: Vec<Vec<Request>> = vec![Vec::new(); GROUPS];
-    for window in &workload.sample {
-        let share = window.len().div_ceil(GROUPS).max(1);
-        for (group, requests) in groups.iter_mut().zip(window.chunks(share)) {
-            group.extend_from_slice(requests);
-        }
-    }
-    groups.retain(|group| !group.is_empty());
-    let gains = groups
+    let parts = parts(&workload.sample);
+    let gains = parts
         .iter()
         .map(|requests| gain(judge.seconds(requests, def), judge.seconds(requests, best)));
     gains.collect()

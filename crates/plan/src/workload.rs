@@ -63,6 +63,15 @@ pub struct Region {
     pub requests: Vec<Weighted>,
 }
 
+impl Region {
+    /// The share of its requests that write.
+    pub(crate) fn writes(&self) -> f64 {
+        let all: f64 = self.requests.iter().map(|r| r.weight).sum();
+        let some = self.requests.iter().filter(|r| r.op == Op::Write);
+        some.map(|r| r.weight).sum::<f64>() / all.max(f64::MIN_POSITIVE)
+    }
+}
+
 /// A file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct File {
@@ -422,17 +431,11 @@ fn heat_ratio(a: &Region, b: &Region) -> f64 {
     if a.min(b) > 0.0 { a.max(b) / a.min(b) } else { f64::MAX }
 }
 
-fn writes(region: &Region) -> f64 {
-    let all: f64 = region.requests.iter().map(|r| r.weight).sum();
-    let some = region.requests.iter().filter(|r| r.op == Op::Write);
-    some.map(|r| r.weight).sum::<f64>() / all.max(f64::MIN_POSITIVE)
-}
-
 /// Whether both need the same stripes: common lengths and traffic per byte within a factor of two, and not reads in one
 /// and writes in the other.
 fn alike(a: &Region, b: &Region) -> bool {
     let as_hot = heat_ratio(a, b) < 2.0 || differ_by_a_request(a, b);
-    size_ratio(a, b) < 2.0 && as_hot && (writes(a) - writes(b)).abs() <= 0.5
+    size_ratio(a, b) < 2.0 && as_hot && (a.writes() - b.writes()).abs() <= 0.5
 }
 
 /// Whether one request more or less that begins in `b`, in each pass over the file, explains the difference of its

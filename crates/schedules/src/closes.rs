@@ -44,6 +44,7 @@ macro_rules! stories {
                         #[derive(Debug, Clone, Copy, PartialEq)]
                         pub(crate) struct Open {
                             pub(crate) session: Session,
+                            pub(crate) writes: bool,
                         }
 
                         #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,7 +57,7 @@ macro_rules! stories {
                         impl Attributes {
                             pub(crate) fn note_open(&mut self, session: Session) {
                                 self.note_close(session);
-                                self.opens.push(Open { session });
+                                self.opens.push(Open { session, writes: true });
                             }
 
                             pub(crate) fn note_close(&mut self, session: Session) {
@@ -74,12 +75,13 @@ macro_rules! stories {
 
                         use halocline_model::namespace::{EntryName, InodeNumber, Name};
 
+                        use super::super::super::rustix::io::Errno;
                         use super::attributes::Attributes;
                         use crate::sync::{Condvar, Mutex};
 
                         #[derive(Debug)]
                         pub(crate) enum Failure {
-                            Refused(()),
+                            Refused(Errno),
                             Lost,
                         }
 
@@ -233,6 +235,14 @@ macro_rules! stories {
             mod lookup {
                 pub(super) fn told_names(_: &super::File) -> Vec<super::EntryName> {
                     Vec::new()
+                }
+            }
+            mod rustix {
+                pub(super) mod io {
+                    #[derive(Debug)]
+                    pub(crate) enum Errno {
+                        IO,
+                    }
                 }
             }
             mod sessions {

@@ -12,6 +12,8 @@ use serde::Serialize;
 
 use crate::command::bench::plot::{DrawResult, colour, count};
 use crate::failure::Failure;
+use crate::print::tell;
+use crate::progress::Spoken;
 use crate::reading;
 use crate::text;
 
@@ -21,6 +23,8 @@ const BLOCK: u64 = 4096;
 const ACCESSES_MAX: usize = 1 << 21;
 /// Limit of the accesses that are counted: minutes. Others' traces may claim requests of exbibytes.
 const COUNTED_MAX: u64 = 1 << 36;
+/// Blocks between two looks at the clock: a tenth of a second. One request may be of terabytes.
+const TOLD_EVERY: u64 = 1 << 24;
 /// Limit of the cache sizes that can be requested.
 const SIZES_MAX: usize = 64;
 /// Number of default sizes: the footprint, half of it, and so on.
@@ -83,11 +87,13 @@ pub(crate) struct Curves {
     sampler: Sampler,
     /// Accesses so far; beyond [`COUNTED_MAX`] also those that were not analysed.
     counted: u64,
+    progress: Spoken,
 }
 
 impl Curves {
     pub(crate) fn new() -> Self {
-        Self { sampler: Sampler::new(ACCESSES_MAX), counted: 0 }
+        let sampler = Sampler::new(ACCESSES_MAX);
+        Self { sampler, counted: 0, progress: Spoken::begin() }
     }
 
     pub(crate) fn push(&mut self, request: &Request) {
@@ -96,8 +102,12 @@ impl Curves {
         if self.counted > COUNTED_MAX {
             return;
         }
-        for block in blocks {
+        let before = self.counted - (blocks.end - blocks.start);
+        for (done, block) in (before..).zip(blocks) {
             self.sampler.push(request.file, block);
+            if done % TOLD_EVERY == TOLD_EVERY - 1 && self.progress.is_due() {
+                tell!("cache sizes: requests of {} analysed", text::bytes(done * BLOCK));
+            }
         }
     }
 

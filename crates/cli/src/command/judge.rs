@@ -1,20 +1,19 @@
 //! The simulator as the judge of the planner.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::collections::hash_map::Entry;
 
 use halocline_model::profile::whole;
 use halocline_os::counted::counted;
 use halocline_plan::judge::{Judge, Layouts, Note, Step};
+use halocline_plan::layout::Part;
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay_noting};
 use halocline_trace::Request;
 
 use crate::print::tell;
-use crate::progress::LINE_INTERVAL;
+use crate::progress::Spoken;
 
-/// Time until the first line about progress.
-const FIRST_LINE_AFTER: Duration = Duration::from_millis(1500);
 /// A profile's "random" requests are within this many bytes.
 const SPAN: u64 = 16 << 30;
 
@@ -41,6 +40,41 @@ pub(crate) fn file_layout(layout: &halocline_plan::layout::Layout) -> Result<Fil
     FileLayout::from_parts(parts)
 }
 
+/// Layouts for the simulator, of which those that files share are made once: hundreds of files on a thousand servers are
+/// replayed hundreds of times.
+#[derive(Debug)]
+pub(crate) struct SharedLayouts {
+    /// Which of `all` a file has.
+    of_file: HashMap<u32, usize>,
+    all: Vec<FileLayout>,
+    default: FileLayout,
+}
+
+impl SharedLayouts {
+    /// Those of `layouts`.
+    pub(crate) fn new(layouts: &Layouts) -> Result<Self, String> {
+        let mut known: HashMap<*const Part, usize> = HashMap::new();
+        let (mut of_file, mut all) = (HashMap::new(), Vec::new());
+        for (number, layout) in &layouts.files {
+            // Two layouts at one place are one.
+            let index = match known.entry(layout.parts().as_ptr()) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => {
+                    all.push(file_layout(layout)?);
+                    *new.insert(all.len() - 1)
+                }
+            };
+            of_file.insert(*number, index);
+        }
+        Ok(Self { of_file, all, default: file_layout(&layouts.default)? })
+    }
+
+    /// The layout of a file.
+    pub(crate) fn of(&self, file: u32) -> &FileLayout {
+        self.of_file.get(&file).map_or(&self.default, |index| &self.all[*index])
+    }
+}
+
 /// Limit of the requests of a trace that is replayed as a whole: a few seconds for each layout.
 pub(crate) const REPLAYED_MAX: u64 = 1 << 24;
 
@@ -54,30 +88,6 @@ pub(crate) struct Replay<'a> {
     failure: Option<String>,
     replays: u64,
     progress: Spoken,
-}
-
-/// When something was last said of the progress.
-#[derive(Debug)]
-struct Spoken {
-    last: Instant,
-    /// After how long the next line follows: the first one soon, so that nobody takes a long search for one that hangs.
-    next_after: Duration,
-}
-
-impl Spoken {
-    /// Nothing yet.
-    fn begin() -> Self {
-        Self { last: Instant::now(), next_after: FIRST_LINE_AFTER }
-    }
-
-    /// Whether another line is due; if so, it counts as said.
-    fn is_due(&mut self) -> bool {
-        let is_due = self.last.elapsed() >= self.next_after;
-        if is_due {
-            (self.last, self.next_after) = (Instant::now(), LINE_INTERVAL);
-        }
-        is_due
-    }
 }
 
 impl std::fmt::Debug for Replay<'_> {
@@ -119,9 +129,9 @@ impl<'a> Replay<'a> {
         layouts: &Layouts,
         note: Note<'_>,
     ) -> Result<Replayed, String> {
-        let (files, default) = Self::file_layouts(layouts)?;
-        let of = |file| files.get(&file).unwrap_or(&default);
+        let layouts = SharedLayouts::new(layouts)?;
         let requests = requests.iter().copied();
+        let of = |file| layouts.of(file);
         replay_noting(requests, self.set, of, &Options::default(), note)
     }
 }

@@ -9,7 +9,7 @@ use halocline_plan::judge::{Layouts, Note};
 use halocline_sim::{Late, Options, Outcome as Replayed, ServerSet, replay_noting};
 use halocline_trace::{Completeness, Reader, Request};
 
-use crate::command::judge::Replay;
+use crate::command::judge::SharedLayouts;
 use crate::failure::Failure;
 use crate::print::tell;
 use crate::reading::{self, Reading};
@@ -72,9 +72,9 @@ impl<'a> TraceFile<'a> {
         note: Note<'_>,
     ) -> Result<(Replayed, Reader<BufReader<Reading>>), Failure> {
         let wrong = |error: String| refused(self.path, &error);
-        let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
-        let of = |file| files.get(&file).unwrap_or(&default);
+        let layouts = SharedLayouts::new(layouts).map_err(wrong)?;
         let mut requests = self.requests()?;
+        let of = |file| layouts.of(file);
         let replayed = replay_noting(&mut requests, set, of, options, note).map_err(wrong)?;
         self.tell_if_late(replayed.late);
         Ok((replayed, requests.end()?))

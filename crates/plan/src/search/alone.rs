@@ -3,7 +3,6 @@
 //! The search sorts its candidates by the cost model and replays the first of them; where the cost model takes a split for
 //! faster, these may be far behind, and no change of a split leads to them.
 
-use super::candidates::widths_of_one;
 use crate::layout::{DEFAULT_STRIPE, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX};
 use crate::servers::Servers;
 
@@ -11,12 +10,6 @@ use crate::servers::Servers;
 const TRIED: (usize, usize) = (4, 48);
 /// Limit of the widths of all that are tried.
 const WIDTHS: usize = 1 << 22;
-/// Limit of the replays, however short they are.
-const REPLAYS_MAX: usize = 600;
-/// Every multiple of this is tried where replays are short, in bytes,
-const STEP: u64 = 4096;
-/// up to this.
-const STEPPED_MAX: u64 = 256 << 10;
 
 /// The stripes of some servers, for requests of any length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +32,8 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// What anybody would try first, then further stripes on each class, of which requests of the usual `sizes` are parts or
-    /// multiples; as many as so many `replays` allow.
-    pub(super) fn all(servers: &Servers, items: usize, sizes: &[u64], replays: usize) -> Vec<Self> {
+    /// What anybody would try first; further stripes on each class are uniform layouts.
+    pub(super) fn all(servers: &Servers, items: usize) -> Vec<Self> {
         let room = servers.room();
         let mut all = Vec::new();
         // The fastest first.
@@ -67,17 +59,6 @@ impl Alone {
         all.extend(single.into_iter().map(alone));
         let widths = items.saturating_mul(servers.count()).max(1);
         all.truncate((WIDTHS / widths).clamp(TRIED.0, TRIED.1));
-        let further = replays.min(REPLAYS_MAX).min(WIDTHS / widths).saturating_sub(all.len());
-        let stripes = further_stripes(servers, sizes);
-        let classes = || servers.classes().iter().enumerate().rev();
-        let several = || classes().filter(|(_, of)| of.members.len() > 1);
-        let of_class = |stripe| {
-            several().map(move |(class, of)| {
-                let (class, members) = (Some(class), of.members.clone());
-                Self { class, members, stripe: Stripe::Fixed(stripe) }
-            })
-        };
-        all.extend(stripes.into_iter().flat_map(of_class).take(further));
         all
     }
 
@@ -97,19 +78,6 @@ impl Alone {
     }
 }
 
-/// Stripes for requests of the usual `sizes`, the most promising first, and every multiple of a page.
-fn further_stripes(servers: &Servers, sizes: &[u64]) -> Vec<u64> {
-    let of_sizes = sizes.iter().flat_map(|size| widths_of_one(servers, (*size).max(1)));
-    let stepped = (1..=STEPPED_MAX / STEP).map(|number| number * STEP);
-    let mut stripes: Vec<u64> = Vec::new();
-    for width in of_sizes.chain(stepped) {
-        if width > 0 && !stripes.contains(&width) {
-            stripes.push(width);
-        }
-    }
-    stripes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,7 +87,7 @@ mod tests {
     #[test]
     fn each_class_and_each_server_is_there_unless_they_are_too_many() {
         let widths = |servers: &Servers, items| -> Vec<Vec<u64>> {
-            let all = Alone::all(servers, items, &[9000], 0);
+            let all = Alone::all(servers, items);
             all.iter().map(|alone| alone.widths(servers.count(), 9000)).collect()
         };
         assert_eq!(widths(&disk_and_ssd(), 1), [[0, 9000], [9000, 0]]);
@@ -135,13 +103,7 @@ mod tests {
             widths
         });
         assert_eq!(widths(&pairs, 1), [&fast[..], &slow, &single].concat());
-        assert_eq!(Alone::all(&unequal(600), 1, &[9000], 1000).len(), TRIED.1);
-        assert_eq!(Alone::all(&unequal(600), 2048, &[9000], 1000).len(), TRIED.0);
-        // Further stripes, which both classes have.
-        assert_eq!(Alone::all(&pairs, 1, &[9000], 12).len(), 12);
-        let all = Alone::all(&pairs, 1, &[9000], 1000);
-        let has = |widths: Vec<u64>| all.iter().any(|alone| alone.widths(4, 9000) == widths);
-        assert!(has(vec![0, 3000, 0, 3000]) || has(vec![0, 4500, 0, 4500]));
-        assert!(has(vec![0, 20 << 10, 0, 20 << 10]) && has(vec![20 << 10, 0, 20 << 10, 0]));
+        assert_eq!(Alone::all(&unequal(600), 1).len(), TRIED.1);
+        assert_eq!(Alone::all(&unequal(600), 2048).len(), TRIED.0);
     }
 }

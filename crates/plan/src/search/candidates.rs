@@ -31,7 +31,7 @@ fn unit(size: u64) -> u64 {
 
 /// Candidate widths of one class, the most promising first: whole requests, even parts of them, several of them, and
 /// powers of two.
-pub(super) fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
+fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
     let mut widths = vec![0, size, 64 << 10];
     let mut parts: Vec<u64> = vec![servers.count() as u64];
     parts.extend(servers.classes().iter().map(|class| class.members.len() as u64));
@@ -55,7 +55,7 @@ pub(super) fn widths(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
     let by_class = if servers.classes().len() <= COMBINED {
         combinations(choices, servers.classes().len())
     } else {
-        thresholds(choices, servers.classes().len())
+        thresholds(choices, servers.classes().len(), COMBINATIONS)
     };
     let mut all: BTreeSet<Vec<u64>> =
         by_class.iter().map(|widths| servers.widths(widths)).collect();
@@ -76,11 +76,11 @@ fn combinations(mut choices: Vec<u64>, classes: usize) -> Vec<Vec<u64>> {
 }
 
 /// One of `choices` for each of so many classes, in every way.
-pub(super) fn every_combination(choices: &[u64], classes: usize) -> Vec<Vec<u64>> {
+pub(super) fn every_combination<T: Copy>(choices: &[T], classes: usize) -> Vec<Vec<T>> {
     let mut all = vec![Vec::new()];
     for _ in 0..classes {
-        let longer = |widths: &Vec<u64>| {
-            let with = |choice: &u64| [widths.as_slice(), &[*choice]].concat();
+        let longer = |widths: &Vec<T>| {
+            let with = |choice: &T| [widths.as_slice(), &[*choice]].concat();
             choices.iter().map(with).collect::<Vec<_>>()
         };
         all = all.iter().flat_map(longer).collect();
@@ -90,12 +90,12 @@ pub(super) fn every_combination(choices: &[u64], classes: usize) -> Vec<Vec<u64>
 
 /// With many classes, even three widths give too many combinations: then one width for the slower and another one for the
 /// faster classes, wherever these may meet.
-fn thresholds(mut choices: Vec<u64>, classes: usize) -> Vec<Vec<u64>> {
-    let pairs = |choices: &[u64]| choices.len() * choices.len();
-    while choices.len() > 3 && pairs(&choices) * (classes + 1) > COMBINATIONS {
+pub(super) fn thresholds<T: Copy>(mut choices: Vec<T>, classes: usize, most: usize) -> Vec<Vec<T>> {
+    let pairs = |choices: &[T]| choices.len() * choices.len();
+    while choices.len() > 3 && pairs(&choices) * (classes + 1) > most {
         choices.pop();
     }
-    let every = (pairs(&choices) * (classes + 1)).div_ceil(COMBINATIONS);
+    let every = (pairs(&choices) * (classes + 1)).div_ceil(most);
     let mut all = Vec::new();
     for slower in (0..=classes).step_by(every) {
         for one in &choices {

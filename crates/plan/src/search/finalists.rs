@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Choice, Replayed};
+use super::choice::{Choice, Replayed};
 use crate::servers::Servers;
 
 /// How many kinds there are at most.
@@ -71,7 +71,8 @@ mod tests {
     use crate::servers::disk_and_ssd;
 
     fn noted(finalists: &mut Finalists, widths: [u64; 2], seconds: f64) {
-        let choice = Choice { first: vec![widths.to_vec()], rest: vec![vec![4096, 0]] };
+        let choice =
+            Choice { first: vec![widths.to_vec()], rest: vec![vec![4096, 0]], shared: false };
         finalists.note(&disk_and_ssd(), 0, &choice, seconds);
     }
 

@@ -6,6 +6,8 @@ use crate::workload::Weighted;
 
 /// Limit of the requests in one replay of the search.
 const REPLAYED: usize = 8192;
+/// The shortest stretch of a window: shorter ones are mostly their first requests, before which nothing waits.
+const STRETCH_MIN: usize = 128;
 /// Limit of the requests by which a candidate is predicted.
 const PREDICTED: usize = 128;
 
@@ -36,4 +38,19 @@ pub(super) fn part_of(sample: &[Vec<Request>]) -> Vec<Request> {
     let all: usize = sample.iter().map(Vec::len).sum();
     let every = all.div_ceil(REPLAYED).max(1);
     sample.iter().step_by(every).flatten().copied().collect()
+}
+
+/// About `wanted` requests of a sample: of evenly distributed windows, a stretch of each that begins anywhere in it, because
+/// windows that all begin at multiples of a round say little of the rest of it.
+pub(super) fn stretches_of(sample: &[Vec<Request>], wanted: usize) -> Vec<Request> {
+    let stretch = (wanted / sample.len().max(1)).max(STRETCH_MIN);
+    let every = (sample.len() * stretch).div_ceil(wanted.max(1)).max(1);
+    let of = |(number, window): (usize, &Vec<Request>)| {
+        let spare = window.len().saturating_sub(stretch);
+        // Multiples of the golden ratio are spread evenly.
+        let place = number.wrapping_mul(0x9E37_79B9) % (1 << 16);
+        let begin = (spare * place) >> 16;
+        window[begin..window.len().min(begin + stretch)].to_vec()
+    };
+    sample.iter().step_by(every).enumerate().flat_map(of).collect()
 }

@@ -2,6 +2,7 @@
 
 mod alone;
 mod limits;
+mod many_files;
 
 use std::collections::HashMap;
 
@@ -390,7 +391,7 @@ impl Judge for AllDiffer<'_> {
 #[test]
 fn of_a_long_trace_all_requests_decide() {
     let servers = hybrid(1, 1, 1 << 40);
-    let workload = seen(&requests(40_000, 2, 16 * K, Op::Read, |n| n));
+    let workload = seen(&requests(1_300_000, 2, 16 * K, Op::Read, |n| n));
     assert!(workload.sampled() < 40_000);
     let mut judge = AllDiffer { sample: Queues::new(&servers), replays_of_all: 0 };
     let outcome = plan(&servers, &workload, &mut judge, 1.0).expect("a plan");
@@ -400,4 +401,9 @@ fn of_a_long_trace_all_requests_decide() {
     assert!((seconds - 7.0).abs() < 1e-9, "{seconds}");
     // Four layouts, and everything on the disk or on the SSD.
     assert!(judge.replays_of_all <= 6, "{} replays of a long trace", judge.replays_of_all);
+    // Of a shorter one there is time for more than the fastest by the sample.
+    let workload = seen(&requests(100_000, 2, 16 * K, Op::Read, |n| n));
+    judge.replays_of_all = 0;
+    plan(&servers, &workload, &mut judge, 1.0).expect("a plan");
+    assert!((7..=12).contains(&judge.replays_of_all), "{} replays", judge.replays_of_all);
 }

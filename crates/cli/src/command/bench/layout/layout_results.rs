@@ -13,10 +13,14 @@ use super::measure;
 use super::setting::Setting;
 use crate::command::judge::{self, Replay};
 use crate::failure::Failure;
+use crate::print::tell;
 use crate::text;
 
 /// Client nodes of the paper, over which its processes are spread.
 const NODES: u32 = 8;
+
+/// A measurement that takes longer is announced, in seconds.
+const TOLD_FROM_SECONDS: f64 = 5.0;
 
 /// The mean costs of a request on the disks.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,6 +105,13 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetti
         let replayed =
             replay.outcome(&requests, &planned.layouts, &mut |_, _| {}).map_err(Failure::failed)?;
         let layout = planned.layouts.of(0);
+        if dir.is_some() && replayed.seconds > TOLD_FROM_SECONDS {
+            tell!(
+                "halocline: measuring {}: it takes about {}; --no-measure leaves that out",
+                name.text(),
+                text::seconds(replayed.seconds)
+            );
+        }
         let measured = dir.map(|dir| measure::seconds(dir, &set, layout, &requests)).transpose()?;
         let (disks, ssds) = replayed.servers.split_at(setting.servers.0);
         let busy = |servers: &[ServerOutcome]| {

@@ -1,6 +1,7 @@
 //! What layouts are compared on: servers with their network, and the requests of a benchmark.
 
 use halocline_model::emulated::EmulatedDevice;
+use halocline_os::counted::counted;
 use halocline_sim::servers::{Network, Profile};
 use halocline_sim::workload::{Btio, Class, Hpio, Ior, Tile, Variant, Workload};
 use halocline_sim::{Server, ServerSet};
@@ -10,6 +11,8 @@ use halocline_trace::{Op, Request};
 const NETWORK: Network = Network { connect_us: 100.0, ns_per_byte: 8.0 };
 /// Bytes of a disk.
 const HDD_BYTES: u64 = 250 << 30;
+/// Limit of the requests, which are all kept: 200 MiB.
+const REQUESTS_MAX: u64 = 1 << 22;
 /// SSDs have room for whole blocks.
 const BLOCK: u64 = 4096;
 
@@ -68,17 +71,15 @@ impl Setting {
                 let each = (data / u64::from(processes) / size.max(1)).max(1) * size;
                 let ior = Ior::new(processes, each, size, 1)?;
                 let ior = ior.directions(op == Op::Write, op == Op::Read)?;
-                Ok(all(&if random { ior.random(1) } else { ior }))
+                all(&if random { ior.random(1) } else { ior })
             }
-            Benchmark::Hpio { count, size } => Ok(all(&Hpio::new(processes, count, size, 0, op)?)),
+            Benchmark::Hpio { count, size } => all(&Hpio::new(processes, count, size, 0, op)?),
             Benchmark::Tile { rows } => {
                 let along = factor(processes);
                 let tiles = (along, processes / along);
-                Ok(all(&Tile::new(tiles, (8, rows), 32 << 10, (0, 0), op)?))
+                all(&Tile::new(tiles, (8, rows), 32 << 10, (0, 0), op)?)
             }
-            Benchmark::Btio { class } => {
-                Ok(all(&Btio::new(class, processes, Variant::Full, true)?))
-            }
+            Benchmark::Btio { class } => all(&Btio::new(class, processes, Variant::Full, true)?),
         }
     }
 
@@ -108,8 +109,14 @@ impl Setting {
     }
 }
 
-fn all(workload: &impl Workload) -> Vec<Request> {
-    workload.requests().collect()
+fn all(workload: &impl Workload) -> Result<Vec<Request>, String> {
+    let each = (0..workload.processes()).map(|process| workload.steps(process));
+    let count = each.fold(0, u64::saturating_add);
+    if count > REQUESTS_MAX {
+        let some = counted(count, "request");
+        return Err(format!("{some}; at most {REQUESTS_MAX}: choose less data or longer requests"));
+    }
+    Ok(workload.requests().collect())
 }
 
 /// The largest divisor up to the square root: tiles are as square as possible.
@@ -137,5 +144,20 @@ mod tests {
         let tile = Setting { benchmark: Benchmark::Tile { rows: 8 }, processes: 200, ..setting };
         assert_eq!(tile.requests().expect("requests").len(), 1600);
         assert_eq!((factor(200), factor(100), factor(7)), (10, 10, 1));
+    }
+
+    /// Regression: a terabyte in requests of a byte took all memory.
+    #[test]
+    fn more_requests_than_fit_into_memory_are_refused() {
+        for benchmark in [
+            Benchmark::Ior { data: 1 << 40, size: 1, random: false },
+            Benchmark::Hpio { count: 1 << 30, size: 1 },
+        ] {
+            let servers = (1, 1);
+            let setting =
+                Setting { benchmark, processes: 16, op: Op::Read, servers, ssd_share: 0.25 };
+            let why = setting.requests().expect_err("too many");
+            assert!(why.ends_with("at most 4194304: choose less data or longer requests"), "{why}");
+        }
     }
 }
