@@ -340,7 +340,7 @@ impl<'l> Simulation<'l> {
     /// Lets the first part leave its device. Returns the request if it is now known when it completes.
     fn leave(&mut self) -> Option<Open> {
         let Reverse(Leaving { read_ns, server, bytes, open: index, .. }) = self.leaving.pop()?;
-        let done_ns = self.stations[server].leave(read_ns, read_ns, bytes);
+        let done_ns = self.stations[server].leave(read_ns, bytes);
         let open = &mut self.open[index];
         open.done_ns = open.done_ns.max(done_ns);
         open.leaving -= 1;

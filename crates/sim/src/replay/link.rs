@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+/// Limit of the stretches that are remembered; where there are more, the earliest one is long over.
+const STRETCHES_MAX: usize = 256;
+
 /// When a link is busy.
 ///
 /// Pieces that are given in the order in which they are ready pass in this order. A cache and a tier know when a piece will
@@ -16,12 +19,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// When a transfer of `took_ns` ends that is ready at `ready_ns`. No other one will be ready before `now_ns`.
-    pub(super) fn pass(&mut self, now_ns: u64, ready_ns: u64, took_ns: u64) -> u64 {
-        while let Some((_, end_ns)) = self.busy.front().filter(|busy| busy.1 <= now_ns) {
-            self.floor_ns = *end_ns;
-            self.busy.pop_front();
-        }
+    /// When a transfer of `took_ns` ends that is ready at `ready_ns`.
+    pub(super) fn pass(&mut self, ready_ns: u64, took_ns: u64) -> u64 {
         let mut begin_ns = ready_ns.max(self.floor_ns);
         // The last one is nearly always before.
         let mut at = self.busy.len();
@@ -58,6 +57,9 @@ impl Link {
         } else {
             self.busy.insert(at, (begin_ns, end_ns));
         }
+        if self.busy.len() > STRETCHES_MAX {
+            self.floor_ns = self.busy.pop_front().map_or(0, |(_, end_ns)| end_ns);
+        }
     }
 }
 
@@ -71,22 +73,24 @@ mod tests {
         let mut until = 0;
         for (ready, took) in [(0, 5), (0, 0), (1, 2), (1, 0), (9, 4), (9, 1), (14, 3), (30, 1)] {
             until = ready.max(until) + took;
-            assert_eq!(link.pass(ready, ready, took), until, "{ready} {took}");
+            assert_eq!(link.pass(ready, took), until, "{ready} {took}");
         }
     }
 
     #[test]
     fn what_is_ready_earlier_takes_a_gap_and_the_link_is_never_used_twice() {
         let mut link = Link::default();
-        assert_eq!(link.pass(0, 100, 50), 150);
-        assert_eq!(link.pass(0, 10, 20), 30, "long before the first one");
-        assert_eq!(link.pass(0, 20, 10), 40, "behind the second one");
-        assert_eq!(link.pass(0, 60, 40), 100, "just in time");
-        assert_eq!(link.pass(0, 55, 10), 160, "there are 5 left");
-        assert_eq!(link.pass(0, 55, 5), 60);
+        assert_eq!(link.pass(100, 50), 150);
+        assert_eq!(link.pass(10, 20), 30, "long before the first one");
+        assert_eq!(link.pass(20, 10), 40, "behind the second one");
+        assert_eq!(link.pass(60, 40), 100, "just in time");
+        assert_eq!(link.pass(55, 10), 160, "there are 5 left");
+        assert_eq!(link.pass(55, 5), 60);
         assert_eq!(link.busy, [(10, 40), (55, 160)]);
         // What was forgotten stays taken.
-        assert_eq!(link.pass(170, 170, 1), 171);
-        assert_eq!(link.pass(5, 5, 1), 161);
+        (0..STRETCHES_MAX as u64)
+            .for_each(|at| assert_eq!(link.pass(200 + 2 * at, 1), 201 + 2 * at));
+        assert_eq!(link.busy.len(), STRETCHES_MAX);
+        assert_eq!(link.pass(5, 1), 161);
     }
 }

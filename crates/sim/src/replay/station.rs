@@ -81,7 +81,7 @@ impl Station {
     ) -> u64 {
         match self.begin(now_ns, inode, local, direction) {
             Begun::Done(done_ns) => done_ns,
-            Begun::Leaves(read_ns) => self.leave(now_ns, read_ns, local.len()),
+            Begun::Leaves(read_ns) => self.leave(read_ns, local.len()),
         }
     }
 
@@ -106,7 +106,7 @@ impl Station {
         let connect_ns = whole(network.connect_us * 1e3);
         let sent_ns = if direction == Direction::Write { network.transfer_ns(len) } else { 0 };
         let came_in_ns = connect_ns.saturating_add(sent_ns);
-        let arrived_ns = self.inbound.pass(now_ns, now_ns, came_in_ns);
+        let arrived_ns = self.inbound.pass(now_ns, came_in_ns);
         let done_ns = self.on_device(arrived_ns, access);
         if direction == Direction::Read && network.ns_per_byte > 0.0 {
             Begun::Leaves(done_ns)
@@ -115,10 +115,10 @@ impl Station {
         }
     }
 
-    /// When `len` bytes that the device has read at `read_ns` are at the process. None will leave before `now_ns` any more.
-    pub(super) fn leave(&mut self, now_ns: u64, read_ns: u64, len: u64) -> u64 {
+    /// When `len` bytes that the device has read at `read_ns` are at the process.
+    pub(super) fn leave(&mut self, read_ns: u64, len: u64) -> u64 {
         let transfer_ns = self.network.map_or(0, |network| network.transfer_ns(len));
-        self.outbound.pass(now_ns, read_ns, transfer_ns)
+        self.outbound.pass(read_ns, transfer_ns)
     }
 
     fn on_device(&mut self, arrival_ns: u64, access: Access) -> u64 {
