@@ -12,6 +12,7 @@ use crate::predict::Cost;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
 use crate::workload::Workload;
+use crate::{tails, used};
 
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
 const HOPELESS: f64 = 4.0;
@@ -21,6 +22,9 @@ const HOPELESS: f64 = 4.0;
 const WORK_OF_ALL: u64 = 600_000;
 /// So many times as slow in the sample, one is not.
 const NEAR: f64 = 1.5;
+
+/// At most so many times as slow, a layout that leaves out servers on which nothing is read or written is preferred.
+const AS_FAST: f64 = 1.001;
 
 /// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
@@ -33,6 +37,8 @@ pub struct Judged {
     pub simulated_seconds: f64,
     /// Bytes of the files on servers that are not of the slowest class.
     pub ssd_bytes: u64,
+    /// The share of the bytes that requests of the sample read and write on these servers.
+    pub ssd_traffic: f64,
     /// Seconds by the replay until the SSDs are full; `None` if they have room for everything, or are not used.
     pub full_after_seconds: Option<f64>,
 }
@@ -181,14 +187,25 @@ fn ours(
     papers: &[Result<Judged, String>],
 ) -> Option<Judged> {
     // By the sample, because replays of long traces take long.
-    let best = found.best.into_iter();
+    let best = found.best.into_iter().map(|layouts| (false, layouts));
+    let best = best.chain(found.others.into_iter().map(|layouts| (true, layouts)));
     let mut in_sample: Vec<_> =
-        best.map(|layouts| (judge.seconds(sample, &layouts), layouts)).collect();
+        best.map(|(other, layouts)| (judge.seconds(sample, &layouts), other, layouts)).collect();
     in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, _)| *seconds);
-    in_sample.truncate(replayed_by_all(workload, sample));
-    in_sample.retain(|(seconds, _)| *seconds <= least * NEAR);
-    let mut all: Vec<Layouts> = in_sample.into_iter().map(|(_, layouts)| layouts).collect();
+    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, ..)| *seconds);
+    in_sample.retain(|(seconds, ..)| *seconds <= least * NEAR);
+    let most = replayed_by_all(workload, sample);
+    // Of a long trace, the fastest of both kinds: the gaps of a sample cost them differently.
+    let is_whole = sample.len() as u64 == workload.requests;
+    let first = |is_other| in_sample.iter().position(|(_, other, _)| *other == is_other);
+    let firsts = [first(false), first(true)];
+    let is_tried = |rank| rank < most || !is_whole && firsts.contains(&Some(rank));
+    let in_sample = in_sample.into_iter().enumerate().filter(|(rank, _)| is_tried(*rank));
+    let mut all: Vec<Layouts> = in_sample.map(|(_, (_, _, layouts))| layouts).collect();
+    // By the sample alone, a layout without SSDs may seem faster than the same one with them.
+    let behind: Vec<Layouts> =
+        all.iter().filter_map(|layouts| tails::behind(servers, workload, layouts)).collect();
+    all.extend(behind.into_iter().take(2));
     for alone in found.alone {
         if !all.contains(&alone) && judge.seconds(sample, &alone) <= least * HOPELESS {
             all.push(alone);
@@ -198,6 +215,11 @@ fn ours(
         .into_iter()
         .map(|layouts| (simulated_seconds(workload, judge, sample, &layouts), layouts));
     let searched = by_all.min_by(|a, b| a.0.total_cmp(&b.0));
+    let searched = searched.map(|(seconds, layouts)| {
+        let spared = used::without_idle_servers(servers, workload, sample, &layouts)
+            .map(|spared| (simulated_seconds(workload, judge, sample, &spared), spared));
+        spared.filter(|(other, _)| *other <= seconds * AS_FAST).unwrap_or((seconds, layouts))
+    });
     let searched = searched
         .map(|(seconds, layouts)| judged(servers, workload, judge, sample, (layouts, seconds)));
     let all = searched.into_iter().chain(papers.iter().flatten().cloned());
@@ -287,7 +309,15 @@ fn judged(
     let full_after = full_after(servers, (sample, workload.scale()), &layouts, ssd_bytes);
     let full_after_seconds = full_after.map(|share| share * simulated_seconds);
     let predicted_seconds = cost.seconds(processes);
-    Judged { layouts, predicted_seconds, simulated_seconds, ssd_bytes, full_after_seconds }
+    let ssd_traffic = used::share_of_fast(servers, sample, &layouts);
+    Judged {
+        layouts,
+        predicted_seconds,
+        simulated_seconds,
+        ssd_bytes,
+        ssd_traffic,
+        full_after_seconds,
+    }
 }
 
 /// The share of the requests after which as many bytes as the SSDs hold of the files were read or written there; `None` if

@@ -57,6 +57,7 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     }
     let mut lines: Vec<String> = NEW.map(str::to_owned).into();
     let mut made = Vec::new();
+    let mut spare = lustre::Spare::new(plan)?;
     for file in &plan.file {
         let mut path = file.path_bytes().ok_or("a file of the plan has no path")?;
         let shown = String::from_utf8_lossy(&path).into_owned();
@@ -68,7 +69,7 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
         lines.push(format!("new {}", word(&path).map_err(refused)?));
         let parts: Vec<Part> = file.part.iter().cloned().map(alone).collect();
         let commands = match target {
-            Target::Lustre => lustre::commands(&path, &parts),
+            Target::Lustre => lustre::commands(plan, (&path, file.bytes), &parts, &mut spare),
             Target::OrangeFs => orangefs::commands(plan, &path, &parts),
             Target::CephFs => pooled::cephfs(plan, &path, &parts),
             Target::BeeGfs => pooled::beegfs(plan, &path, &parts),
@@ -176,7 +177,7 @@ mod tests {
                 spread: 0.0,
             },
             server: (0..servers).map(server).collect(),
-            file: vec![PlannedFile::new(path.as_bytes(), 1, &layout)],
+            file: vec![PlannedFile::new(path.as_bytes(), begin + (1 << 40), &layout)],
         }
     }
 
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(
             written(Target::Lustre, &uneven),
             [
-                "# part 0: shares of servers differ from the plan by up to 52.4 %",
+                "# part 0: what a server has of it differs from the plan by up to 128.6 %",
                 "# part 0: stripes of 65536, 131072 bytes instead of 28672, 102400",
                 "# part 0: ends at 131072 instead of 100000",
                 "lfs setstripe -E 131072 -S 65536 -C 3 -o 0,1,1 -E eof -S 65536 -c 1 -o 0 /l/f"
