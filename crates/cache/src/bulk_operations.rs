@@ -38,6 +38,8 @@ use halocline_vfs::namespace::Namespace;
 
 /// Bytes that `warm` fetches in one piece.
 const WARM_PIECE_BYTES: u64 = 4 << 20;
+/// Why the rest of a file does not come.
+const NO_ROOM: &str = "the cache has no room for the rest: mount with more (--size), or make some with `halocline evict`";
 
 /// Flushes, warms and evicts whole files.
 #[derive(Debug, Builder)]
@@ -316,7 +318,7 @@ impl BulkOperations {
                 Ok(Fetched::Gone) => break,
                 Ok(Fetched::NoRoom) => {
                     let left = self.missing_bytes(file);
-                    moving.skip(name, "the cache has no room for the rest".to_owned(), left);
+                    moving.skip(name, NO_ROOM.to_owned(), left);
                     return Ok(ControlFlow::Continue(()));
                 }
                 Err(error) => {

@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,26 +19,10 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
 
 const NODES: [&str; 3] = ["one", "two", "three"];
 
-struct Nodes(SharedTiers);
-
-impl Deref for Nodes {
-    type Target = SharedTiers;
-
-    fn deref(&self) -> &SharedTiers {
-        &self.0
-    }
-}
-
-impl Nodes {
-    /// Mounts so many; `None`, with the reason, where that cannot be tried.
-    fn new(count: usize) -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES[..count], &[])))
-    }
-
-    fn demotes(&self, node: &str, name: &str) -> bool {
-        self.scratch.halocline(&["demote", &format!("{node}/{name}")]).status.success()
-    }
+/// The first `count` of the nodes, mounted; `None`, with the reason, where that cannot be tried.
+fn mounted(count: usize) -> Option<SharedTiers> {
+    let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+    Some(SharedTiers::new(scratch, &NODES)?.mounted(&NODES[..count], &[]))
 }
 
 fn mode(path: &Path) -> u32 {
@@ -57,7 +40,7 @@ fn names(path: &Path) -> Vec<String> {
 
 #[test]
 fn i15_an_open_file_that_another_node_renames_is_the_same_file() {
-    let Some(nodes) = Nodes::new(3) else { return };
+    let Some(nodes) = mounted(3) else { return };
     fs::write(nodes.at("one", "old"), "hello").unwrap();
     let held = File::options().read(true).write(true).open(nodes.at("one", "old")).unwrap();
     fs::rename(nodes.at("two", "old"), nodes.at("two", "new")).unwrap();
@@ -80,7 +63,7 @@ fn i15_an_open_file_that_another_node_renames_is_the_same_file() {
 
 #[test]
 fn i15_a_change_of_an_open_file_whose_names_are_unknown_is_refused_and_not_lost() {
-    let Some(nodes) = Nodes::new(2) else { return };
+    let Some(nodes) = mounted(2) else { return };
     fs::write(nodes.at("one", "file"), "hello").unwrap();
     let held = File::open(nodes.at("one", "file")).unwrap();
     fs::hard_link(nodes.at("two", "file"), nodes.at("two", "other")).unwrap();
@@ -92,7 +75,7 @@ fn i15_a_change_of_an_open_file_whose_names_are_unknown_is_refused_and_not_lost(
 
 #[test]
 fn directories_whose_names_were_seen_at_different_times_are_found() {
-    let Some(nodes) = Nodes::new(2) else { return };
+    let Some(nodes) = mounted(2) else { return };
     fs::create_dir_all(nodes.at("one", "a/b")).unwrap();
     let open = |path: &str| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -111,7 +94,7 @@ fn directories_whose_names_were_seen_at_different_times_are_found() {
 #[test]
 fn i15_nodes_that_rename_one_directory_at_once_leave_it_where_the_store_has_it() {
     const ROUNDS: usize = 60;
-    let Some(nodes) = Nodes::new(3) else { return };
+    let Some(nodes) = mounted(3) else { return };
     fs::create_dir_all(nodes.at("one", "all/d0")).unwrap();
     fs::write(nodes.at("one", "all/d0/file"), "text").unwrap();
     assert!(nodes.demotes("one", "all/d0/file"));
@@ -165,7 +148,7 @@ fn i15_nodes_that_rename_one_directory_at_once_leave_it_where_the_store_has_it()
 #[test]
 fn i15_links_that_nodes_make_rename_and_remove_at_once_are_on_the_disk_as_in_the_store() {
     const ROUNDS: usize = 150;
-    let Some(nodes) = Nodes::new(2) else { return };
+    let Some(nodes) = mounted(2) else { return };
     fs::create_dir(nodes.at("one", "links")).unwrap();
     std::thread::scope(|scope| {
         for (seed, node) in [(0, "one"), (1, "two"), (2, "one"), (3, "two")] {
@@ -199,7 +182,7 @@ fn i15_links_that_nodes_make_rename_and_remove_at_once_are_on_the_disk_as_in_the
 #[test]
 fn names_that_nodes_make_replace_and_remove_at_once_are_there_or_not() {
     const ROUNDS: usize = 200;
-    let Some(nodes) = Nodes::new(2) else { return };
+    let Some(nodes) = mounted(2) else { return };
     let [one, two] = ["one", "two"].map(|node| nodes.at(node, "f"));
     let is_over = AtomicBool::new(false);
     let until_over = |act: &dyn Fn() -> std::io::Result<()>| {
@@ -264,7 +247,7 @@ fn names_that_nodes_make_replace_and_remove_at_once_are_there_or_not() {
 
 #[test]
 fn a_store_without_memory_is_a_full_disk_to_programs() {
-    let Some(nodes) = Nodes::new(1) else { return };
+    let Some(nodes) = mounted(1) else { return };
     fs::write(nodes.at("one", "before"), "kept").unwrap();
     fs::create_dir(nodes.at("one", "dir")).unwrap();
     fs::hard_link(nodes.at("one", "before"), nodes.at("one", "dir/other")).unwrap();
@@ -302,7 +285,7 @@ while read text; do if printf %s "$text" >&3; then echo wrote; else echo refused
 
 #[test]
 fn i12_a_node_that_stood_still_for_longer_than_its_lease_writes_nothing_through_old_handles() {
-    let Some(nodes) = Nodes::new(2) else { return };
+    let Some(nodes) = mounted(2) else { return };
     let path = nodes.at("one", "file");
     fs::write(&path, "").unwrap();
     let mut writer = Command::new("sh")

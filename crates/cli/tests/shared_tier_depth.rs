@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
 
 use halocline_os::beneath::TreeCursor;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
+use halocline_testkit::waiting::eventually;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, linkat, mkdirat, openat, renameat, statat};
 use rustix::fs::{symlinkat, unlinkat};
 
@@ -159,6 +162,34 @@ impl Nodes {
         assert_eq!(self.shown("two"), before);
     }
 
+    /// The directories on the disks and SSDs, without those that are Halocline's own.
+    fn directories_on_disks(&self) -> Vec<PathBuf> {
+        let mut all = Vec::new();
+        for disk in ["disk", "one-tiers/ssd", "two-tiers/ssd"] {
+            let mut cursor = self.cursor(disk);
+            let mut todo: Vec<PathBuf> = vec![PathBuf::new()];
+            while let Some(path) = todo.pop() {
+                if let Some(name) = path.file_name() {
+                    cursor.leave_to(path.iter().count() - 1).unwrap();
+                    // The background removes it meanwhile.
+                    if cursor.enter(name).is_err() {
+                        continue;
+                    }
+                    all.push(PathBuf::from(disk).join(&path));
+                }
+                for name in cursor.names().unwrap_or_default() {
+                    let stat = statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW);
+                    let is = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
+                    let is_private = name.as_encoded_bytes().starts_with(b".halocline");
+                    if stat.is_ok_and(|stat| is(stat.st_mode)) && !is_private {
+                        todo.push(path.join(name));
+                    }
+                }
+            }
+        }
+        all
+    }
+
     fn files_on_ssds(&self) -> usize {
         let all = self.scratch.succeed(&["where", "one", "--json"]);
         let all: serde_json::Value = serde_json::from_str(&all).unwrap();
@@ -197,9 +228,87 @@ fn i15_nothing_is_lost_or_stopped_by_a_tree_deeper_than_paths_are_long() {
     let warmed = nodes.scratch.halocline(&["warm", "one"]);
     let told = String::from_utf8_lossy(&warmed.stdout).into_owned() + &said(&warmed);
     assert!(told.contains("too deep for an SSD"), "{told}");
+    // Regression: the last line spoke of room.
+    assert!(!told.contains("room"), "{told}");
     assert_eq!(nodes.files_on_ssds(), LEVELS + 1);
     nodes.rebuild();
     nodes.remove_all("two");
     assert!(nodes.shown("one").is_empty());
+    // Regression: those that had been renamed, and those on the SSD of the other node, stayed there until a repair.
+    nodes.unmount();
+    nodes.mount_again();
+    eventually("that no directory is left on a disk", || nodes.directories_on_disks().is_empty());
     nodes.rebuild();
+}
+
+/// Regression: at each open of a file that was too deep for the SSD, the store was asked for the whole way to it: two requests
+/// for each directory.
+#[test]
+fn opens_in_a_deep_tree_cost_what_opens_cost() {
+    const OPENS: u128 = 40;
+    /// How long a node believes what it has read, at least (`halocline_cluster::names::LEASE_MS`).
+    const LEASE_MS: u128 = 80;
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.make();
+    for (node, through) in [("one", "two"), ("two", "one")] {
+        nodes.moves(&["cluster", "drain", node, through]);
+    }
+    nodes.unmount();
+    nodes.mount_again();
+    let deep = nodes.lowest("one", PARTS.len() - 1);
+    read_at(&deep, OsStr::new("f"));
+    let (before, begun) = (nodes.requests("one"), Instant::now());
+    for _ in 0..OPENS {
+        read_at(&deep, OsStr::new("f"));
+    }
+    let leases = begun.elapsed().as_millis() / LEASE_MS;
+    let requests = nodes.requests("one") - before;
+    println!("{requests} requests for {OPENS} opens in {:?}", begun.elapsed());
+    // The name and its directory, the open and the close.
+    assert!(requests <= 10 * OPENS + 8 * leases, "{requests} requests");
+}
+
+/// Regression: a repair kept a directory open for each one that it was to rename.
+#[test]
+fn a_repair_renames_more_directories_than_it_may_open() {
+    const DIRECTORIES: usize = 500;
+    let Some(nodes) = Nodes::new() else { return };
+    for at in 0..DIRECTORIES {
+        fs::create_dir_all(nodes.at("one", &format!("d{at}/below"))).unwrap();
+    }
+    let before = nodes.shown("two");
+    nodes.unmount();
+    // Somebody moves them on the disk: each into the next one, and what is in it beside it.
+    let on_disk = |path: String| nodes.scratch.path("disk").join(path);
+    for at in 0..DIRECTORIES {
+        fs::rename(on_disk(format!("d{at}/below")), on_disk(format!("below{at}"))).unwrap();
+        if at > 0 {
+            let into = format!("below{}/d{at}", at - 1);
+            fs::rename(on_disk(format!("d{at}")), on_disk(into)).unwrap();
+        }
+    }
+    let (url, peers) = (nodes.store.url(), shared_tiers::peers(&nodes.scratch));
+    let repair = [
+        "cluster",
+        "fsck",
+        "--tier",
+        "one-tiers",
+        "--cluster",
+        &url,
+        "--peers",
+        &peers,
+        "--repair",
+    ];
+    let repaired = Command::new("sh")
+        .args(["-c", "ulimit -n 128; exec \"$0\" \"$@\""])
+        .arg(nodes.scratch.program())
+        .args(repair)
+        .current_dir(nodes.scratch.root())
+        .output()
+        .unwrap();
+    assert!(repaired.status.success(), "{}", said(&repaired));
+    nodes.fsck(&[]);
+    nodes.mount_again();
+    assert_eq!(nodes.shown("one"), before);
+    assert!(on_disk("d7/below".to_owned()).is_dir());
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::ops::Deref;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -368,6 +368,57 @@ fn a_mount_whose_names_are_lost_says_so() {
     assert!(nodes.fsck(&["--repair"]).status.success(), "{}", said(&nodes.fsck(&[])));
     nodes.mount_again("one");
     assert_eq!(health("one"), sound);
+}
+
+/// Regression: the older state was believed, and the advice for it was what would have made it the true one.
+#[test]
+fn i15_attributes_that_an_older_store_has_forgotten_are_told_and_taken_from_the_disks() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("one", "f"), "old").unwrap();
+    nodes.unmount();
+    nodes.store.command(&["SAVE"]);
+    nodes.mount_again("one");
+    fs::write(nodes.at("one", "f"), "only mine").unwrap();
+    fs::set_permissions(nodes.at("one", "f"), PermissionsExt::from_mode(0o600)).unwrap();
+    nodes.scratch.succeed(&["umount", "one"]);
+    let (is_right, report) = nodes.report(&[]);
+    assert!(is_right && report["may_be_older"] == false, "{report}");
+    nodes.0.store.restart();
+    let confirmed = nodes.fsck(&["--confirm"]);
+    let told = String::from_utf8_lossy(&confirmed.stdout);
+    assert_eq!(confirmed.status.code(), Some(1), "{told}");
+    assert!(told.contains("mode 600 on the disk, 644 in the store"), "{told}");
+    assert!(told.contains("size 9 on the disk, 3 in the store"), "{told}");
+    assert!(told.contains("restart its server") && told.contains("without --confirm"), "{told}");
+    assert!(!told.contains("nothing was changed; --repair does it"), "{told}");
+    let (is_right, report) = nodes.report(&[]);
+    assert!(!is_right && report["may_be_older"] == true, "{report}");
+    nodes.0.store.restart();
+    let (is_right, report) = nodes.report(&["--repair"]);
+    assert!(is_right && report["rebuilt"] == true, "{report}");
+    nodes.mount_again("one");
+    let is = fs::metadata(nodes.at("one", "f")).unwrap();
+    assert_eq!((is.permissions().mode() & 0o777, is.len()), (0o600, 9));
+    nodes.scratch.succeed(&["umount", "one"]);
+}
+
+/// Regression: it ended as one that left nothing to do.
+#[test]
+fn a_repair_that_gives_a_file_another_name_says_so_by_its_status() {
+    let Some(nodes) = Nodes::new() else { return };
+    fs::write(nodes.at("one", "f"), "on the SSD").unwrap();
+    nodes.unmount();
+    fs::write(nodes.scratch.path("one-tiers/hdd/f"), "by hand").unwrap();
+    nodes.store.command(&["FLUSHALL"]);
+    let repaired = nodes.fsck(&["--repair"]);
+    let told = String::from_utf8_lossy(&repaired.stdout);
+    assert_eq!(repaired.status.code(), Some(1), "{told}");
+    assert!(told.contains("something else has its name f, so it is named f~"), "{told}");
+    let (is_right, report) = nodes.report(&[]);
+    assert!(is_right, "{report}");
+    nodes.mount_again("one");
+    assert_eq!(nodes.shown("one").len(), 2);
+    nodes.scratch.succeed(&["umount", "one"]);
 }
 
 /// Regression: a repair was promised for files that are only not reached.

@@ -15,6 +15,7 @@ pub mod redis;
 mod relative_path;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use halocline_model::namespace::{Answer, InodeNumber, Intent, Script, Slot};
 
@@ -103,8 +104,10 @@ impl State {
     }
 }
 
-/// For how many milliseconds a node trusts its listing of a directory ([`NameStore::lease`]).
+/// For how many milliseconds a node trusts its listing of a directory at least ([`NameStore::lease`]).
 pub const LEASE_MS: u64 = 80;
+/// The same at most: leases of directories that others have left alone for long last longer.
+pub const LEASE_MS_MAX: u64 = 230;
 
 /// What a change says about the directory in which it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +125,7 @@ pub struct ChangedDirectory {
 /// What a store says about a version of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseAnswer {
-    /// It is the current content, and nobody else changes it for [`LEASE_MS`], counted from before the request.
+    /// It is the current content, and nobody else changes it for a while.
     Yes,
     /// It was the content when the store answered.
     Same,
@@ -151,16 +154,20 @@ pub trait NameStore: Debug + Send + Sync {
         Ok((self.run(shard, script)?, None))
     }
 
-    /// Asks for a lease of a directory: nobody else changes it for [`LEASE_MS`] from before this call on, if its
-    /// content is still the listed version ([`Answer::Entries`]). Changes of others wait for that long.
-    fn lease(&self, _directory: InodeNumber, _version: u64) -> Result<LeaseAnswer> {
-        Ok(LeaseAnswer::No)
+    /// Asks for a lease of a directory: nobody else changes it for the time that is returned, from before this call on, if
+    /// its content is still the listed version ([`Answer::Entries`]). Changes of others wait for that long.
+    fn lease(&self, _directory: InodeNumber, _version: u64) -> Result<(LeaseAnswer, Duration)> {
+        Ok((LeaseAnswer::No, Duration::ZERO))
     }
 
-    /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Also returns its version, or
-    /// 0 if there is no lease.
-    fn read_leased(&self, directory: InodeNumber, slot: &Slot) -> Result<(Answer, u64)> {
-        Ok((self.run(directory, &Script::Read(slot.clone()))?, 0))
+    /// Reads a name or the attributes of a directory, and asks for a lease of it at once. If there is one, its version and
+    /// for how long nobody else changes it, from before this call on, are returned, too.
+    fn read_leased(
+        &self,
+        directory: InodeNumber,
+        slot: &Slot,
+    ) -> Result<(Answer, Option<(u64, Duration)>)> {
+        Ok((self.run(directory, &Script::Read(slot.clone()))?, None))
     }
 
     /// Reads the epochs of all partitions, and uses those that are confirmed from now on.

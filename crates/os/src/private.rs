@@ -217,11 +217,7 @@ impl PrivateDir {
     /// Atomically and durably replaces whatever has this name by a file with these bytes.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let fresh = format!("{name}.new");
-        let path = self.path.join(name);
-        match unlinkat(&self.fd, &fresh, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(Error::at(self.path.join(fresh), "remove")(errno.into())),
-        }
+        self.remove(&fresh)?;
         let mut file = self.file(&fresh, Use::New)?;
         let mut write = || -> io::Result<()> {
             file.write_all(bytes)?;
@@ -229,7 +225,9 @@ impl PrivateDir {
             renameat(&self.fd, &fresh, &self.fd, name)?;
             Ok(fsync(&self.fd)?)
         };
-        write().map_err(Error::at(path, "write"))
+        // Where there is no room, nothing is to stay of the attempt.
+        let written = write().inspect_err(|_| drop(self.remove(&fresh)));
+        written.map_err(Error::at(self.path.join(name), "write"))
     }
 
     /// Writes a file in it, which is created or truncated first; not durably.

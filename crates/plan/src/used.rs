@@ -85,3 +85,42 @@ fn used(
     }
     used
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::servers::disk_and_ssd;
+    use halocline_trace::Op;
+
+    /// 56 KiB of every 64 KiB.
+    fn with_gaps() -> Vec<Request> {
+        let request = |n: u64| Request {
+            start_ns: n,
+            duration_ns: None,
+            process: 0,
+            file: 0,
+            op: Op::Write,
+            offset: n << 16,
+            length: 56 << 10,
+        };
+        (0..64).map(request).collect()
+    }
+
+    /// The page said that as many bytes were put on the SSDs as lay there, all of them gaps.
+    #[test]
+    fn gaps_on_an_ssd_are_no_traffic_and_are_spared() {
+        let (servers, requests) = (disk_and_ssd(), with_gaps());
+        let workload = Workload::of(&requests, 1);
+        let layouts = |widths: [u64; 2]| {
+            let layout = Layout::simple(widths.to_vec());
+            Layouts { files: [(0, layout.clone())].into_iter().collect(), default: layout }
+        };
+        let gaps = layouts([56 << 10, 8 << 10]);
+        assert!(share_of_fast(&servers, &requests, &gaps).abs() < 1e-9);
+        let spared = without_idle_servers(&servers, &workload, &requests, &gaps).expect("spared");
+        assert_eq!(spared.of(0).bytes(1 << 20), [1 << 20, 0]);
+        let half = layouts([28 << 10, 28 << 10]);
+        assert!((share_of_fast(&servers, &requests, &half) - 0.5).abs() < 0.01);
+        assert!(without_idle_servers(&servers, &workload, &requests, &half).is_none());
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_cluster::names::namespace::{self, Failure};
+use halocline_cluster::names::namespace::{self, Failure, StoredInode};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
@@ -170,16 +170,26 @@ impl AttributeChanges {
             apply(change, attributes, now_ns);
             Ok(())
         })
+        .map(drop)
     }
 
-    /// Changes a link or special file on the shared disk, where each of its names is one of its own: at those that are
-    /// known here. Returns those at which the disk has yet to follow the store.
+    /// Changes a link or special file on the shared disk: the inode of all its names, or what is at its only one. Returns
+    /// those names that are known here at which the disk has yet to follow the store.
     fn change_other(
         &self,
         inode: &Inode,
         found: &FoundInode,
         change: &dyn Fn(&Tree, &OwnedFd) -> Result<()>,
     ) -> Result<Vec<EntryName>> {
+        let of = (inode.number, &found.stored.attributes);
+        let several = match &found.name {
+            Some(name) if found.stored.links > 1 => {
+                let several = self.base.disk().one_of_several(name, of)?;
+                change(&self.base.places.shared().tree, &several)?;
+                true
+            }
+            _ => false,
+        };
         let mut late = Vec::new();
         for name in inode.names() {
             let leads_to_it = || match self.base.names.lookup(&name) {
@@ -190,8 +200,8 @@ impl AttributeChanges {
             if found.name.as_ref() != Some(&name) && !leads_to_it()? {
                 continue;
             }
-            let of = (inode.number, &found.stored.attributes);
-            if !self.base.disk().change_other(&name, of, change)? {
+            // Those that were made before its second name are made links of the one inode.
+            if several || !self.base.disk().change_other(&name, of, change)? {
                 late.push(name);
             }
         }
@@ -206,7 +216,14 @@ impl AttributeChanges {
         late: Vec<EntryName>,
         change: impl Fn(&mut Attributes) -> namespace::Result<()>,
     ) -> Result<()> {
-        self.update(inode, found, change)?;
+        let changed = self.update(inode, found, change)?;
+        if let Some(name) =
+            found.name.as_ref().filter(|_| changed.links > 1 && changed.attributes.kind.is_other())
+        {
+            let settled = self.base.disk().settle_attributes(name, &changed);
+            let of = || vec![Late::Other(name.clone(), inode.number)];
+            renames::follow("attributes", name, self.base.late.add(settled, of))?;
+        }
         for name in late {
             let made = self.base.disk().follow_later(&name, inode.number);
             let made = self.base.late.add(made, || vec![Late::Other(name.clone(), inode.number)]);
@@ -239,7 +256,7 @@ impl AttributeChanges {
         inode: &Inode,
         found: &FoundInode,
         change: impl Fn(&mut Attributes) -> namespace::Result<()>,
-    ) -> Result<()> {
+    ) -> Result<StoredInode> {
         let names = &self.base.names;
         let changed = match &found.name {
             None => names.attributes().update_directory(inode.number, change),
@@ -248,9 +265,9 @@ impl AttributeChanges {
         let changed = changed.map_err(of_names)?;
         let mut without_name = inode.without_name.lock();
         if without_name.last.is_some() {
-            without_name.last = Some(changed.attributes);
+            without_name.last = Some(changed.attributes.clone());
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// The value of an extended attribute.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::clock::Clock;
@@ -19,6 +19,7 @@ use crate::late_names::{Late, LateNames};
 use crate::passthrough::Passthrough;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
+use crate::told_names::{Changed, or_note, tell_names};
 use crate::waiting_closes::WaitingCloses;
 
 /// The names, the places and the session of one node.
@@ -61,6 +62,45 @@ impl Base {
         if self.disk().lies_beside(name, of).unwrap_or(false) {
             self.late.remember(vec![Late::Other(name.clone(), number)]);
         }
+    }
+
+    /// Records changed names of a file with its bytes, or notes them; what neither disk takes now, it takes later.
+    ///
+    /// # Errors
+    /// Those of [`tell_names`].
+    pub(crate) fn tell_names(
+        &self,
+        number: InodeNumber,
+        place: Result<&Location>,
+        changed: Changed<'_>,
+    ) -> Result<()> {
+        let place = place?;
+        let told = tell_names(self.listing(), number, Ok(place), changed);
+        self.or_told_later((number, place), changed, told)
+    }
+
+    /// After a try to record changed names of a file: what an SSD has missed is noted, or that is done later.
+    ///
+    /// # Errors
+    /// Those of [`or_note`].
+    pub(crate) fn or_note(
+        &self,
+        (number, place): (InodeNumber, &Location),
+        changed: Changed<'_>,
+        told: Result<()>,
+    ) -> Result<()> {
+        let told = or_note(self.listing(), (number, place), changed, told);
+        self.or_told_later((number, place), changed, told)
+    }
+
+    fn or_told_later(
+        &self,
+        (number, place): (InodeNumber, &Location),
+        (is, was): Changed<'_>,
+        told: Result<()>,
+    ) -> Result<()> {
+        let names = |names: &[&EntryName]| names.iter().map(|name| (*name).clone()).collect();
+        self.late.add(told, || vec![Late::Told(number, place.clone(), [names(is), names(was)])])
     }
 
     /// Where names are, and where they are recorded with files.

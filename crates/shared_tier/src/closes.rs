@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use halocline_cluster::names::attributes::Attributes;
+use halocline_cluster::names::attributes::{Attributes, Open};
 use halocline_cluster::names::namespace::{self, Failure, KnownFile};
 use halocline_model::namespace::InodeNumber;
 use halocline_model::token::Session;
@@ -22,6 +22,7 @@ use halocline_os::catch_panic::caught;
 use halocline_os::clock::Clock;
 use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::MutexGuard;
+use rustix::io::Errno;
 
 use crate::base::Base;
 use crate::inodes::{Inode, Noting, Vnode};
@@ -121,7 +122,7 @@ fn closed(
     (inode, noting): (&Inode, &Noting),
     directory: Option<InodeNumber>,
 ) -> Option<KnownFile> {
-    let (wrote, lapses) = noting.noted?;
+    let (_, lapses) = noting.noted?;
     if lapses != base.sessions.lapses() || base.sessions.check().is_err() {
         return None;
     }
@@ -136,7 +137,7 @@ fn closed(
         None => last?,
     };
     let mut after = before.clone();
-    closing(base.sessions.own(), file.as_deref().filter(|_| wrote))(&mut after).ok()?;
+    closing(base.sessions.own(), file.as_deref())(&mut after).ok()?;
     Some(KnownFile { name: name.name, inode: inode.number, before, after })
 }
 
@@ -162,13 +163,13 @@ fn run(base: &Weak<Base>, clock: &Clock) {
 /// Notes in the store that this node has closed a file, with its size and times if it was written.
 pub(crate) fn note_close(base: &Base, inode: &Inode, noting: &mut Noting, file: Option<&File>) {
     let by_kernel = std::mem::take(&mut noting.by_kernel);
-    let Some((wrote, lapses)) = noting.noted.take() else { return };
+    let Some((_, lapses)) = noting.noted.take() else { return };
     let sessions = &base.sessions;
     if !by_kernel && lapses != sessions.lapses() || sessions.check().is_err() {
         // Others count it as closed already, and may have moved it.
         return;
     }
-    let close = closing(sessions.own(), file.filter(|_| wrote));
+    let close = closing(sessions.own(), file);
     // What this node noted at the open, if that is known.
     let mut last = inode.without_name.lock().last.clone();
     // Another node may have renamed it since; then it listed the new name with the bytes.
@@ -191,17 +192,24 @@ pub(crate) fn note_close(base: &Base, inode: &Inode, noting: &mut Noting, file: 
     }
 }
 
-/// Notes a close in a file's attributes. Size and times of a written file are read at each try: another node may have
-/// written, and noted more, since the one before. Others remove the note of this session's open once its lease is over:
-/// then size and times are theirs.
+/// Notes a close in a file's attributes, with size and times if the store has noted that this session writes: also if
+/// what is closed was opened to read, because an earlier close may not have been noted. They are read at each try: another
+/// node may have written, and noted more, since the one before. Others remove the note of this session's open once its
+/// lease is over: then size and times are theirs.
+///
+/// Refused (`EIO`) if the file was written and is not reached: then it stays noted as open.
 pub(crate) fn closing(
     own: Session,
-    written: Option<&File>,
+    file: Option<&File>,
 ) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
     move |attributes| {
-        let written = written.filter(|_| attributes.may_have_open(own));
-        if let Some(data) = written.and_then(|file| stat_descriptor(file).ok()) {
-            take_over(attributes, &data);
+        let is_own = |open: &Open| open.session == own && open.writes;
+        if attributes.many_opens || attributes.opens.iter().any(is_own) {
+            match file.and_then(|file| stat_descriptor(file).ok()) {
+                Some(data) => take_over(attributes, &data),
+                None if attributes.many_opens => {}
+                None => return Err(Failure::Refused(Errno::IO)),
+            }
         }
         attributes.note_close(own);
         Ok(())

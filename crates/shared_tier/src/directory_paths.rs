@@ -1,16 +1,22 @@
 //! The paths from the root to directories, as programs here found them.
 
+mod recent_steps;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
+use halocline_os::clock::Clock;
 use halocline_os::error::Result;
+use parking_lot::Mutex;
 
 use crate::circles::Passed;
 use crate::entry_names::os;
 use crate::inodes::{Inode, Table};
+use crate::places::ssd_directories::{self, too_deep};
 use crate::places::{Directories, DirectoryStep};
 use crate::store_directories::StoreDirectories;
+use recent_steps::RecentSteps;
 
 /// The most steps of a path for messages.
 const SHOWN_MAX: usize = 2048;
@@ -20,11 +26,14 @@ const SHOWN_MAX: usize = 2048;
 pub(crate) struct DirectoryPaths {
     table: Arc<Table>,
     store: StoreDirectories,
+    recent: Mutex<RecentSteps>,
+    clock: Clock,
 }
 
 impl DirectoryPaths {
-    pub(crate) fn new(table: &Arc<Table>, store: StoreDirectories) -> Self {
-        Self { table: Arc::clone(table), store }
+    pub(crate) fn new(table: &Arc<Table>, store: StoreDirectories, clock: &Clock) -> Self {
+        let (table, clock) = (Arc::clone(table), clock.clone());
+        Self { table, store, recent: Mutex::default(), clock }
     }
 
     /// The steps to a directory by the names under which programs found it, which may be stale; the store is asked
@@ -64,6 +73,34 @@ impl DirectoryPaths {
         Ok(EntryName { directory: InodeNumber(above), name: step.name })
     }
 
+    /// The name of a directory in its parent, as programs found it, or as the store had it [lately](recent_steps).
+    fn up_lately(&self, directory: u64) -> Result<EntryName> {
+        if let Some(name) = self.table.find(InodeNumber(directory)).and_then(|vnode| vnode.0.name())
+        {
+            return Ok(name);
+        }
+        if let Some(name) = self.recent.lock().find(directory, self.clock.instant()) {
+            return Ok(name);
+        }
+        let name = self.up(InodeNumber(directory))?;
+        self.recent.lock().add(directory, name.clone(), self.clock.instant());
+        Ok(name)
+    }
+
+    /// Whether a directory is too deep for an SSD, as far as that is known without asking the store.
+    pub(crate) fn is_too_deep_for_ssd(&self, directory: InodeNumber) -> bool {
+        let (mut bytes, mut at) = (0, directory);
+        let mut passed = Passed::new(at.0);
+        while let Some(name) = self.table.find(at).and_then(|vnode| vnode.0.name()) {
+            bytes += name.name.as_bytes().len() + 1;
+            at = name.directory;
+            if bytes > ssd_directories::BYTES_MAX || passed.is_again(at.0) {
+                break;
+            }
+        }
+        bytes > ssd_directories::BYTES_MAX
+    }
+
     /// The directory's path from the root for messages, as far as it is known.
     pub(crate) fn shown(&self, inode: &Inode) -> PathBuf {
         let (mut names, mut at): (Vec<Name>, _) = (Vec::new(), inode.name());
@@ -80,8 +117,25 @@ impl Directories for DirectoryPaths {
         self.store.steps(directory)
     }
 
+    /// An SSD does not follow renames of directories, so what was so a moment ago will do.
     fn steps_on_ssd(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
-        self.store.steps_on_ssd(directory)
+        let (mut steps, mut at, mut bytes) = (Vec::new(), directory, 0);
+        let mut passed = Passed::new(directory);
+        while at != ROOT.0 {
+            let up = self.up_lately(at)?;
+            bytes += up.name.as_bytes().len() + 1;
+            if bytes > ssd_directories::BYTES_MAX {
+                return Err(too_deep());
+            }
+            steps.push(DirectoryStep { number: at, name: up.name });
+            at = up.directory.0;
+            // Names seen at different times may form a circle.
+            if passed.is_again(at) {
+                return self.store.steps_on_ssd(directory);
+            }
+        }
+        steps.reverse();
+        Ok(steps)
     }
 
     fn step_up(&self, directory: u64) -> Result<(u64, DirectoryStep)> {

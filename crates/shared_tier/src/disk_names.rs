@@ -7,13 +7,13 @@
 use std::os::fd::OwnedFd;
 
 use halocline_cluster::names::attributes::Attributes;
-use halocline_cluster::names::namespace::{Failure, Namespace};
+use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::shared_disk::links_and_devices;
+use crate::places::shared_disk::links_and_devices::{self, several_names};
 use crate::places::tree::{FoundDirectory, Tree, candidates};
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
@@ -40,6 +40,56 @@ impl DiskNames<'_> {
     ) -> Result<()> {
         self.make(name, number, of)?;
         self.settle(name, Some(number))
+    }
+
+    /// A link or special file has got a second or further name in the store: both are names of one inode on the disk, too.
+    pub(crate) fn linked(
+        &self,
+        (from, to): (&EntryName, &EntryName),
+        of: &StoredInode,
+    ) -> Result<()> {
+        let _kept = self.one_of_several(from, (of.inode, &of.attributes))?;
+        self.settle_attributes(to, of)?;
+        // What is not there is still being renamed.
+        if links_and_devices::is_other((&self.above(from)?, &from.name))? {
+            self.made(from, of.inode, &of.attributes)?;
+        }
+        self.made(to, of.inode, &of.attributes)
+    }
+
+    /// The inode of a link or special file with several names, of which one is given.
+    pub(crate) fn one_of_several(
+        &self,
+        name: &EntryName,
+        (number, of): (InodeNumber, &Attributes),
+    ) -> Result<OwnedFd> {
+        let (tree, above) = (&self.places.shared().tree, self.above(name)?);
+        several_names::open_or_make(tree, &above, (&name.name, number.0), of)
+    }
+
+    /// The store has changed attributes of a link or special file with several names: the disk has them once all who
+    /// change them are done, as the last one to change the disk has seen the last change of the store.
+    pub(crate) fn settle_attributes(&self, name: &EntryName, changed: &StoredInode) -> Result<()> {
+        let tree = &self.places.shared().tree;
+        let mut done = changed.clone();
+        for _ in 0..TRIES {
+            let of = (done.inode, &done.attributes);
+            several_names::bring_up_to_date(tree, &self.one_of_several(name, of)?, of.1)?;
+            match self.names.lookup(name) {
+                Ok(now) if now.inode == done.inode && now.attributes != done.attributes => {
+                    done = now;
+                }
+                // Whoever has taken the name away since leaves the attributes as they are.
+                Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
+                Err(failure) => return Err(of_names(failure)),
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// A link or special file with several names has lost the last one.
+    pub(crate) fn lost_all(&self, number: InodeNumber) -> Result<()> {
+        several_names::forget(&self.places.shared().tree, number.0)
     }
 
     /// Changes a link or special file at one of its names, if it is there as the store has it. Returns whether it is: if

@@ -195,18 +195,30 @@ impl Files {
             match opened {
                 Err(_) if was_moved => {}
                 Err(error) => {
-                    if noting.handles == 0 && noting.kept.is_none() {
-                        note_close(&self.base, inode, noting, None);
-                    }
+                    self.note_failed(inode, noting);
                     return Err(error);
                 }
                 Ok(file) => return Ok((File::from(file), why_ours)),
             }
         }
-        if noting.handles == 0 && noting.kept.is_none() {
-            note_close(&self.base, inode, noting, None);
-        }
+        self.note_failed(inode, noting);
         Err(misplaced(inode))
+    }
+
+    /// Notes that nobody here has a file open, after an open that failed. If the last close has yet to be noted, it is
+    /// now, with what was written.
+    fn note_failed(&self, inode: &Inode, noting: &mut Noting) {
+        if noting.handles == 0 && noting.kept.is_none() {
+            let (written, last) = {
+                let without_name = inode.without_name.lock();
+                (without_name.file.clone(), without_name.last.clone())
+            };
+            let opened = || {
+                let opened = self.open_at(&last?, inode.number.0, libc::O_RDONLY);
+                Some(Arc::new(File::from(opened.ok()?)))
+            };
+            note_close(&self.base, inode, noting, written.or_else(opened).as_deref());
+        }
     }
 
     /// Notes in the store that this node has the file open. `known` is what the store had on it just now.

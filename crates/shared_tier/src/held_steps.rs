@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use halocline_cluster::names::{
     ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, Result, State,
@@ -100,11 +101,15 @@ impl NameStore for HeldStore {
         }
     }
 
-    fn lease(&self, directory: InodeNumber, version: u64) -> Result<LeaseAnswer> {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Result<(LeaseAnswer, Duration)> {
         self.names.lease(directory, version)
     }
 
-    fn read_leased(&self, directory: InodeNumber, slot: &Slot) -> Result<(Answer, u64)> {
+    fn read_leased(
+        &self,
+        directory: InodeNumber,
+        slot: &Slot,
+    ) -> Result<(Answer, Option<(u64, Duration)>)> {
         self.names.read_leased(directory, slot)
     }
 

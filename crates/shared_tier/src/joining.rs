@@ -38,7 +38,7 @@ use crate::late_names::LateNames;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
-use crate::places::{Places, Watcher, peers};
+use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
@@ -122,7 +122,8 @@ impl Joining<'_> {
             let names = Namespace::open(store_of_names, agent.session(), WaitLimit::default());
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
-            let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
+            let directories = StoreDirectories(Arc::clone(&names));
+            let paths = Arc::new(DirectoryPaths::new(&table, directories, clock));
             let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, watcher)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
@@ -309,6 +310,8 @@ fn root(shared: &Path, now_ns: i64) -> Result<Attributes> {
     let mut root = Attributes::new(Kind::Directory, found.st_mode & 0o7777, now_ns);
     (root.uid, root.gid) = (found.st_uid, found.st_gid);
     root.mtime_ns = joined(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or_default());
+    let directory = File::open(shared).map_err(Error::at(shared, "look at"))?;
+    root.xattrs = users_xattrs::all(&directory, &root)?;
     Ok(root)
 }
 

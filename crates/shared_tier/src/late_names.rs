@@ -1,5 +1,6 @@
 //! Names that the store has taken away, or given to something else, while the shared disk could not follow, because it
 //! could only be read or was full, or another node's file was still at the name: the node's background thread tries again.
+//! Also names of a file on an SSD that was not reached, if the shared disk had no room to note that.
 //!
 //! What must hold: whatever is tried again is compared with the store first, or is known by a number that the store never
 //! gives again. So nothing that has got the name since is touched.
@@ -10,7 +11,8 @@ use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::disk_names::DiskNames;
-use crate::places::DirectoryStep;
+use crate::places::{DirectoryStep, missed};
+use crate::told_names::tell_names;
 
 /// The most changes that are remembered; the others are left to `cluster fsck --repair`.
 const CHANGES_MAX: usize = 1 << 16;
@@ -24,6 +26,8 @@ pub(crate) enum Late {
     File(Location, InodeNumber),
     /// Remove a directory that the store no longer has.
     Directory(Vec<DirectoryStep>),
+    /// Record these names, which it has got or lost, with a file that was at a place, or note that its SSD has missed them.
+    Told(InodeNumber, Location, [Vec<EntryName>; 2]),
     /// Put a renamed directory where the store has it.
     Renamed(InodeNumber),
 }
@@ -81,7 +85,14 @@ fn may_pass(error: &Error) -> bool {
 fn follow(disk: &DiskNames<'_>, late: &Late) -> Result<()> {
     match late {
         Late::Other(name, number) => disk.follow_later(name, *number),
-        Late::File(place, number) => disk.places.remove_all(place, number.0),
+        Late::File(place, number) => {
+            let removed = disk.places.remove_all(place, number.0);
+            missed::or_gone(disk.places, (place, number.0), removed)
+        }
+        Late::Told(number, place, [is, was]) => {
+            let [is, was] = [is, was].map(|names| names.iter().collect::<Vec<_>>());
+            tell_names((disk.names, disk.places), *number, Ok(place), (&is, &was))
+        }
         Late::Directory(steps) => disk.places.remove_directory(steps),
         Late::Renamed(number) => disk.places.settle_directory(number.0),
     }

@@ -15,7 +15,7 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::{Directories, FileMove, Places, SHARED};
+use crate::places::{Directories, DirectoryStep, FileMove, Places, SHARED};
 use crate::stat_conversion::take_over;
 use crate::told_names::tell_names;
 
@@ -73,11 +73,21 @@ impl Migrator<'_> {
         is_over: IsOver<'_>,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
+        // The shared disk finds the directory by its number. What is too deep for an SSD is not announced first.
+        let near = match tier {
+            SHARED => Vec::new(),
+            _ => match self.directories.steps_on_ssd(name.directory.0) {
+                Err(error) if error.errno() == libc::ENOENT => {
+                    return self.why_not(name, inode, tier);
+                }
+                steps => steps?,
+            },
+        };
         let Some(before) = self.announce(name, inode, tier, is_over)? else {
             return self.why_not(name, inode, tier);
         };
         let Some(place) = &before.location else { return Ok(Moved::Gone) };
-        let done = self.copy_and_switch((name, inode), (&before, place), tier, goes_on);
+        let done = self.copy_and_switch((name, inode), (&before, place), (tier, &near), goes_on);
         match done {
             Ok(moved) => Ok(moved),
             Err(error) => {
@@ -134,19 +144,14 @@ impl Migrator<'_> {
         &self,
         (name, inode): (&EntryName, InodeNumber),
         (before, place): (&Attributes, &Location),
-        tier: u8,
+        (tier, near): (u8, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
         let number = self.names.number().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0)?;
-        // The shared disk finds the directory by its number.
-        let near = match tier {
-            SHARED => Vec::new(),
-            _ => self.directories.steps_on_ssd(name.directory.0)?,
-        };
         let mut copied = 0;
-        let to = moving.copy(&source, tier, (name, &near), &mut |bytes| {
+        let to = moving.copy(&source, tier, (name, near), &mut |bytes| {
             copied += bytes;
             goes_on(bytes).is_continue()
         });

@@ -27,7 +27,6 @@ use crate::lookup::{FoundInode, Lookup};
 use crate::places::{DirectoryStep, RenameNotes, missed};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
-use crate::told_names::{or_note, tell_names};
 
 /// Changes names.
 #[derive(Debug)]
@@ -146,16 +145,14 @@ impl NameChanges {
         let linked = linked.map_err(of_names)?;
         vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
-            Kind::File => tell_names(
-                self.base.listing(),
+            Kind::File => self.base.tell_names(
                 linked.inode,
                 place_of(&linked.attributes),
                 (&[&from, &to], &[]),
             ),
-            _ => self
-                .or_later(self.base.disk().made(&to, linked.inode, &linked.attributes), || {
-                    vec![Late::Other(to.clone(), linked.inode)]
-                }),
+            _ => self.or_later(self.base.disk().linked((&from, &to), &linked), || {
+                vec![Late::Other(to.clone(), linked.inode)]
+            }),
         };
         renames::follow_link(&self.base, (&to, &linked), followed)?;
         Ok(self.lookup.shown(&vnode.0, &linked))
@@ -186,12 +183,12 @@ impl NameChanges {
         left: &namespace::StoredInode,
     ) -> Result<()> {
         if left.links == 0 {
-            return self.remove(name, left);
+            self.remove(name, left)?;
+            return self.lost_all(name, was, left);
         }
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
-            Kind::File => tell_names(self.base.listing(), left.inode, place, (&[], &[name])),
-            // Each of its names is one on the shared disk.
+            Kind::File => self.base.tell_names(left.inode, place, (&[], &[name])),
             _ => self.lost_other(name, left.inode),
         };
         follow("unlink", name, told)?;
@@ -231,8 +228,8 @@ impl NameChanges {
                 let removed = place.map(|place| {
                     let removed = self.files.remove_data(place, gone.inode.0);
                     let removed =
-                        self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)]);
-                    missed::or_gone(&self.base.places, (place, gone.inode.0), removed)
+                        missed::or_gone(&self.base.places, (place, gone.inode.0), removed);
+                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
                 });
                 follow("unlink", name, removed.unwrap_or(Ok(())))
             }
@@ -244,6 +241,15 @@ impl NameChanges {
     fn lost_other(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
         let lost = self.base.disk().lost(name, number);
         self.or_later(lost, || vec![Late::Other(name.clone(), number)])
+    }
+
+    /// What has lost its last name was one inode on the shared disk if it has had several. One that stays is known by no
+    /// name, and leaves with the next repair.
+    fn lost_all(&self, name: &EntryName, was: &Entry, gone: &namespace::StoredInode) -> Result<()> {
+        if !matches!(was, Entry::Linked(..)) || !gone.attributes.kind.is_other() {
+            return Ok(());
+        }
+        follow("unlink", name, self.base.disk().lost_all(gone.inode))
     }
 
     /// What the shared disk cannot do now, it does later.
@@ -356,9 +362,13 @@ impl NameChanges {
         let places = &self.base.places;
         let marked =
             is_of_two.then(|| renames::note_both(places, (old, other), (from, to), is_exchange));
-        let mut gives_way = None;
+        // What one disk refuses, which the program is told, keeps no other one from following.
+        let (mut gives_way, mut done) = (None, Ok(()));
         if let (Some(replaced), Some(was)) = (&renamed.replaced, left) {
-            gives_way = self.was_replaced((from, to), (was, replaced), (old, moved))?;
+            match self.was_replaced((from, to), (was, replaced), (old, moved)) {
+                Ok(file) => gives_way = file,
+                Err(error) => done = Err(renames::of_disk(&self.base, error)?),
+            }
         }
         let replaced = match (left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
@@ -378,18 +388,22 @@ impl NameChanges {
             followed.reverse();
         }
         for (moved, names, replaced) in followed {
-            if let Some(moved) = moved {
-                self.follow_rename(moved, names, replaced, &mut begun)?;
+            if let Some(moved) = moved
+                && let Err(error) = self.follow_rename(moved, names, replaced, &mut begun)
+            {
+                done = done.and(Err(renames::of_disk(&self.base, error)?));
             }
         }
         if let (Some(file), Some(was)) = (&gives_way, left) {
             self.lost_a_name(to, was, file)?;
             follow("rename", to, follow_names(&self.base, file, to))?;
         }
-        renames::forget_two(marked.into_iter().flatten().flatten());
+        if done.is_ok() {
+            renames::forget_two(marked.into_iter().flatten().flatten());
+        }
         // Notes of what was replaced, and of what had the names before another node renamed it.
         renames::forget(places, &begun);
-        Ok(())
+        done
     }
 
     /// Something has lost a name to what was renamed over it. A file that is returned loses it once that has it.
@@ -404,6 +418,7 @@ impl NameChanges {
                 let lost = self.base.disk().lost_beside(to, left.inode);
                 let lost = self.or_later(lost, || vec![Late::Other(to.clone(), left.inode)]);
                 follow("rename", to, lost)?;
+                self.lost_all(to, was, left)?;
             }
             Replaces::FileByOther => {
                 // First, so that the name on the shared disk is free.
@@ -475,10 +490,10 @@ impl NameChanges {
         let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            tell_names(self.base.listing(), number, Ok(&old), (&[to], &[from]))?;
+            self.base.tell_names(number, Ok(&old), (&[to], &[from]))?;
             return follow_names(&self.base, &found, from);
         }
         let followed = renamed_bytes::follow_name(&self.base, &found, (from, to));
-        or_note(self.base.listing(), (number, &old), (&[to], &[from]), followed)
+        self.base.or_note((number, &old), (&[to], &[from]), followed)
     }
 }

@@ -52,6 +52,15 @@ pub(crate) fn follow(what: &'static str, name: &EntryName, done: Result<()>) -> 
     if matches!(error, Error::Cluster { .. }) { Err(error) } else { Ok(()) }
 }
 
+/// What a disk refused, which keeps the rest of a rename from nothing, if the store still has the names.
+///
+/// # Errors
+/// That of the store: then the disks stay as they are.
+pub(crate) fn of_disk(base: &Base, error: Error) -> Result<Error> {
+    base.names.check().map_err(of_names)?;
+    Ok(error)
+}
+
 /// What was renamed over what: links, pipes, sockets and devices are "others".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replaces {

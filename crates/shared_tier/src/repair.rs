@@ -10,12 +10,14 @@
 //! - A killed repair leaves a store that is not used, and that the next repair rebuilds.
 
 mod build;
+mod conflicts;
 mod disks;
 mod links_and_devices;
 mod lost;
 mod merge;
 pub(crate) mod scan;
 mod settle;
+mod stored_attributes;
 mod unfinished_changes;
 mod view;
 
@@ -31,9 +33,11 @@ use rustix::io::Errno;
 use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
+use conflicts::conflict;
 use disks::{Disk, Disks};
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
 use scan::tell;
+use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
 use view::{View, positions};
 
@@ -58,10 +62,17 @@ pub struct Report {
     pub left_directories: Vec<String>,
     /// Files whose recorded names differ from the store; they are recorded anew.
     pub relisted: Vec<String>,
+    /// Files and directories whose attributes in the store are not those of the disks, and how they differ; the store gets
+    /// those of the disks.
+    pub attributes: Vec<String>,
     /// Files and links without a name; they are set aside.
     pub set_aside: Vec<String>,
+    /// Files that have got another name than the disks say, because something else has that.
+    pub conflicts: Vec<String>,
     /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,
+    /// Whether the store may have lost its last changes, and says that it has not.
+    pub may_be_older: bool,
 }
 
 impl Report {
@@ -162,7 +173,8 @@ pub fn run(
     let mut repair = Repair::new(&disks, view, !is_sound)?;
     let mut report = repair.plan(&found);
     repair.number(&found, &mut report.told)?;
-    repair.write(&found, store, &mut numbers)?;
+    repair.write(&found, store, &mut numbers, &mut report.conflicts)?;
+    stored_attributes::take(store, &repair.view, &repair.differing).map_err(of_store)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
     settle::directories(&disks.all[0], &found, store)?;
@@ -207,6 +219,7 @@ struct Repair<'a> {
     others: Vec<usize>,
     aside: Vec<(At, u64)>,
     copies: Vec<At>,
+    differing: Vec<Differing>,
     unfinished_changes: UnfinishedChanges,
 }
 
@@ -225,6 +238,7 @@ impl<'a> Repair<'a> {
             others,
             aside,
             copies,
+            differing: Vec::new(),
             unfinished_changes: UnfinishedChanges::default(),
         })
     }
@@ -248,6 +262,7 @@ impl<'a> Repair<'a> {
             is_rebuilt: self.is_rebuilt,
             missing: lost::missing(self),
             told: found.told.clone(),
+            conflicts: found.conflicts.clone(),
             ..Report::default()
         };
         for disk in &self.disks.all {
@@ -277,6 +292,7 @@ impl<'a> Repair<'a> {
         found.never_arrived.iter().for_each(|(at, _)| tell(&mut report.set_aside, self.path(*at)));
         self.aside.extend(&found.never_arrived);
         self.plan_directories(found, &mut report);
+        self.differing = stored_attributes::compare(self, found, &mut report);
         lost::look_at_places(self, &places, found, &mut report);
         for (at, number) in &found.left_copies {
             let is_elsewhere = self.is_rebuilt || self.leads_elsewhere(*at, *number, found);
@@ -409,6 +425,7 @@ impl<'a> Repair<'a> {
         found: &FoundNames,
         store: &dyn NameStore,
         numbers: &mut dyn Numbers,
+        conflicts: &mut Vec<String>,
     ) -> Result<()> {
         let mut build = Build::new(store);
         if self.is_rebuilt {
@@ -432,17 +449,22 @@ impl<'a> Repair<'a> {
             build.directory(*number, (*parent, name), attributes).map_err(of_store)?;
         }
         for at in &self.files {
-            let FoundFile { number, names, attributes, .. } = &found.files[*at];
-            let names =
-                names.iter().map(|(directory, name)| (*directory, free(*directory, name, *number)));
+            let FoundFile { number, names: wanted, attributes, at, .. } = &found.files[*at];
+            let names = wanted
+                .iter()
+                .map(|(directory, name)| (*directory, free(*directory, name, *number)));
             let names: Vec<_> = names.collect();
+            for ((_, wanted), (_, name)) in wanted.iter().zip(&names) {
+                if name != wanted {
+                    tell(conflicts, conflict(&self.path(*at), wanted, name));
+                }
+            }
             build.file(*number, &names, attributes, numbers).map_err(of_store)?;
         }
-        for at in &self.others {
-            let other = &found.others[*at];
-            let number = numbers.fresh()?;
-            let names = [(other.directory, other.name.clone())];
-            build.file(number, &names, &other.attributes, numbers).map_err(of_store)?;
+        let others: Vec<_> = self.others.iter().map(|at| &found.others[*at]).collect();
+        let several = &self.disks.all[0].several;
+        for one in links_and_devices::numbered(&others, (several, self.is_rebuilt), numbers)? {
+            build.file(one.number, &one.names, &one.attributes, numbers).map_err(of_store)?;
         }
         build.end().map_err(of_store)
     }

@@ -5,6 +5,7 @@
 //! this node's SSD are demoted: each node manages its own. All moves are made by [`crate::moves`].
 
 pub(crate) mod background;
+mod empty_directories;
 pub(crate) mod executor;
 pub(crate) mod moves_at_once;
 pub(crate) mod options;
@@ -25,23 +26,26 @@ use halocline_api::control::{JobChange, JobInfo};
 use halocline_api::file_tier::Opening;
 use halocline_api::jobs::{Ahead, Jobs};
 use halocline_cluster::names::attributes::{Kind, Location};
-use halocline_cluster::names::namespace::StoredInode;
+use halocline_cluster::names::namespace::{Failure, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::io::Errno;
 
 use crate::base::Base;
 use crate::places::{SHARED, SSD};
 use background::{SsdWakeups, wakeups};
+use empty_directories::EmptyDirectories;
 use executor::Executor;
 use options::SpaceOptions;
 use paths::Paths;
 use planner::Planner;
 use residents::Resident;
 use rules::Rules;
+use scan::ScannedFile;
 
 /// Bytes to free for a write that found the SSD full, in addition to its own.
 const ROOM_FOR_WRITE: u64 = 4 << 20;
@@ -53,6 +57,8 @@ pub(crate) struct OwnSsd {
     pub(crate) executor: Executor,
     /// Files on it that programs here have open for writing: they may grow.
     written: Mutex<FxHashSet<u64>>,
+    /// Which of the empty directories on it the store is asked about.
+    empty: Mutex<EmptyDirectories>,
     pub(crate) wakeups: SsdWakeups,
     policy: String,
 }
@@ -72,6 +78,7 @@ impl OwnSsd {
             base: Arc::clone(base),
             executor: Executor::new(base, planner, watermarks),
             written: Mutex::default(),
+            empty: Mutex::default(),
             wakeups: wakeups(&base.clock),
             policy: options.policy,
         })
@@ -251,7 +258,7 @@ impl OwnSsd {
         let residents = &self.executor.residents;
         residents.begin_scan();
         let (mut found, mut times) = (FxHashMap::default(), Vec::new());
-        let done = scan::scan(self.base.places.ssd(), &mut |seen| {
+        let each = &mut |seen: ScannedFile| {
             if is_first {
                 times.push((seen.mtime, seen.number, seen.resident.bytes));
             }
@@ -260,7 +267,13 @@ impl OwnSsd {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
+        };
+        let mut empty = self.empty.lock();
+        empty.begin();
+        let done = scan::scan(self.base.places.ssd(), each, &mut |directory| {
+            empty.is_due(directory) && self.is_gone(InodeNumber(directory))
         });
+        drop(empty);
         let is_whole = done.is_ok() && !self.executor.stops.load(Ordering::Relaxed);
         if let Err(error) = done {
             tracing::warn!(%error, "what is on the SSD is not known");
@@ -274,6 +287,11 @@ impl OwnSsd {
             }
         }
         residents.end_scan(is_whole.then_some(found));
+    }
+
+    /// Whether the store has no directory with that number, and never will have.
+    fn is_gone(&self, directory: InodeNumber) -> bool {
+        matches!(self.base.names.directory(directory), Err(Failure::Refused(Errno::NOENT)))
     }
 
     /// Loads changes of rules and jobs by other nodes; returns whether rules changed.

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::errors::of_names;
 use crate::places::missed::{self, MissedChange, MissedNotes};
+use crate::places::own_xattrs::NameIn;
 use crate::places::{Places, own_xattrs};
 
 /// How often to retry recording a file's names with its bytes while others change them.
@@ -18,7 +19,7 @@ const LOOKED_AT_MAX: usize = 8;
 /// Where names are, and where they are recorded with files.
 type Listing<'a> = (&'a Namespace, &'a Places);
 /// Names that a file has got, and that it has lost.
-type Changed<'a> = (&'a [&'a EntryName], &'a [&'a EntryName]);
+pub(crate) type Changed<'a> = (&'a [&'a EntryName], &'a [&'a EntryName]);
 
 /// Records with a file's bytes whether these names lead to it in the store; what an SSD does not record is noted on the
 /// shared disk.
@@ -45,42 +46,69 @@ pub(crate) fn or_note(
     (is, was): Changed<'_>,
     told: Result<()>,
 ) -> Result<()> {
-    let Err(error) = told else { return Ok(()) };
+    let Err(error) = told else {
+        return note_again((names, places), (number, place), [is, was].concat());
+    };
     // A name that is only new is taken away again.
     let is_refused = was.is_empty() && own_xattrs::is_without_room(&error);
     if is_refused || !missed::has_missed(place, &error) {
         return Err(error);
     }
     tracing::debug!(%error, ?place, "a change of names is noted on the shared disk");
-    for name in [is, was].concat() {
-        match note(names, &MissedNotes::of(places)?, (number, place), name) {
-            Err(why) if matches!(why, Error::Cluster { .. }) => return Err(why),
-            Err(why) => return Err(missed::not_noted(places, place, (error, &why))),
-            Ok(()) => {}
+    let noted = MissedNotes::of(places)
+        .and_then(|notes| note(names, &notes, (number, place), &[is, was].concat()));
+    match noted {
+        Err(why) if !matches!(why, Error::Cluster { .. }) => {
+            Err(missed::not_noted(places, place, (error, &why)))
         }
+        noted => noted,
     }
-    Ok(())
 }
 
-/// Notes whether a name leads to a file in the store. Repeats this until both agree, because other nodes change and note
-/// the name meanwhile.
+/// A disk has recorded names of a file, of which it may have missed an earlier change: the note of that is made to say what
+/// the store says now. Until the disk has followed it, rebuilt names are those that are recorded, less and besides those
+/// that are noted.
+fn note_again(
+    (names, places): Listing<'_>,
+    (number, place): (InodeNumber, &Location),
+    changed: Vec<&EntryName>,
+) -> Result<()> {
+    let mut noted = Vec::new();
+    for name in changed {
+        let key = (name.directory.0, name.name.clone());
+        if missed::is_noted(places, number.0, key)? {
+            noted.push(name);
+        }
+    }
+    if noted.is_empty() {
+        return Ok(());
+    }
+    note(names, &MissedNotes::of(places)?, (number, place), &noted)
+}
+
+/// Notes which of these names lead to a file in the store. Repeats this until both agree, because other nodes change and
+/// note the names meanwhile.
 fn note(
     names: &Namespace,
     notes: &MissedNotes<'_>,
     (number, place): (InodeNumber, &Location),
-    name: &EntryName,
+    changed: &[&EntryName],
 ) -> Result<()> {
-    let has = || match names.lookup(name) {
+    let has = |name: &&EntryName| match names.lookup(name) {
         Ok(found) => Ok(found.inode == number),
         Err(Failure::Refused(_)) => Ok(false),
         Err(failure) => Err(of_names(failure)),
     };
-    let mut now = has()?;
+    let have = || changed.iter().map(has).collect::<Result<Vec<bool>>>();
+    let mut now = have()?;
     for _ in 0..TRIES {
-        let key = (name.directory.0, name.name.clone());
-        let change = if now { MissedChange::Has(key) } else { MissedChange::Lost(key) };
-        notes.note(number.0, &change, place)?;
-        let before = std::mem::replace(&mut now, has()?);
+        let change = |(name, has): (&&EntryName, &bool)| {
+            let key = (name.directory.0, name.name.clone());
+            if *has { MissedChange::Has(key) } else { MissedChange::Lost(key) }
+        };
+        let those: Vec<MissedChange> = changed.iter().zip(&now).map(change).collect();
+        notes.note_all(number.0, &those, place)?;
+        let before = std::mem::replace(&mut now, have()?);
         if before == now {
             return Ok(());
         }
@@ -132,6 +160,9 @@ pub(crate) fn tell(
                 Err(failure) => return Err(of_names(failure)),
             }
         }
+        if now.is_none() && remove.len() == listed.len() {
+            (now, add) = noted_names((names, places), number)?;
+        }
         let is_there = now.as_ref().is_none_or(|now| *now == place);
         if is_there && add.is_empty() && remove.is_empty() {
             return Ok(());
@@ -149,4 +180,29 @@ pub(crate) fn tell(
         }
     }
     Err(Errno::BUSY.into())
+}
+
+/// The names that a file has in the store, of those that its disk has missed so far, and where it is. They are needed where
+/// it loses the last one that the disk knows: without any, it would be at the name of its place.
+fn noted_names(
+    (names, places): Listing<'_>,
+    number: InodeNumber,
+) -> Result<(Option<Location>, Vec<NameIn>)> {
+    let (mut place, mut found) = (None, Vec::new());
+    for note in MissedNotes::of(places)?.all()? {
+        let MissedChange::Has(name) = note.change else { continue };
+        if note.number != number.0 {
+            continue;
+        }
+        let at = EntryName { directory: InodeNumber(name.0), name: name.1.clone() };
+        match names.lookup(&at) {
+            Ok(stored) if stored.inode == number => {
+                place = stored.attributes.location;
+                found.push(name);
+            }
+            Ok(_) | Err(Failure::Refused(_)) => {}
+            Err(failure) => return Err(of_names(failure)),
+        }
+    }
+    Ok((place, found))
 }

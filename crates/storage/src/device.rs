@@ -163,6 +163,8 @@ pub struct Space {
     pub available: u64,
     /// Whether its file system has no inode left for another file.
     pub no_files: bool,
+    /// Whether nothing can be written there.
+    pub is_read_only: bool,
 }
 
 /// The data operations of one server.

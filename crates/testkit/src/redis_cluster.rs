@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use crate::skipping::skip;
+use crate::redis_server::{is_there, program};
 use crate::standstill::send;
 use crate::waiting::{WAIT_LIMIT, eventually};
 
@@ -50,8 +50,7 @@ impl RedisCluster {
     /// A cluster that answers, with all replicas; `None`, with the reason, where there is no program for it. Its servers save
     /// nothing by themselves. They know each other from the start, by the file that they keep of the cluster.
     pub fn start(settings: &'static [&'static str]) -> Option<Self> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-            skip("there is no redis-server");
+        if !is_there() {
             return None;
         }
         // Somebody may get a port before its server has it: then others.
@@ -100,7 +99,7 @@ impl RedisCluster {
 
     fn spawn(&self, server: usize) -> Child {
         let (port, bus) = self.ports[server];
-        Command::new("redis-server")
+        Command::new(program())
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()])
             .args(["--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0"])

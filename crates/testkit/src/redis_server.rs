@@ -1,5 +1,6 @@
 //! A Redis server of a test's own.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -154,9 +155,14 @@ impl RedisServer {
     }
 }
 
+/// The server's program: `HALOCLINE_STORE_SERVER`, such as a `valkey-server`, or else the `redis-server` in `PATH`.
+pub fn program() -> OsString {
+    std::env::var_os("HALOCLINE_STORE_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
 /// Whether there is a program for it; says so if there is none.
-fn is_there() -> bool {
-    let version = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+pub(crate) fn is_there() -> bool {
+    let version = Command::new(program()).arg("--version").stdout(Stdio::null()).status();
     if version.is_err() {
         skip("there is no redis-server");
     }
@@ -164,7 +170,7 @@ fn is_there() -> bool {
 }
 
 fn spawn(place: &Path, disk: Option<&SmallDisk>, settings: &[&str]) -> Child {
-    Command::new("redis-server")
+    Command::new(program())
         .args(["--port", "0", "--save", "", "--dir"])
         .arg(disk.map_or(place, SmallDisk::path))
         .arg("--unixsocket")

@@ -136,6 +136,24 @@ impl SharedTiers {
         });
     }
 
+    /// Demotes a file; whether that was done.
+    #[must_use]
+    pub fn demotes(&self, node: &str, name: &str) -> bool {
+        self.scratch.halocline(&["demote", &format!("{node}/{name}")]).status.success()
+    }
+
+    /// How many requests a node has sent to the store of names.
+    ///
+    /// # Panics
+    /// If its status does not say that.
+    #[must_use]
+    pub fn requests(&self, node: &str) -> u128 {
+        let status = self.scratch.status(node);
+        let notes = status["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+        let told = notes.filter_map(|note| note.split_once(" request")?.0.rsplit_once("; "));
+        told.map(|(_, count)| count.parse().unwrap()).next().unwrap()
+    }
+
     /// A name as a node shows it.
     #[must_use]
     pub fn at(&self, node: &str, name: &str) -> PathBuf {

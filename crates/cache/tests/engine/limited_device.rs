@@ -76,6 +76,6 @@ impl Device for LimitedDevice {
 
     fn space(&self) -> io::Result<Space> {
         let available = self.limit.saturating_sub(self.used()?);
-        Ok(Space { total: self.limit, available, no_files: false })
+        Ok(Space { total: self.limit, available, no_files: false, is_read_only: false })
     }
 }

@@ -13,7 +13,9 @@ use halocline_os::error::Error;
 use halocline_os::open_files::raise_limit;
 use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::{self, LayoutChange, Move, Relayout, Step, Wish};
+use halocline_storage::volume::origin::relayout::{
+    self, Cleared, LayoutChange, Leftovers, Move, Moved, Relayout, Step, Stopped, Wish,
+};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -28,9 +30,9 @@ use crate::text;
 
 /// Move the files of a striped origin to the layouts of a plan
 ///
-/// The origin must not be mounted. Everything is checked before anything is moved: servers, files, free space. A file
-/// that is killed on its way, or cannot be moved, has its old layout or its new one; the same command goes on. What is wrong with one
-/// file keeps no other from being moved.
+/// The origin must not be mounted. Everything is checked before anything is moved: servers, files, free space. Whatever is killed
+/// or fails, a file has all its bytes, in its old layout, its new one or one on the way; the same command goes on. What is wrong with
+/// one file keeps no other from being moved.
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
@@ -48,6 +50,7 @@ pub(crate) struct ApplyArgs {
 struct Applied {
     dry_run: bool,
     cleared: bool,
+    left: usize,
     left_alone: bool,
     bytes: u64,
     files: Vec<FileJson>,
@@ -77,8 +80,11 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         let wishes = wishes(args, &mut plan, &origin)?;
         let found = args.place.look(&origin, &wishes)?;
-        let moves = relayout::moves(&origin, &found.files).map_err(Failure::refused)?;
-        return report(args, &plan, &origin, &ApplyResult { found, moves, cleared: false });
+        let left = Leftovers::of(&origin).map_err(Failure::refused)?;
+        let freed = left.bytes_by_server(&origin).map_err(Failure::refused)?;
+        let moves = relayout::moves(&origin, &found.files, &freed).map_err(Failure::refused)?;
+        let leftovers = Cleared { removed: 0, left: left.objects().len(), error: None };
+        return report(args, &plan, &origin, &ApplyResult { found, moves, leftovers });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
@@ -88,8 +94,8 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let interruption = Interruption::listen()?;
     let mut found = args.place.look(origin, &wishes)?;
     let files = &found.files;
-    let cleared = volume.clear_moves(&mut |_| Ok(()))?;
-    let moves = relayout::moves(origin, files).map_err(Failure::refused)?;
+    let earlier = volume.clear_moves(&mut |_| Ok(()))?;
+    let moves = relayout::moves(origin, files, &[]).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
     if let Some(signal) = interruption.signal() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
@@ -103,7 +109,15 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         file.used = relayout::used(origin, file).unwrap_or_default();
         file.used.resize(origin.servers().len(), 0);
     }
-    report(args, &plan, origin, &ApplyResult { found, moves, cleared })
+    // What was left where names changed may be told by now.
+    let later = volume.clear_moves(&mut |_| Ok(()))?;
+    let removed = earlier.removed + later.removed;
+    report(
+        args,
+        &plan,
+        origin,
+        &ApplyResult { found, moves, leftovers: Cleared { removed, ..later } },
+    )
 }
 
 impl ApplyArgs {
@@ -158,18 +172,18 @@ fn interrupted(signal: u8, moved: usize, all: usize) -> Failure {
 /// Moves those that need it. Returns the ones that do not have their new layout, each with its error.
 ///
 /// # Errors
-/// An interruption, and a failure after which the next move would lose what the last one left.
+/// An interruption, and a failure after which it may be known in memory only which object a file names.
 fn move_all(
     volume: &Relayout,
     moves: &[Move],
     interruption: &Interruption,
     quiet: bool,
-) -> Result<Vec<(PathBuf, Error)>, Failure> {
+) -> Result<Vec<(PathBuf, String)>, Failure> {
     // Sizes are set by users, also of files with holes.
     let total_bytes = moves.iter().map(|it| it.change.size).fold(0, u64::saturating_add);
     let files = |moves: &[Move]| moves.iter().filter(|it| !it.is_detour).count();
     let mut meter = Meter::new("moving", quiet);
-    let (mut done_bytes, mut failed) = (0_u64, Vec::<(PathBuf, Error)>::new());
+    let (mut done_bytes, mut failed) = (0_u64, Vec::<(PathBuf, String)>::new());
     for (tried, Move { change: file, .. }) in moves.iter().enumerate() {
         // Its detour, which comes just before it, failed.
         if failed.last().is_some_and(|(path, _)| *path == file.path) {
@@ -187,80 +201,46 @@ fn move_all(
             }
             _ => Ok(()),
         };
-        if let Err(Stopped { error, cut_over }) = move_one(volume, file, &mut before, &mut tell) {
-            let (ended, all) = (files(&moves[..tried]).saturating_sub(failed.len()), files(moves));
-            if !cut_over && let Some(signal) = interruption.signal() {
-                drop(meter);
-                return Err(interrupted(signal, ended, all));
-            }
-            if !cut_over {
-                failed.push((file.path.clone(), error));
-                continue;
-            }
+        let Stopped { error, cut_over } = match volume.relayout(file, &mut before, &mut tell) {
+            // If its former object could not be removed, that is tried again at the end, and told.
+            Ok(Moved { .. }) => continue,
+            Err(stopped) => stopped,
+        };
+        let (ended, all) = (files(&moves[..tried]).saturating_sub(failed.len()), files(moves));
+        if !cut_over && let Some(signal) = interruption.signal() {
             drop(meter);
-            let ended = counted(ended, "file");
-            return Err(Failure::failed(format!(
-                "{error}; {ended} of {all} moved, this one has its old layout or its new one: \
-                 apply the plan again to go on"
-            )));
+            return Err(interrupted(signal, ended, all));
         }
+        if !cut_over {
+            let before = tried.checked_sub(1).map(|at| &moves[at]);
+            let detour = before.filter(|it| it.is_detour && it.change.path == file.path);
+            let error = detour.map_or(error.to_string(), |detour| {
+                let way = placement::told(&detour.change.wished);
+                format!("{error}; it lies on its way, in {way}")
+            });
+            failed.push((file.path.clone(), error));
+            continue;
+        }
+        drop(meter);
+        let ended = counted(ended, "file");
+        return Err(Failure::failed(format!(
+            "{error}; {ended} of {all} moved, this one has its old layout or its new one: \
+             apply the plan again to go on"
+        )));
     }
     Ok(failed)
-}
-
-/// What a system call that changes an attribute says if it has changed nothing.
-const REFUSED_CUTOVER: [i32; 7] = [
-    libc::ENODATA,
-    libc::EEXIST,
-    libc::ENOSPC,
-    libc::EDQUOT,
-    libc::E2BIG,
-    libc::EACCES,
-    libc::EPERM,
-];
-
-/// A move that failed.
-#[derive(Debug)]
-struct Stopped {
-    error: Error,
-    /// It was at the cutover, or later.
-    cut_over: bool,
-}
-
-/// Moves a file. If the move fails before the cutover, clears what it left; at the cutover or later, it may be known only
-/// in memory which object the file names, so both objects stay for the next apply.
-fn move_one(
-    volume: &Relayout,
-    file: &LayoutChange,
-    before: &mut dyn FnMut(Step) -> Result<(), Error>,
-    tell: &mut dyn FnMut(u64),
-) -> Result<(), Stopped> {
-    let (mut cut_over, mut settled) = (false, false);
-    let mut before = |step| {
-        before(step)?;
-        cut_over |= step >= Step::CutOver;
-        settled |= step >= Step::Settle;
-        Ok(())
-    };
-    let Err(error) = volume.relayout(file, &mut before, tell) else { return Ok(()) };
-    // The file's owner, or what room its attributes leave, kept it from naming another object: it is as it was.
-    cut_over &= !REFUSED_CUTOVER.contains(&error.errno()) || settled;
-    if !cut_over && let Err(error) = volume.clear_moves(&mut |_| Ok(())) {
-        tell!("what the move left is cleared by the next one: {error}");
-    }
-    Err(Stopped { error, cut_over })
 }
 
 /// What was done, or would be.
 struct ApplyResult {
     found: FoundFiles,
     moves: Vec<Move>,
-    /// Whether an interrupted move had left something.
-    cleared: bool,
+    /// What moves have left that were interrupted, or could not remove all.
+    leftovers: Cleared,
 }
 
 fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) -> Outcome {
-    let ApplyResult { found: FoundFiles { files, missing, failed }, moves, cleared } = done;
+    let ApplyResult { found: FoundFiles { files, missing, failed }, moves, leftovers } = done;
     let detours = moves.iter().filter(|it| it.is_detour).map(|it| (it.change.path.as_path(), it));
     let detours: BTreeMap<&Path, &Move> = detours.collect();
     let servers = placement::by_server(plan, origin, files);
@@ -282,11 +262,13 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         };
         let files = files.iter().map(file).collect();
         let missing = missing.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        let (dry_run, cleared, left_alone) = (args.dry_run, *cleared, args.leaves_alone(plan));
+        let (cleared, left) = (leftovers.removed > 0, leftovers.left);
+        let (dry_run, left_alone) = (args.dry_run, args.leaves_alone(plan));
         let failed = failed.iter().map(FailedJson::of).collect();
         print_json(&Applied {
             dry_run,
             cleared,
+            left,
             left_alone,
             bytes,
             files,
@@ -296,9 +278,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         })?;
         return outcome(args, done);
     }
-    if *cleared {
-        say!("what an interrupted move had left is removed");
-    }
+    say_what_is_cleared(args, leftovers);
     if args.leaves_alone(plan) {
         say!(
             "the plan leaves the layout of its files alone, however they lie: nothing to move; --to-default moves them to the \
@@ -329,71 +309,52 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
     outcome(args, done)
 }
 
+fn say_what_is_cleared(args: &ApplyArgs, leftovers: &Cleared) {
+    if args.dry_run && leftovers.left > 0 {
+        say!("what an interrupted move has left would be removed");
+    }
+    if leftovers.removed > 0 {
+        say!("what an interrupted move had left is removed");
+    }
+}
+
+/// Tells of what stays of moves that were interrupted, or could not remove all.
+fn tell_leftovers(leftovers: &Cleared) {
+    if leftovers.left == 0 {
+        return;
+    }
+    let moves = counted(leftovers.left, "move");
+    let why = leftovers.error.as_ref().map_or_else(
+        || {
+            "names of files change, or one refers to nonsense, so whose it is is not known"
+                .to_owned()
+        },
+        ToString::to_string,
+    );
+    tell!(
+        "what {moves} left still takes space ({why}): it is removed when the plan is applied again, or by \
+         `halocline fsck --repair`"
+    );
+}
+
 /// Tells of the files that cannot be moved; there is no success then.
 fn outcome(args: &ApplyArgs, done: &ApplyResult) -> Outcome {
+    if !args.dry_run {
+        tell_leftovers(&done.leftovers);
+    }
     let FoundFiles { files, failed, .. } = &done.found;
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     for (path, error) in failed {
-        let error = error.to_string();
         let told = text::path(path);
-        tell!("{}", if error.contains(&told) { error } else { format!("{told}: {error}") });
+        tell!("{}", if error.contains(&told) { error.clone() } else { format!("{told}: {error}") });
     }
     let to_move = files.iter().filter(|file| !file.agrees()).count();
     let (all, moved) = (to_move + failed.len(), counted(to_move, "file"));
     let verb = if args.dry_run { "would be moved" } else { "moved" };
-    let (them, have) =
-        (counted(failed.len(), "file"), if failed.len() == 1 { "has" } else { "have" });
+    let others = counted(failed.len(), "file");
     Err(Failure::failed(format!(
-        "{moved} of {all} {verb}; {them} {have} the old layout, for the reasons above: apply the plan again when they are mended"
+        "{moved} of {all} {verb}; {others} not, for the reasons above: apply the plan again when they are mended"
     )))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-
-    use super::*;
-    use halocline_api::config::{VolumeKind, VolumeShape};
-    use halocline_model::file_layout::FileLayout;
-
-    const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
-
-    /// What failed after the cutover was cleared like what failed before it: after a power loss the file could name the
-    /// object that was gone.
-    #[test]
-    fn what_a_move_leaves_is_cleared_only_where_it_failed_before_the_cutover() {
-        for (failing, clears) in [
-            (Step::Copy, true),
-            (Step::CutOver, true),
-            (Step::Settle, false),
-            (Step::Remove, false),
-        ] {
-            let scratch = tempfile::tempdir().unwrap();
-            let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
-            let path = made.namespace_dir().join("file");
-            let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
-            made.adopt_data(node).unwrap().write_at(0, &vec![7; 100_000]).unwrap();
-            drop(made);
-            let mut volume = Err(());
-            // A process that another test starts has its lock until it runs its program.
-            halocline_testkit::waiting::eventually("the volume", || {
-                volume = Relayout::open(scratch.path()).map_err(drop);
-                volume.is_ok()
-            });
-            let volume = volume.unwrap();
-            let layout = FileLayout::from_parts([(0, vec![4096, 4096, 16384])]).unwrap();
-            let wishes = [Wish { path: "file".into(), layout }];
-            let file = relayout::look(volume.origin(), &wishes, true).unwrap().remove(0);
-            let mut before = |step| {
-                let error = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
-                if step == failing { Err(error) } else { Ok(()) }
-            };
-            let stopped = move_one(&volume, &file, &mut before, &mut |_| ()).unwrap_err();
-            assert_eq!(stopped.cut_over, !clears, "{failing:?}: {}", stopped.error);
-            let left = volume.clear_moves(&mut |_| Ok(())).unwrap();
-            assert_eq!(left, !clears, "{failing:?}: both objects stay for the next apply");
-        }
-    }
 }

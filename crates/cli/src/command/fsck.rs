@@ -15,7 +15,8 @@ use halocline_meta::lease::{Evidence, Verdict};
 use halocline_meta::table::Access;
 use halocline_model::request::ByteRange;
 use halocline_os::counted::{counted, counted_with};
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::relayout::Leftovers;
 use halocline_storage::volume::{Origin, label};
 
 use self::contents::Contents;
@@ -243,7 +244,14 @@ impl Cache {
         if repair {
             origin.bind_objects()?;
         }
-        let orphans = origin.orphans()?;
+        let orphans = match origin.orphans() {
+            Err(error @ Error::Invalid { .. }) => {
+                self.origin_unchecked = Some(error.to_string());
+                // What is known nevertheless: of what moves have left, whose each object is.
+                Leftovers::of(&origin)?.objects_and_bytes(&origin)?
+            }
+            orphans => orphans?,
+        };
         if repair && !orphans.is_empty() {
             origin.sync_names()?;
         }

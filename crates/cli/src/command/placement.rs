@@ -168,19 +168,23 @@ impl PlacementArgs {
     /// If a file is not there and such files are not left out, or no file can be moved.
     pub(crate) fn look(&self, origin: &Origin, wishes: &[Wish]) -> Result<FoundFiles, Failure> {
         let mut found = FoundFiles { files: Vec::new(), missing: Vec::new(), failed: Vec::new() };
+        let mut first = None;
         for (path, file) in
             relayout::look_at_each(origin, wishes, true).map_err(|error| self.not_found(&error))?
         {
             match file {
                 Ok(file) => found.files.push(file),
-                Err(error) if !relayout::is_missing(&error) => found.failed.push((path, error)),
+                Err(error) if !relayout::is_missing(&error) => {
+                    found.failed.push((path, error.to_string()));
+                    first.get_or_insert(error);
+                }
                 Err(_) if self.skip_missing => found.missing.push(path),
                 Err(error) => return Err(self.not_found(&error)),
             }
         }
         if found.files.is_empty() {
-            if let Some((_, error)) = found.failed.first() {
-                return Err(self.not_found(error));
+            if let Some(error) = first {
+                return Err(self.not_found(&error));
             }
             if self.skip_missing {
                 let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
@@ -254,7 +258,7 @@ pub(crate) struct FoundFiles {
     /// Those that are not there.
     pub(crate) missing: Vec<PathBuf>,
     /// Those that cannot be moved: who owns a file decides what becomes of that one alone.
-    pub(crate) failed: Vec<(PathBuf, Error)>,
+    pub(crate) failed: Vec<(PathBuf, String)>,
 }
 
 /// A file of a plan that was left as it is, in `--json`.
@@ -265,8 +269,8 @@ pub(crate) struct FailedJson {
 }
 
 impl FailedJson {
-    pub(crate) fn of((path, error): &(PathBuf, Error)) -> Self {
-        Self { path: path.to_string_lossy().into_owned(), error: error.to_string() }
+    pub(crate) fn of((path, error): &(PathBuf, String)) -> Self {
+        Self { path: path.to_string_lossy().into_owned(), error: error.clone() }
     }
 }
 

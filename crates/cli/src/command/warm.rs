@@ -56,12 +56,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     let telling = Telling {
         doing: "fetching",
         done: "fetched",
-        left: |left| {
-            Failure::failed(format!(
-                "{left} were not fetched; where there is no room, mount with more (--size), or make \
-                 some with `halocline evict`; on a file tier, --ssd-limit and `halocline demote`"
-            ))
-        },
+        left: |left| Failure::failed(format!("{left} were not fetched, see above why")),
         counts_empty: false,
         dry_run: args.dry_run,
         json: args.json,

@@ -1,6 +1,8 @@
 //! `halocline apply` and `halocline verify`: from a trace to a plan, to files that lie as it says.
 
 mod refusals;
+mod renames;
+mod servers;
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;

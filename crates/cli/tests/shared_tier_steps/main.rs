@@ -12,11 +12,13 @@ mod held;
 mod operations;
 mod rounds;
 mod sticky;
+mod store;
 
 use std::collections::BTreeSet;
 
 use operations::ALL;
 use rounds::{FAILURES, Failure, Nodes};
+use store::Store;
 
 /// What was tried of one combination.
 #[derive(Debug, Default, Clone)]
@@ -87,11 +89,30 @@ fn usual(operation: usize) -> Failure {
     }
 }
 
+/// The same on the masters of a cluster. One is killed in two of the rounds, once so that what it acknowledged is lost.
+fn usual_on_masters(operation: usize) -> Failure {
+    match operation {
+        3 => Failure::MasterKilled,
+        12 => Failure::MasterLost,
+        _ => Failure::MasterStops,
+    }
+}
+
 #[test]
 fn i15_whatever_fails_at_a_step_the_names_and_bytes_are_of_before_or_after() {
+    go_through_steps(Nodes::over(Store::server()), usual);
+}
+
+#[test]
+fn i15_whatever_fails_at_a_step_names_on_several_masters_are_of_before_or_after() {
+    go_through_steps(Nodes::over(Store::masters()), usual_on_masters);
+}
+
+/// Lets operations meet failures: without a number of rounds the `usual` one of each operation.
+fn go_through_steps(nodes: Option<Nodes>, usual: fn(usize) -> Failure) {
     let rounds = std::env::var("HALOCLINE_STEP_ROUNDS").ok();
     let rounds: Option<usize> = rounds.map(|rounds| rounds.parse().unwrap());
-    let Some(mut nodes) = Nodes::new() else { return };
+    let Some(mut nodes) = nodes else { return };
     let chosen = chosen(&std::env::var("HALOCLINE_STEP_ONLY").unwrap_or_default());
     let first = std::env::var("HALOCLINE_STEP_FIRST").ok();
     let first: usize = first.map_or(0, |first| first.parse().unwrap());

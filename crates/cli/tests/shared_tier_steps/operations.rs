@@ -21,7 +21,7 @@ pub(crate) struct Operation {
     /// What there may be in between, and what there is after it, each as changes: a path, and what is there.
     pub(crate) between: &'static [Changes],
     pub(crate) after: Changes,
-    /// What there may be if the store forgot everything before it was acknowledged.
+    /// What there may be if the names are built again, because the store may have forgotten some before it was acknowledged.
     pub(crate) half_made: &'static [Changes],
 }
 

@@ -7,21 +7,18 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use halocline_testkit::{program, shared_tiers};
-use rustix::process::Signal;
 
 use crate::held::Held;
 use crate::operations::{Act, Operation, Tree, changed, seen};
+use crate::store::Store;
 
 const NODES: [&str; 2] = ["one", "two"];
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the store stands still: less than its clients wait for an answer.
-const STILL: Duration = Duration::from_millis(150);
 
 /// What fails, while the node `one` is at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,11 +27,12 @@ pub(crate) enum Failure {
     NodeKilled,
     /// The node stands still, and the other one looks and works meanwhile.
     NodeStops,
-    /// The server of the names is killed, and started with all that it had acknowledged.
+    /// The server of the names is killed, and started with all that it had acknowledged; or a master, and its replica takes
+    /// its place.
     MasterKilled,
     /// It stands still when the step is made.
     MasterStops,
-    /// It is killed, and started with nothing.
+    /// It is killed, and started with nothing; of a master, the replica has heard nothing since the step.
     MasterLost,
 }
 
@@ -67,7 +65,7 @@ impl Failure {
 #[derive(Debug)]
 pub(crate) struct Nodes {
     scratch: Scratch,
-    store: RedisServer,
+    store: Store,
     /// What each round left.
     left: Vec<(String, Tree)>,
 }
@@ -79,9 +77,8 @@ fn is_slow_store(said: &str) -> bool {
 }
 
 impl Nodes {
-    pub(crate) fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"])?;
+    pub(crate) fn over(store: Option<Store>) -> Option<Self> {
+        let (scratch, store) = (Scratch::with_mountpoints(program!(), &NODES)?, store?);
         shared_tiers::make(&scratch, &NODES);
         let nodes = Self { scratch, store, left: Vec::new() };
         for node in NODES {
@@ -96,7 +93,7 @@ impl Nodes {
 
     fn mount(&self, node: &str) {
         let (root, peers, url) =
-            (format!("{node}-tiers"), shared_tiers::peers(&self.scratch), self.store.url());
+            (format!("{node}-tiers"), shared_tiers::peers(&self.scratch), self.store.urls());
         let cluster = ["--cluster", &url, "--node", node, "--peers", &peers];
         let args = [&["mount", "--tier", &root, node][..], &cluster].concat();
         let begun = Instant::now();
@@ -119,7 +116,7 @@ impl Nodes {
     }
 
     fn fsck(&self, more: &[&str]) -> Output {
-        shared_tiers::fsck(&self.scratch, &self.store.url(), more)
+        shared_tiers::fsck(&self.scratch, &self.store.urls(), more)
     }
 
     /// Has the names checked, when the leases of the dead are over.
@@ -211,7 +208,7 @@ impl Nodes {
         let name =
             format!("{} of {} at step {step}, round {round}", failure.name(), operation.name);
         let before = self.prepare(operation, &dir);
-        let (mut step, done, other) = self.fail(operation, (failure, step), (&dir, &before));
+        let (mut step, done, other) = self.fail(operation, (failure, step, round), (&dir, &before));
         let is_expected = done.is_ok() || failure.breaks() && step.is_some();
         if !is_expected {
             let log = self.scratch.path("one-tiers/ssd/.halocline/halocline.log");
@@ -222,7 +219,8 @@ impl Nodes {
         if done.is_err() {
             may_be.push(before.clone());
             may_be.extend(operation.between.iter().map(|changes| changed(&before, changes)));
-            if failure == Failure::MasterLost {
+            let is_killed = matches!(failure, Failure::MasterKilled | Failure::MasterLost);
+            if is_killed && self.store.rebuilds_after(failure == Failure::MasterLost) {
                 may_be.extend(operation.half_made.iter().map(|half| changed(&before, half)));
             }
         }
@@ -250,13 +248,13 @@ impl Nodes {
     fn fail(
         &mut self,
         operation: &Operation,
-        (failure, step): (Failure, usize),
+        (failure, step, round): (Failure, usize, usize),
         (dir, before): (&str, &Tree),
     ) -> (Option<String>, io::Result<()>, Option<String>) {
         let held = Held::step(&self.socket(), step);
         let mut other = None;
         let this = &*self;
-        let mut mend: &[&str] = &[];
+        let mut broken = None;
         let (what, done) = thread::scope(|scope| {
             let acting = scope.spawn(|| this.act(operation.act, dir));
             let what = held.wait(|| acting.is_finished());
@@ -272,19 +270,10 @@ impl Nodes {
                         other = Some("a/other".to_owned());
                         drop(still);
                     }
-                    Failure::MasterStops => {
-                        this.store.signal(Signal::STOP);
-                        held.release();
-                        thread::sleep(STILL);
-                        this.store.signal(Signal::CONT);
-                    }
+                    Failure::MasterStops => this.store.stands_still(round, || held.release()),
                     Failure::MasterKilled | Failure::MasterLost => {
-                        this.store.signal(Signal::KILL);
-                        mend = if failure == Failure::MasterLost {
-                            &["--repair"]
-                        } else {
-                            &["--confirm", "--repair"]
-                        };
+                        let loses = failure == Failure::MasterLost;
+                        broken = Some(this.store.breaks(round, loses));
                     }
                 }
             }
@@ -296,13 +285,9 @@ impl Nodes {
         if what.is_some() && failure == Failure::NodeKilled {
             self.mount(NODES[0]);
         }
-        if !mend.is_empty() {
-            self.store.kill();
-            if failure == Failure::MasterLost {
-                self.store.forget();
-            }
-            self.store.restart();
-            self.begin_again(mend);
+        if let Some(broken) = broken {
+            let how = self.store.mend(&broken);
+            self.begin_again(how);
         }
         (what, done, other)
     }
@@ -323,7 +308,7 @@ impl Nodes {
         for node in NODES {
             self.unmount(node);
         }
-        self.store.command(&["FLUSHALL"]);
+        self.store.forgets_all();
         self.checked("--repair");
         for node in NODES {
             self.mount(node);

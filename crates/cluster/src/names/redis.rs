@@ -28,13 +28,14 @@ use crate::store::StoreError;
 use crate::store::redis::partitions::Partitions;
 use crate::store::redis::when_full::{WHEN_FULL, or_when_full};
 use answers::{
-    Elements, answer, changed, current, first_reserved, inspected, leased, number, unsound,
+    Elements, answer, changed, current, first_reserved, granted, inspected, leased, leased_now,
+    number, unsound,
 };
 use scripts::Scripts;
 
 /// The most bytes of a page of entries.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// How long a lease of a directory lasts at the server.
+/// How long a lease of a directory lasts at the server, at least. The scripts have the most.
 const LEASE_TIME: Duration = Duration::from_millis(super::LEASE_MS + LEASE_MARGIN_MS);
 /// How much earlier than the server the node stops trusting its listing.
 const LEASE_MARGIN_MS: u64 = 20;
@@ -310,23 +311,26 @@ impl NameStore for RedisNames {
         Err(unsound("a lease without end"))
     }
 
-    fn read_leased(&self, directory: InodeNumber, what: &Slot) -> Result<(Answer, u64)> {
+    fn read_leased(
+        &self,
+        directory: InodeNumber,
+        what: &Slot,
+    ) -> Result<(Answer, Option<(u64, Duration)>)> {
         let mut script = self.about_leased(&self.scripts.read, directory);
         script.arg(slot(what));
         let mut elements = self.ask(Self::partition(directory), &script)?;
         let is_leased = matches!(elements.as_slice(), [word, _, _, _] if word == b"name" || word == b"attributes");
-        let version = elements.pop_if(|_| is_leased).map_or(Ok(0), |version| number(&version))?;
-        Ok((answer(elements)?, version))
+        let lease = elements.pop_if(|_| is_leased).map_or(Ok(None), |lease| granted(&lease))?;
+        Ok((answer(elements)?, lease))
     }
 
-    fn lease(&self, directory: InodeNumber, version: u64) -> Result<LeaseAnswer> {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Result<(LeaseAnswer, Duration)> {
         let mut script = self.about_leased(&self.scripts.lease, directory);
         script.arg(version);
         match self.ask(Self::partition(directory), &script) {
-            Ok(elements) if elements == [b"done"] => Ok(LeaseAnswer::Yes),
-            Ok(elements) if elements == [b"same"] => Ok(LeaseAnswer::Same),
+            Ok(elements) => leased_now(&elements),
             // A full server grants no lease; if the epoch is stale, the next request finds that out.
-            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(LeaseAnswer::No),
+            Err(NamesError::Full(_) | NamesError::Stale) => Ok((LeaseAnswer::No, Duration::ZERO)),
             Err(error) => Err(error),
         }
     }

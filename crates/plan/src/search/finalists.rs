@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Choice, Replayed};
+use super::choice::{Choice, Replayed};
 use crate::servers::Servers;
 
 /// How many kinds there are at most.

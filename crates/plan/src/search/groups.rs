@@ -32,13 +32,12 @@ pub(super) fn groups(items: &[Item<'_>], busiest_first: &[usize]) -> Vec<Group> 
     let mut groups: Vec<(_, Group)> = Vec::new();
     for &index in busiest_first {
         let kind = kind(&items[index]);
-        match groups.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, group)) => group.members.push(index),
-            None => {
-                let (first, rest) = (Vec::new(), Vec::new());
-                groups.push((kind, Group { members: vec![index], first, rest }));
-            }
+        if let Some((_, group)) = groups.iter_mut().find(|(known, _)| *known == kind) {
+            group.members.push(index);
+            continue;
         }
+        let (first, rest) = (Vec::new(), Vec::new());
+        groups.push((kind, Group { members: vec![index], first, rest }));
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Choice;
+use super::choice::Choice;
 use crate::judge::Layouts;
 use crate::layout::{DEFAULT_STRIPE, Layout, Part, Placer, join_rounds};
 use crate::servers::Servers;

@@ -49,7 +49,7 @@ pub(super) fn stretches_of(sample: &[Vec<Request>], wanted: usize) -> Vec<Reques
         let spare = window.len().saturating_sub(stretch);
         // Multiples of the golden ratio are spread evenly.
         let place = number.wrapping_mul(0x9E37_79B9) % (1 << 16);
-        let begin = spare * place >> 16;
+        let begin = (spare * place) >> 16;
         window[begin..window.len().min(begin + stretch)].to_vec()
     };
     sample.iter().step_by(every).enumerate().flat_map(of).collect()

@@ -165,6 +165,24 @@ fn a_file_that_another_node_renamed_is_closed_under_its_new_name() {
     assert!(!tier.is_open("new") && !tier.is_open("other"));
 }
 
+/// Regression: the close of a program that had only read was noted without what had been written: the file had no bytes.
+#[test]
+fn a_close_that_could_not_be_noted_is_made_up_for_by_the_next_one() {
+    let world = World::unformatted();
+    let tier = Tier::new(&world);
+    tier.closed_later("old");
+    // It is not recorded with the file yet.
+    tier.elsewhere.rename(&at("old"), &at("new"), Flags::Replace).unwrap();
+    note_all(tier.base());
+    assert!(tier.is_open("new"));
+    let root = Engine::root(&tier.tier);
+    let (vnode, _) = tier.tier.lookup(&root, OsStr::new("new")).unwrap();
+    drop(tier.tier.open(&vnode, libc::O_RDONLY, CALLER).unwrap());
+    note_all(tier.base());
+    assert!(!tier.is_open("new"));
+    assert_eq!(tier.found("new").attributes.size, "old".len() as u64);
+}
+
 #[test]
 fn a_session_ends_with_nothing_open() {
     let world = World::unformatted();

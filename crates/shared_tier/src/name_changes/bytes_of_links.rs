@@ -13,14 +13,13 @@ use crate::errors::of_names;
 use crate::files::place_of;
 use crate::places::SSD;
 use crate::renames;
-use crate::told_names::tell_names;
 
 /// After a file has lost a name: moves its bytes on the shared disk to the place of a name that it has, if it has none
 /// in the directory where they are. No byte is copied.
 pub(super) fn follow_names(base: &Base, of: &StoredInode, lost: &EntryName) -> Result<()> {
     let Some(new) = leave(base, of, lost)? else { return Ok(()) };
     // Nodes that changed other names meanwhile may not have found the file any more, to record that with it.
-    tell_names(base.listing(), of.inode, Ok(&new), (&[], &[lost]))
+    base.tell_names(of.inode, Ok(&new), (&[], &[lost]))
 }
 
 /// The same, but leaves the names that are recorded with the file as they are: what is to get the lost name does not

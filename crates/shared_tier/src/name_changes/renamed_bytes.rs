@@ -10,7 +10,6 @@ use crate::files::place_of;
 use crate::places::SSD;
 use crate::places::ssd_directories::TOO_DEEP;
 use crate::renames;
-use crate::told_names::tell_names;
 
 /// Moves the bytes of a file that the store has `found` at a name to the place of that name.
 ///
@@ -27,7 +26,7 @@ pub(super) fn follow_name(
     let new = match places.link(&old, number.0, &near, &to.name) {
         // Its new directory is too deep for an SSD: there it keeps the place of its old name.
         Err(error) if old.tier == SSD && error.errno() == TOO_DEEP => {
-            return tell_names(base.listing(), number, Ok(&old), (&[to], &[from]));
+            return base.tell_names(number, Ok(&old), (&[to], &[from]));
         }
         linked => linked?,
     };
@@ -49,14 +48,14 @@ pub(super) fn follow_name(
             if now.links == 1 && names.is_ok_and(|names| names == is) {
                 Ok(())
             } else {
-                tell_names(base.listing(), number, Ok(&new), (&[to], &[from]))
+                base.tell_names(number, Ok(&new), (&[to], &[from]))
             }
         }
         Err(error) => {
             // If the store's answer was lost, it may have the new place: then neither is removed.
             if error.errno() != libc::EIO {
                 // At the new place: the old one is gone if others renamed or moved the file.
-                let told = tell_names(base.listing(), number, Ok(&new), (&[to], &[from]));
+                let told = base.tell_names(number, Ok(&new), (&[to], &[from]));
                 // The store does not have it, and nobody else takes it away.
                 places.remove(&new, number.0).and(told)?;
             }

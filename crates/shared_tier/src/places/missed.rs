@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use halocline_cluster::names::attributes::Location;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use rustix::fs::renameat;
+use rustix::fs::{AtFlags, renameat, statat};
+use rustix::io::Errno;
 
 use super::own_xattrs::{self, NameIn};
 use super::tree::{Tree, fresh};
@@ -61,15 +62,31 @@ impl<'a> MissedNotes<'a> {
 
     /// Notes a change of the file with a number, whose bytes are at a place. The note has its name once it is whole.
     pub(crate) fn note(&self, number: u64, change: &MissedChange, place: &Location) -> Result<()> {
-        let (name, bytes) = (file_name(number, change), content(change, place));
-        let fresh = fresh("new", number);
+        self.note_all(number, std::slice::from_ref(change), place)
+    }
+
+    /// The same for several changes: none of them is noted before there is room for all, so that a rename is not noted by
+    /// halves.
+    pub(crate) fn note_all(
+        &self,
+        number: u64,
+        changes: &[MissedChange],
+        place: &Location,
+    ) -> Result<()> {
+        let all: Vec<_> = changes.iter().map(|change| (change, fresh("new", number))).collect();
         self.tree.step("noting a change that an SSD has missed", || {
-            let written = self
-                .dir
-                .overwrite(&fresh, &bytes)
-                .and_then(|()| renameat(&self.dir, &fresh, &self.dir, &name).map_err(Error::from));
-            written.inspect_err(|_| {
-                let _gone = self.dir.remove(&fresh);
+            let write = |(change, fresh): &(&MissedChange, String)| {
+                self.dir.overwrite(fresh, &content(change, place))
+            };
+            let name = |(change, fresh): &(&MissedChange, String)| {
+                let name = file_name(number, change);
+                renameat(&self.dir, fresh, &self.dir, name).map_err(Error::from)
+            };
+            let noted = all.iter().try_for_each(write).and_then(|()| all.iter().try_for_each(name));
+            noted.inspect_err(|_| {
+                for (_, fresh) in &all {
+                    let _gone = self.dir.remove(fresh);
+                }
             })
         })
     }
@@ -134,6 +151,18 @@ pub(crate) fn not_noted(places: &Places, place: &Location, (error, why): (Error,
     Error::Cluster {
         what: format!("{error}; and the change cannot be noted on the shared disk: {why}"),
         remedy: "make room there, or reach that SSD".to_owned(),
+    }
+}
+
+/// Whether a change of a name of a file is noted.
+///
+/// # Errors
+/// Those of `stat(2)`.
+pub(crate) fn is_noted(places: &Places, number: u64, name: NameIn) -> Result<bool> {
+    let note = format!("{DIRECTORY}/{}", file_name(number, &MissedChange::Has(name)));
+    match statat(&places.shared.tree.private, note, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(false),
+        found => Ok(found.map(|_| true)?),
     }
 }
 

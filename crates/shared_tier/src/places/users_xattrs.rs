@@ -1,8 +1,12 @@
 //! Extended attributes that programs set.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
+use halocline_cluster::names::attributes::Attributes;
+use halocline_cluster::names::coding::encode_attributes;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::xattr;
 use rustix::io::Errno;
@@ -28,4 +32,26 @@ pub(crate) fn set_xattr(
 pub(crate) fn remove_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr) -> Result<()> {
     check_xattr(name)?;
     tree.step("removing an extended attribute", || xattr::remove_on(fd, name))
+}
+
+/// The extended attributes that programs see, except for those for which the store has no room.
+pub(crate) fn all(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let names = match xattr::list_on(fd) {
+        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),
+        names => names?,
+    };
+    let mut with = attributes.clone();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if xattr::hidden_xattr(OsStr::from_bytes(name)) {
+            continue;
+        }
+        if let Ok(value) = xattr::get_on(fd, OsStr::from_bytes(name)) {
+            with.xattrs.insert(name.to_vec(), value);
+            if encode_attributes(&with).is_none() {
+                with.xattrs.remove(name);
+                tracing::warn!(name = %name.escape_ascii(), "an extended attribute that is too long is left out");
+            }
+        }
+    }
+    Ok(with.xattrs)
 }

@@ -1,18 +1,21 @@
 //! The disks that a check reads: the shared one, and the SSDs, as far as reached, of all nodes that have ever mounted
 //! the tier.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
+use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::AtFlags;
 
 use super::scan::{Scanned, scan};
 use crate::joining::set_formatted;
 use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, Peers};
+use crate::places::shared_disk::links_and_devices::several_names;
 use crate::places::steps::Steps;
 use crate::places::tree::{Tree, candidates, fresh};
 
@@ -134,8 +137,16 @@ pub(crate) fn is_rebuilding(root: &Path) -> Result<bool> {
 
 fn read(tree: Tree, node: Option<String>) -> Result<Disk> {
     let scanned: Scanned = scan(&tree)?;
-    let missed = if node.is_none() { MissedNotes::on(&tree)?.all()? } else { Vec::new() };
-    Ok(Disk { tree, node, scanned, missed })
+    let (mut missed, mut several) = (Vec::new(), BTreeMap::new());
+    if node.is_none() {
+        missed = MissedNotes::on(&tree)?.all()?;
+        for number in several_names::numbers(&tree)? {
+            if let Some(inode) = several_names::open(&tree, number)? {
+                several.insert(number, stat_descriptor(&inode)?.key());
+            }
+        }
+    }
+    Ok(Disk { tree, node, scanned, missed, several })
 }
 
 /// A disk that was read.
@@ -147,6 +158,8 @@ pub(crate) struct Disk {
     pub(crate) scanned: Scanned,
     /// On the shared disk: changes that SSDs have missed.
     pub(crate) missed: Vec<MissedNote>,
+    /// On the shared disk: links and special files that have, or had, several names, by their numbers.
+    pub(crate) several: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Disk {

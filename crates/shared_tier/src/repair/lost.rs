@@ -8,10 +8,6 @@ use super::merge::{FoundFile, FoundNames};
 use super::scan::tell;
 use super::{Repair, Report};
 
-/// What to do if the bytes lie elsewhere on a disk that is reached.
-const OLDER: &str = "is the store older than the disks? Then restart its server, and have the names built again from the \
-                     disks: halocline cluster fsck --repair, without --confirm";
-
 /// Files by their numbers, with their places.
 type Places<'a> = BTreeMap<u64, (&'a FoundFile, Option<Location>)>;
 
@@ -40,8 +36,8 @@ pub(super) fn look_at_places(
         match lies {
             Some((file, _)) => {
                 let at = repair.path(file.at);
-                let line =
-                    format!("{path}: its bytes should be {should}, and are at {at}; {OLDER}");
+                report.may_be_older = true;
+                let line = format!("{path}: its bytes should be {should}, and are at {at}");
                 tell(&mut report.told, line);
             }
             None => tell(&mut report.lost, format!("{path} (should be {should})")),

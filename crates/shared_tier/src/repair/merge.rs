@@ -18,6 +18,7 @@ use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
 use halocline_os::private::own_uid;
 
+use super::conflicts::conflict;
 use super::disks::Disk;
 use super::scan::{Item, tell};
 use super::view::View;
@@ -25,6 +26,7 @@ use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
 use half_made_renames::Claim;
+pub(crate) use links_and_devices::FoundOther;
 use missed_changes::MissedChanges;
 use owner::Owner;
 
@@ -61,15 +63,6 @@ pub(crate) struct FoundFile {
     pub(crate) is_numbered: bool,
 }
 
-/// Something without data and number: a symbolic link, pipe, socket or device.
-#[derive(Debug)]
-pub(crate) struct FoundOther {
-    pub(crate) at: At,
-    pub(crate) directory: u64,
-    pub(crate) name: Name,
-    pub(crate) attributes: Attributes,
-}
-
 /// All names.
 #[derive(Debug, Default)]
 pub(crate) struct FoundNames {
@@ -83,6 +76,8 @@ pub(crate) struct FoundNames {
     pub(crate) left_copies: Vec<(At, u64)>,
     /// Copies of files that were removed during a move, and files that were replaced by something else.
     pub(crate) never_arrived: Vec<(At, u64)>,
+    /// Files that get another name than they say, because something else has that.
+    pub(crate) conflicts: Vec<String>,
     /// Inconsistent things that were left alone.
     pub(crate) told: Vec<String>,
 }
@@ -204,9 +199,7 @@ impl<'a> Builder<'a> {
 
     /// Whether an item on the shared disk is where the store has the directory with a number.
     fn is_stored_directory(&self, number: u64, at: At) -> bool {
-        self.view.directories.get(&number).is_some_and(|(parent, name)| {
-            *parent == self.above(at) && candidates(name, number).contains(&name_of(self.item(at)))
-        })
+        self.view.has_directory_at(number, self.above(at), &self.item(at).name)
     }
 
     /// Whether one of a file's paths is where the store has the file with a number.
@@ -450,7 +443,8 @@ impl<'a> Builder<'a> {
                 *name = if is_free {
                     plain
                 } else {
-                    self.told(file.at, "something else has its name; its number is put behind it");
+                    let path = self.disks[file.at.0].shown(file.at.1);
+                    tell(&mut self.found.conflicts, conflict(&path, &plain, &numbered));
                     numbered
                 };
                 self.taken.insert((*directory, name.clone()), None);

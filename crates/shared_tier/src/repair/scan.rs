@@ -1,25 +1,25 @@
 //! Scans one disk: every directory, file and link below its root, with the claims in their attributes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
-use halocline_cluster::names::coding::encode_attributes;
 use halocline_model::namespace::Name;
 use halocline_os::beneath::TreeCursor;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{stat_descriptor, xattr};
+use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::entry_names::REGISTRY;
 use crate::places::own_xattrs::{self, TwoNames};
 use crate::places::tree::Tree;
+use crate::places::users_xattrs;
 use crate::stat_conversion::{joined, kind};
 
 /// The most lines of each kind that are kept for display.
@@ -238,28 +238,6 @@ fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     if kind == Kind::Symlink {
         attributes.target = readlinkat(fd, "", Vec::new())?.into_bytes();
     }
-    attributes.xattrs = xattrs(fd, &attributes)?;
+    attributes.xattrs = users_xattrs::all(fd, &attributes)?;
     Ok((attributes, stat))
-}
-
-/// The extended attributes that programs see, except for those for which the store has no room.
-fn xattrs(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let names = match xattr::list_on(fd) {
-        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),
-        names => names?,
-    };
-    let mut with = attributes.clone();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if xattr::hidden_xattr(OsStr::from_bytes(name)) {
-            continue;
-        }
-        if let Ok(value) = xattr::get_on(fd, OsStr::from_bytes(name)) {
-            with.xattrs.insert(name.to_vec(), value);
-            if encode_attributes(&with).is_none() {
-                with.xattrs.remove(name);
-                tracing::warn!(name = %name.escape_ascii(), "an extended attribute that is too long is left out");
-            }
-        }
-    }
-    Ok(with.xattrs)
 }

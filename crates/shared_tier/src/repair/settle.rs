@@ -2,63 +2,87 @@
 //! nodes that died; then makes missing links and special files.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use halocline_cluster::names::NameStore;
-use halocline_cluster::names::attributes::RelativePath;
 use halocline_cluster::names::coding::decode_attributes;
 use halocline_model::namespace::{Answer, InodeNumber, Name, Script, Slot};
+use halocline_os::beneath;
 use halocline_os::error::Result;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::disks::Disk;
-use super::merge::{At, FoundDirectory, FoundNames, name_of};
+use super::merge::FoundNames;
 use super::view::View;
 use super::{links_and_devices, of_store};
 use crate::places::DirectoryStep;
 use crate::places::own_xattrs;
 use crate::places::tree::{Owner, Tree, candidates};
 
-/// Where a directory is on the disk: its parent, and its path.
-type OnDisk = (OwnedFd, RelativePath);
+/// The directories of the shared disk as they were scanned, while some of them are renamed: none is kept open.
+struct OnDisk<'a> {
+    shared: &'a Disk,
+    view: &'a View,
+    /// The items that were renamed, which are where the store has the directories with these numbers.
+    renamed: BTreeMap<usize, u64>,
+}
+
+impl OnDisk<'_> {
+    /// The directory that a scanned one is in now. Those above it may have been renamed since.
+    fn parent_of(&self, item: usize) -> Result<OwnedFd> {
+        let (tree, items) = (&self.shared.tree, &self.shared.scanned.items);
+        let (mut names, mut above) = (Vec::new(), items[item].above);
+        let top = loop {
+            let Some(at) = above else { break tree.look(None)? };
+            if let Some(number) = self.renamed.get(&at) {
+                break tree.find(&self.view.steps(*number))?.ok_or(Errno::NOENT)?.0;
+            }
+            names.push(items[at].name.as_bytes());
+            above = items[at].above;
+        };
+        names.reverse();
+        let path = names.join(&b'/');
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let path = Path::new(OsStr::from_bytes(&path));
+        Ok(beneath::open(&top, path, flags, Mode::empty())?)
+    }
+}
 
 /// Puts all directories where the store has them.
 pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameStore) -> Result<()> {
     let view = View::read(store).map_err(of_store)?;
     let tree = &shared.tree;
-    let mut wrong: BTreeMap<u64, Option<OnDisk>> = BTreeMap::new();
+    // Those that are elsewhere, or nowhere.
+    let mut wrong: BTreeMap<u64, Option<usize>> = BTreeMap::new();
     let on_disk: BTreeMap<u64, _> = found.directories.iter().map(|one| (one.number, one)).collect();
-    for (number, (parent, name)) in &view.directories {
-        let one = on_disk.get(number);
-        let is_in_place = |one: &FoundDirectory, at: At| {
-            // Beside its name, if something else is there.
-            let is_beside =
-                || candidates(name, *number).contains(&name_of(&shared.scanned.items[at.1]));
-            one.parent == *parent && (one.name == *name || is_beside())
-        };
-        if one.is_some_and(|one| one.at.is_some_and(|at| is_in_place(one, at))) {
-            continue;
+    for number in view.directories.keys() {
+        let at = on_disk.get(number).and_then(|one| Some((one.parent, one.at?.1)));
+        let shown = |item: usize| &shared.scanned.items[item].name;
+        if !at.is_some_and(|(parent, item)| view.has_directory_at(*number, parent, shown(item))) {
+            wrong.insert(*number, at.map(|(_, item)| item));
         }
-        let path = one.and_then(|one| one.at).map(|at| shared.scanned.path(at.1));
-        let place = match path {
-            // Opened now, because its parents may be renamed first.
-            Some(path) => Some((tree.parent_of(&path)?, path)),
-            None => None,
-        };
-        wrong.insert(*number, place);
     }
     // Parents come first; what is then renamed to below another directory is found there.
     let mut order: Vec<u64> = wrong.keys().copied().collect();
     order.sort_by_cached_key(|number| view.steps(*number).len());
+    let mut on_disk = OnDisk { shared, view: &view, renamed: BTreeMap::new() };
     for number in order {
         let steps = view.steps(number);
         let Some((last, above)) = steps.split_last() else { continue };
         let Some(above) = tree.find(above)? else { continue };
         match wrong.remove(&number).flatten() {
-            Some((from, path)) => rename(tree, (&from, &Name::from(path.last())), &above, last)?,
+            Some(item) => {
+                let from = on_disk.parent_of(item)?;
+                rename(tree, (&from, &shared.scanned.items[item].name), &above, last)?;
+                on_disk.renamed.insert(item, number);
+            }
             None => make(tree, &above, last, store)?,
         }
     }

@@ -76,7 +76,8 @@ fn above(at: At, disks: &Disks, found: &FoundNames) -> Option<u64> {
     }
 }
 
-fn is_at(disks: &Disks, at: At, place: &Location, found: &FoundNames) -> bool {
+/// Whether an item is at a place.
+pub(super) fn is_at(disks: &Disks, at: At, place: &Location, found: &FoundNames) -> bool {
     let disk = &disks.all[at.0];
     let is_above = || disk.node.is_some() || above(at, disks, found) == Some(place.base);
     disk.node == place.node && disk.is_path(at.1, &place.path) && is_above()

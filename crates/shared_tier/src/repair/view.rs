@@ -9,6 +9,7 @@ use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT,
 
 use super::scan::shown;
 use crate::places::DirectoryStep;
+use crate::places::tree::candidates;
 
 /// A file in the store.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct StoredFile {
 pub(crate) struct View {
     /// Each directory, except the root, with its parent and its name there.
     pub(crate) directories: BTreeMap<u64, (u64, Name)>,
+    /// The attributes of all directories, also of the root.
+    pub(crate) directory_attributes: BTreeMap<u64, Attributes>,
     pub(crate) files: BTreeMap<u64, StoredFile>,
     pub(crate) names: BTreeSet<(u64, Name)>,
     /// Links and special files by their names, with number and attributes.
@@ -47,11 +50,23 @@ impl View {
         steps
     }
 
+    /// Whether the store has the directory with a number in this parent, where the disk shows it under a name: its own, or
+    /// the one beside it if something else is there.
+    pub(super) fn has_directory_at(&self, number: u64, parent: u64, shown: &Name) -> bool {
+        self.directories.get(&number).is_some_and(|(stored, name)| {
+            *stored == parent && candidates(name, number).contains(shown)
+        })
+    }
+
     /// Reads the store.
     pub(crate) fn read(store: &dyn NameStore) -> Result<Self> {
         let mut view = Self::default();
         let mut todo = vec![ROOT.0];
         while let Some(directory) = todo.pop() {
+            let attributes = Script::Read(Slot::Attributes);
+            if let Answer::Attributes(value, _) = store.run(InodeNumber(directory), &attributes)? {
+                view.directory_attributes.insert(directory, decode_attributes(&value)?);
+            }
             let mut cursor = 0;
             loop {
                 let list = Script::List(cursor, PAGE_ENTRIES_MAX);

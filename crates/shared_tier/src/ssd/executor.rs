@@ -325,6 +325,9 @@ impl Executor {
         if self.base.places.is_read_only(SSD) {
             return stays("this SSD can be read only");
         }
+        if self.base.paths.is_too_deep_for_ssd(name.directory) {
+            return stays("its directory is too deep for an SSD");
+        }
         if room.missing > 0 && !self.demote_all(&plan, room.missing) {
             return stays("files that should have left the SSD for it did not");
         }

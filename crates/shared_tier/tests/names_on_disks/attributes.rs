@@ -133,6 +133,132 @@ fn a_check_puts_attributes_of_links_and_devices_right() {
     assert_eq!(["d/pipe", "d/acl", "d/link"].map(|name| of_disk(&shared(name))), wanted);
 }
 
+/// Regression: a node changed them at those names only that it knew. After a rebuild a device that only root could use
+/// was everybody's again, by the name that another node had given it.
+#[test]
+fn i15_a_change_is_one_of_all_names_of_a_link_or_device() {
+    let disks = Disks::new();
+    let one = Mounted::new(&disks, true);
+    make(&one);
+    let two = Mounted::of_node(&disks, NODES[1], true);
+    two.mkdir("e").unwrap();
+    let names =
+        [("d/pipe", "e/pipe"), ("d/device", "e/device"), ("d/acl", "e/acl"), ("d/link", "e/link")];
+    for (old, new) in names {
+        two.link(old, new).unwrap();
+    }
+    let shared = |name: &str| disks.at("shared").join(name);
+    let inode = |name: &str| shared(name).symlink_metadata().unwrap().ino();
+    let change_all = |one: &Mounted, mode: u32, uid: u32| {
+        let by_acl = SetAttr { mode: Some(mode), uid: Some(uid), ..SetAttr::default() };
+        for (old, _) in names {
+            let change = SetAttr { mode: by_acl.mode.filter(|_| old != "d/link"), ..by_acl };
+            one.tier.set_attr(&one.at(old).unwrap(), None, &change, CALLER).unwrap();
+        }
+    };
+    let agree = |uid: u32| {
+        for (old, new) in names {
+            let [old_is, new_is] = [old, new].map(|name| of_disk(&shared(name)));
+            assert_eq!((old_is, old_is.1), (new_is, uid), "{old}");
+            assert_eq!(of_mount(&one, new), new_is, "{new}");
+        }
+    };
+    change_all(&one, 0o600, 12);
+    agree(12);
+    // Whatever a node that died has left is put right by the next change.
+    for name in ["d/pipe", "d/device"] {
+        fs::set_permissions(shared(name), PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    change_all(&one, 0o640, 34);
+    agree(34);
+    let wanted = names.map(|(old, new)| [old, new].map(|name| of_mount(&one, name)));
+    drop((one, two));
+    disks.are_as_in_store("changes at one of two names");
+    disks.forget();
+    disks.repair();
+    disks.are_as_in_store("a rebuild");
+    let one = Mounted::new(&disks, true);
+    assert_eq!(names.map(|(old, new)| [old, new].map(|name| of_mount(&one, name))), wanted);
+    change_all(&one, 0o644, 56);
+    for (old, new) in names {
+        let number = |name: &str| one.tier.stat(&one.at(name).unwrap(), None).unwrap().raw;
+        let links = if old == "d/pipe" { 3 } else { 2 };
+        assert_eq!(
+            (number(old).st_nlink, number(old).st_ino),
+            (links, number(new).st_ino),
+            "{old}"
+        );
+        assert_eq!((inode(old), of_disk(&shared(old)).1), (inode(new), 56), "{old}");
+        one.unlink(old).unwrap();
+        one.unlink(new).unwrap();
+    }
+    one.unlink("d/again").unwrap();
+    drop(one);
+    disks.are_as_in_store("unlinks");
+    let left = fs::read_dir(shared(".halocline/linked")).unwrap().count();
+    assert_eq!(left, 0, "of inodes that have lost all names");
+}
+
+/// At each moment of a change all names have the same attributes on the disk: a node may die there.
+#[test]
+fn i15_no_step_of_a_change_tears_the_names_of_a_device_apart() {
+    for before in 0.. {
+        let disks = Disks::new();
+        let one = Mounted::new(&disks, true);
+        one.mkdir("d").unwrap();
+        one.symlink("nowhere", "d/link").unwrap();
+        let two = Mounted::of_node(&disks, NODES[1], true);
+        two.link("d/link", "d/again").unwrap();
+        let vnode = one.at("d/link").unwrap();
+        let paths = ["d/link", "d/again"].map(|name| disks.at("shared").join(name));
+        let are_one = move || {
+            let [link, again] = [0, 1].map(|at| of_disk(&paths[at]));
+            assert_eq!(link, again, "{paths:?}");
+        };
+        one.interrupt(before, are_one);
+        let change = SetAttr { uid: Some(7), ..SetAttr::default() };
+        one.tier.set_attr(&vnode, None, &change, CALLER).unwrap();
+        if !one.was_interrupted() {
+            assert!(before > 1, "a change takes requests");
+            break;
+        }
+    }
+}
+
+/// A tier of an earlier version has an inode for each name: a check joins them.
+#[test]
+fn a_check_joins_the_names_of_a_device() {
+    let disks = Disks::new();
+    let one = Mounted::new(&disks, true);
+    one.mkdir("d").unwrap();
+    one.symlink("nowhere", "d/link").unwrap();
+    one.link("d/link", "d/again").unwrap();
+    one.link("d/link", "d/third").unwrap();
+    let shared = |name: &str| disks.at("shared").join(name);
+    let separate = || {
+        for name in ["d/again", "d/third"] {
+            fs::remove_file(shared(name)).unwrap();
+            std::os::unix::fs::symlink("nowhere", shared(name)).unwrap();
+        }
+        fs::remove_dir_all(shared(".halocline/linked")).unwrap();
+    };
+    separate();
+    // A change does that for the names that its node knows.
+    let two = Mounted::of_node(&disks, NODES[1], true);
+    let vnode = two.at("d/again").unwrap();
+    let _also = two.at("d/third").unwrap();
+    let change = SetAttr { uid: Some(7), ..SetAttr::default() };
+    two.tier.set_attr(&vnode, None, &change, CALLER).unwrap();
+    let inode = |name: &str| shared(name).symlink_metadata().unwrap().ino();
+    assert_eq!(inode("d/again"), inode("d/third"));
+    drop((one, two));
+    let problems = disks.problems();
+    assert!(problems.contains("d/link") && !problems.contains("d/again"), "{problems}");
+    disks.repair();
+    disks.are_as_in_store("a repair");
+    assert_eq!(["d/again", "d/third"].map(inode), [inode("d/link"); 2]);
+}
+
 /// Regression: the directory was made, but the disk had not taken its default ACL, which was gone after a rebuild.
 #[test]
 fn i15_a_directory_whose_default_acl_finds_no_room_is_not_made() {

@@ -10,4 +10,6 @@ mod full;
 mod late;
 mod left_behind;
 mod mounted;
+mod older;
 mod unreached;
+mod unreached_by_one;

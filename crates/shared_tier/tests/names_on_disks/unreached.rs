@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use halocline_shared_tier::repair;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::small_disk::SmallDisk;
 use halocline_testkit::waiting::eventually;
 
 use crate::disks::{Disks, NODES, tree};
@@ -168,4 +170,62 @@ fn i15_an_ssd_that_is_not_reached_by_a_rebuild_has_missed_it_still() {
     repair("n1");
     disks.are_as_in_store("a repair");
     assert_eq!(tree(&Mounted::new(&disks, true).tier), wanted());
+}
+
+/// Regression: what neither the SSD nor a full shared disk had taken was never noted. Names rebuilt later gave the old file
+/// the name of one that was made since, and a renamed one both names.
+#[test]
+fn i15_what_neither_an_ssd_nor_a_full_shared_disk_has_taken_follows_later() {
+    const DISK_BYTES: u64 = 16 << 20;
+    for has_followed in [true, false] {
+        let disks = Disks::new();
+        let Some(disk) = SmallDisk::over(disks.at("shared"), DISK_BYTES) else { return };
+        let none = rustix::fs::XattrFlags::empty();
+        if rustix::fs::setxattr(disk.path(), "user.tried", b"1", none).is_err() {
+            skip("a file system in memory without attributes of users");
+            return;
+        }
+        let first = Mounted::new(&disks, true);
+        first.mkdir("d").unwrap();
+        for (path, text) in [("d/removed", "old"), ("d/replaced", "old"), ("d/f", "renamed")] {
+            first.create(path, text).unwrap();
+        }
+        first.tier.close().unwrap();
+        drop(first);
+        let (here, away) = (disks.at("n1/ssd"), disks.at("n1/away"));
+        fs::rename(&here, &away).unwrap();
+        let second = Mounted::of_node(&disks, NODES[1], true);
+        second.create("d/t", "replaced it").unwrap();
+        disk.fill();
+        let eio = |done: halocline_os::error::Result<()>| {
+            assert_eq!(done.map_err(|error| error.errno()), Err(libc::EIO));
+        };
+        eio(second.unlink("d/removed"));
+        eio(second.rename("d/f", "d/g", 0));
+        eio(second.rename("d/t", "d/replaced", 0));
+        assert_eq!(notes(&disks), 0);
+        disk.free();
+        second.create("d/removed", "new").unwrap();
+        if has_followed {
+            second.tier.close().unwrap();
+            assert_eq!(notes(&disks), 4);
+        }
+        fs::rename(&away, &here).unwrap();
+        disks.forget();
+        disks.repair();
+        drop(second);
+        let found = tree(&Mounted::new(&disks, true).tier);
+        let has = |path: &str, text: &str| {
+            assert_eq!(found.get(path).map(String::as_str), Some(text), "{path}: {found:?}");
+        };
+        has("/d/removed", "new");
+        has("/d/replaced", "replaced it");
+        if has_followed {
+            has("/d/g", "renamed");
+            assert_eq!(found.len(), 4, "{found:?}");
+        } else {
+            let names = ["/d/f", "/d/g"].map(|name| found.contains_key(name));
+            assert!(names[0] != names[1], "{found:?}");
+        }
+    }
 }

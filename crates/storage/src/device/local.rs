@@ -91,6 +91,7 @@ impl Device for LocalDevice {
             available: stat.f_bavail.saturating_mul(stat.f_frsize),
             // Some file systems create inodes on demand, and report no number.
             no_files: stat.f_files > 0 && stat.f_favail == 0,
+            is_read_only: stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
         })
     }
 }

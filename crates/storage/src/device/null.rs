@@ -33,6 +33,6 @@ impl Device for NullDevice {
     }
 
     fn space(&self) -> io::Result<Space> {
-        Ok(Space { total: u64::MAX, available: u64::MAX, no_files: false })
+        Ok(Space { total: u64::MAX, available: u64::MAX, no_files: false, is_read_only: false })
     }
 }

@@ -70,14 +70,29 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "Files with which other names are listed on the disk than the store has; they are listed anew.",
     ),
     metric(
+        "attributes",
+        "list",
+        "Files and directories whose mode, owner, extended attributes, size or time in the store are not those of the disk, and what differs; the store gets the disk's.",
+    ),
+    metric(
         "set_aside",
         "list",
         "Files to which no name leads, which go to `.halocline/leftovers`.",
     ),
     metric(
+        "conflicts",
+        "list",
+        "Files that get a name with their number behind it, because something else has theirs. The status is 1 where there are some.",
+    ),
+    metric(
         "told",
         "list",
         "What does not fit together, or could not be read, and is left as it is.",
+    ),
+    metric(
+        "may_be_older",
+        "bool",
+        "Whether the store may have lost its last changes without knowing it.",
     ),
 ];
 

@@ -11,6 +11,11 @@ pub(super) const APPLY: &[Metric] = &[
         "What an earlier move that was interrupted had left was removed.",
     ),
     metric(
+        "left",
+        "number",
+        "Moves that left what still takes space: names of files changed, or a server cannot be changed. Of a dry run, objects that would be removed first.",
+    ),
+    metric(
         "left_alone",
         "yes or no",
         "The plan leaves the layout alone: nothing is moved, and `planned` is how files lie.",
@@ -32,7 +37,7 @@ pub(super) const APPLY: &[Metric] = &[
     metric(
         "failed[].path",
         "text",
-        "A file of the plan that has its old layout, and is not among `files`.",
+        "A file of the plan that could not be moved, or is another name of one that is; it is not among `files`.",
     ),
     metric("failed[].error", "text", "Why, and what to do."),
     metric("servers[].name", "text", "A server of the plan."),

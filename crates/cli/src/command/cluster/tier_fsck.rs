@@ -43,8 +43,11 @@ struct ReportJson {
     left_copies: Vec<String>,
     left_directories: Vec<String>,
     relisted: Vec<String>,
+    attributes: Vec<String>,
     set_aside: Vec<String>,
+    conflicts: Vec<String>,
     told: Vec<String>,
+    may_be_older: bool,
 }
 
 /// Does it.
@@ -69,13 +72,18 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     }
     let report = repair::run(root, args.peers.as_deref(), &names, args.repair);
     let report = report.map_err(Failure::refused)?;
-    let is_clean = report.is_clean();
+    // Whoever asked for a repair has to choose between files that have one name.
+    let (is_clean, has_conflicts) = (report.is_clean(), !report.conflicts.is_empty());
     if args.json {
         print_json(&json(report, args.repair))?;
     } else {
         print(&report, args.repair);
+        if !args.repair {
+            say_remedy(&report, report.may_be_older);
+        }
     }
-    let is_right = is_clean || args.repair && report_is_right(args, root, &names)?;
+    let is_right =
+        is_clean || args.repair && !has_conflicts && report_is_right(args, root, &names)?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -92,6 +100,7 @@ fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome
         return Ok(ExitCode::SUCCESS);
     }
     print(&report, false);
+    say_remedy(&report, true);
     Ok(ExitCode::FAILURE)
 }
 
@@ -155,8 +164,11 @@ fn json(report: Report, repaired: bool) -> ReportJson {
         left_copies: report.left_copies,
         left_directories: report.left_directories,
         relisted: report.relisted,
+        attributes: report.attributes,
         set_aside: report.set_aside,
+        conflicts: report.conflicts,
         told: report.told,
+        may_be_older: report.may_be_older,
     }
 }
 
@@ -193,14 +205,28 @@ fn print(report: &Report, repaired: bool) {
     }
     if report.is_clean() {
         say!("the names and the disks agree");
-    } else if !repaired && is_repairable(report) {
+    }
+}
+
+/// Says what to do after a check that has changed nothing.
+fn say_remedy(report: &Report, may_be_older: bool) {
+    if may_be_older && !report.is_clean() {
+        say!(
+            "nothing was changed. If the store was loaded from an older file, so that it has lost its last changes: restart its \
+             server, and have the names built again from the disks (halocline cluster fsck --repair, without --confirm)"
+        );
+        if is_repairable(report) {
+            say!("if it has lost nothing: --repair does it");
+        }
+    } else if is_repairable(report) {
         say!("nothing was changed; --repair does it");
     }
 }
 
 /// Whether a repair would change anything: bytes that are missing, or not reached, it does not bring back.
 fn is_repairable(report: &Report) -> bool {
-    let lists = [&report.remade, &report.left_copies, &report.left_directories, &report.relisted];
+    let Report { remade, left_copies, left_directories, relisted, attributes, .. } = report;
+    let lists = [remade, left_copies, left_directories, relisted, attributes];
     report.is_rebuilt
         || report.named.iter().any(|named| *named > 0)
         || lists.iter().any(|list| !list.is_empty())
@@ -235,6 +261,17 @@ fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'sta
         is(
             "its names are listed with it as the store has them",
             "the names that are listed with it are not those in the store",
+        ),
+    );
+    each(
+        &report.attributes,
+        is("the store has what the disk has", "the store does not have what the disk has"),
+    );
+    each(
+        &report.conflicts,
+        is(
+            "look at both, and rename or remove one",
+            "look at both afterwards, and rename or remove one",
         ),
     );
     each(

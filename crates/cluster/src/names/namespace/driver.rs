@@ -264,10 +264,11 @@ impl Driver {
 
     /// Asks for a lease of a directory of which a version is cached.
     fn lease(&self, directory: InodeNumber, version: u64) -> LeaseAnswer {
-        let until = self.now() + Duration::from_millis(LEASE_MS);
+        let asked = self.now();
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let leased = self.store.lease(directory, version).unwrap_or(LeaseAnswer::No);
-        self.listings.lease((directory, version), leased, until);
+        let (leased, time) =
+            self.store.lease(directory, version).unwrap_or((LeaseAnswer::No, Duration::ZERO));
+        self.listings.lease((directory, version), leased, asked + time);
         leased
     }
 
@@ -329,18 +330,17 @@ impl Driver {
             return self.read(directory, &script);
         }
         for _ in 0..TRIES {
-            let (mut before, mut leased) = (None, 0);
+            let (mut before, mut leased) = (None, None);
             let sent = self.send_by(&script, &mut self.epoch(), &mut || {
                 before = Some((self.now(), self.listings.changes(directory)));
-                let (answer, version) = self.store.read_leased(directory, slot)?;
-                leased = version;
+                let (answer, lease) = self.store.read_leased(directory, slot)?;
+                leased = lease;
                 Ok(answer)
             });
             match (sent?, before) {
                 (Answer::Busy(intent), _) => self.complete(intent),
                 (answer, Some((asked, changes))) => {
-                    let until = asked + Duration::from_millis(LEASE_MS);
-                    let lease = (leased > 0).then_some((leased, until));
+                    let lease = leased.map(|(version, time)| (version, asked + time));
                     self.listings.keep((directory, slot), &answer, lease, changes);
                     return Ok(answer);
                 }

@@ -6,11 +6,14 @@ use halocline_model::namespace::{Answer, InodeNumber, Intent, Name, Outcome};
 
 use super::super::attributes::RelativePath;
 use super::super::coding::{decode_entry, decode_intent, decode_links, opaque};
-use super::super::{ChangedDirectory, InspectedShard, NamesError, PAGE_ENTRIES_MAX, Result};
-use super::PAGE_BYTES_MAX;
+use super::super::{
+    ChangedDirectory, InspectedShard, LEASE_MS_MAX, LeaseAnswer, NamesError, PAGE_ENTRIES_MAX,
+    Result,
+};
+use super::{LEASE_MARGIN_MS, PAGE_BYTES_MAX};
 
 /// The longest time that a change waits for a lease.
-const LEASE_MAX: Duration = Duration::from_millis(200);
+const LEASE_MAX: Duration = Duration::from_millis(300);
 /// The most elements of an answer: three for each entry of a page; also limits what a check asks for.
 const ELEMENTS_MAX: usize = 1 << 18;
 
@@ -34,6 +37,31 @@ pub(super) fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
             Ok(Some(Duration::from_micros(number(left)?).min(LEASE_MAX)))
         }
         _ => Ok(None),
+    }
+}
+
+/// For how long a node trusts what it has listed, of a lease of so many microseconds.
+fn trusted(lease: &[u8]) -> Result<Duration> {
+    let time = Duration::from_micros(number(lease)?);
+    let time = time.saturating_sub(Duration::from_millis(LEASE_MARGIN_MS));
+    Ok(time.min(Duration::from_millis(LEASE_MS_MAX)))
+}
+
+/// The version and the time of a lease that was granted with a read, if one was.
+pub(super) fn granted(lease: &[u8]) -> Result<Option<(u64, Duration)>> {
+    match lease.split(|byte| *byte == b' ').collect::<Vec<_>>()[..] {
+        [b"0"] => Ok(None),
+        [version, time] => Ok(Some((number(version)?, trusted(time)?))),
+        _ => Err(unsound("something that should be a lease")),
+    }
+}
+
+/// What a script that asks for a lease answered.
+pub(super) fn leased_now(answer: &[Vec<u8>]) -> Result<(LeaseAnswer, Duration)> {
+    match answer {
+        [word, time] if word == b"done" => Ok((LeaseAnswer::Yes, trusted(time)?)),
+        [word] if word == b"same" => Ok((LeaseAnswer::Same, Duration::ZERO)),
+        _ => Ok((LeaseAnswer::No, Duration::ZERO)),
     }
 }
 

@@ -78,7 +78,7 @@ local function refusal(first)
   if head[6] and head[7] ~= lessee then
     local left = tonumber(head[6]) - now_us()
     -- A longer one was given before the clock was set back.
-    if left > 0 and left <= 100000 then
+    if left > 0 and left <= 250000 then
       redis.pcall('HSET', shard, 'awaited', head[6])
       return {'leased', string.format('%.0f', left)}
     end
@@ -173,16 +173,26 @@ return {same and 'done' or 'differs'}
 /// Grants the node the lease of the directory that it asks for, if no other node has changed the directory or waited
 /// for it for a while. A node that changes the directory itself must have been the only one to do so for longer, so
 /// that nodes that change it in turn do not wait each time.
+///
+/// The longer others have left it alone, the longer the lease: a change waits for at most an eighth of the time in which
+/// nobody else made one, and for a quarter of a second. Not so if the node only asks because it changes the directory
+/// (`is_short`).
 const GRANT: &str = r"
-local function grant()
+local granted_us
+local function grant(is_short)
   if kind ~= 'd' or locked > 0 or version == '0' or not for_us or for_us == '' then return false end
   local since, quiet = tonumber(version), tonumber(quiet_us)
   if lessee ~= '' and changer == lessee then
     since, quiet = tonumber(alone_since), quiet * 4
   end
   local now = now_us()
-  if now - math.max(since, tonumber(head[10] or '0')) < quiet then return false end
-  local lease, whose = now + math.min(tonumber(for_us), 100000), lessee
+  local left_alone = now - math.max(since, tonumber(head[10] or '0'))
+  if left_alone < quiet then return false end
+  granted_us = math.min(tonumber(for_us), 100000)
+  if not is_short then
+    granted_us = math.max(granted_us, math.min(math.floor(left_alone / 8), 250000))
+  end
+  local lease, whose = now + granted_us, lessee
   if head[6] and tonumber(head[6]) > now then
     lease = math.max(lease, tonumber(head[6]))
     if head[7] ~= lessee then whose = 'several' end
@@ -197,7 +207,7 @@ end
 const FOLLOWED: &str = r"
 local function followed(before)
   if ends or kind ~= 'd' or not for_us or for_us == '' then return {'done'} end
-  return {'done', before, version, changed, grant() and '1' or '0'}
+  return {'done', before, version, changed, grant(true) and '1' or '0'}
 end
 ";
 
@@ -208,7 +218,7 @@ local intent = in_the_way(slot)
 if intent then return {'busy', intent} end
 local first = string.sub(slot, 1, 1)
 local leased
-if for_us and for_us ~= '' then leased = grant() and version or '0' end
+if for_us and for_us ~= '' then leased = grant() and string.format('%s %.0f', version, granted_us) or '0' end
 if first == 'n' and kind == 'd' then
   return {'name', bounded(redis.call('HGET', names, string.sub(slot, 2))), redis.call('HGET', shard, 'settlements') or '0', leased}
 elseif first == 'p' and kind == 'd' then
@@ -264,7 +274,8 @@ return all
 /// gets a lease.
 const LEASE: &str = r"
 if version ~= ARGV[2] or version == '0' or locked > 0 then return {'differs'} end
-return {grant() and 'done' or 'same'}
+if grant() then return {'done', string.format('%.0f', granted_us)} end
+return {'same'}
 ";
 
 /// Arguments: the changes.

@@ -1,5 +1,8 @@
 //! Things without bytes or numbers on the shared disk: symbolic links, pipes, sockets and devices. They are made
-//! after the store has them, and are identified by their names.
+//! after the store has them, and are identified by their names, or by their numbers if they have several
+//! ([`several_names`]).
+
+pub(crate) mod several_names;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -39,10 +42,19 @@ pub(crate) fn make_missing(
     name: (&Name, u64),
     of: &Attributes,
 ) -> Result<()> {
-    if is_as_in_store((above, name.0), of)? {
+    if is_as_in_store((above, name.0), of)? && is_one_of_several(tree, (above, name.0), name.1)? {
         return Ok(());
     }
     make(tree, above, name, of)
+}
+
+/// Whether a name is one of the inode that the disk has for a number, if it has one.
+fn is_one_of_several(tree: &Tree, (above, name): At<'_>, number: u64) -> Result<bool> {
+    let Some(inode) = several_names::open(tree, number)? else { return Ok(true) };
+    match openat(&above.0, os(name), ITSELF, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(false),
+        found => several_names::are_one(&found?, &inode),
+    }
 }
 
 /// Renames a symbolic link, pipe, socket or device in one step, to a free name, or to that of another one, which then
@@ -65,7 +77,8 @@ pub(crate) fn rename(
         for to in candidates(to, inode) {
             if rename_to(tree, (from_above, &name), (to_above, &to))? {
                 // Another one may have taken the old name, and may now have the new name.
-                return is_as_in_store((to_above, &to), of);
+                return Ok(is_as_in_store((to_above, &to), of)?
+                    && is_one_of_several(tree, (to_above, &to), inode)?);
             }
         }
         return Ok(false);
@@ -121,7 +134,8 @@ pub(crate) fn remove(
     names.try_for_each(|name| remove_named(tree, (above, &name)))
 }
 
-/// Makes a symbolic link, pipe, socket or device among the temporary files, and names it. It replaces whatever has the
+/// Makes a symbolic link, pipe, socket or device among the temporary files, and names it; of one with several names, it
+/// is one more, and the attributes of all are those of the store from then on. It replaces whatever has the
 /// name, except for a file or directory, which have numbers; then it gets the other name.
 ///
 /// # Errors
@@ -133,7 +147,13 @@ pub(crate) fn make(
     of: &Attributes,
 ) -> Result<()> {
     let temporary = fresh("o", inode);
-    tree.step("making a link or device", || make_unnamed(&tree.tmp, &temporary, of))?;
+    if let Some(several) = several_names::open(tree, inode)? {
+        several_names::bring_up_to_date(tree, &several, of)?;
+        let link = || several_names::link(tree, &several, &temporary);
+        tree.step("making one more name of a link or device", link)?;
+    } else {
+        tree.step("making a link or device", || make_unnamed(&tree.tmp, &temporary, of))?;
+    }
     let mut named = Err(Errno::EXIST.into());
     for name in candidates(name, inode) {
         remove_named(tree, (above, &name))?;
@@ -160,15 +180,24 @@ fn make_unnamed(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
     for (name, value) in &of.xattrs {
         own_xattrs::set_users(&fd, name, value)?;
     }
-    let at = |ns: i64| {
-        let (seconds, ns) = (ns.div_euclid(NS_PER_S), ns.rem_euclid(NS_PER_S));
-        Some(SetTime::At(system_time((seconds, ns))))
-    };
     // `mknod` applies the umask.
     let mode = (!is_link).then_some(of.mode);
-    let rest =
-        SetAttr { mode, atime: at(of.atime_ns), mtime: at(of.mtime_ns), ..SetAttr::default() };
-    set_attr_on(&fd, &rest).map(drop)
+    let [atime, mtime] = [of.atime_ns, of.mtime_ns].map(|ns| Some(time(ns)));
+    set_attr_on(&fd, &SetAttr { mode, atime, mtime, ..SetAttr::default() }).map(drop)
+}
+
+fn time(ns: i64) -> SetTime {
+    let (seconds, ns) = (ns.div_euclid(NS_PER_S), ns.rem_euclid(NS_PER_S));
+    SetTime::At(system_time((seconds, ns)))
+}
+
+/// Whether a link or special file is at a name: there may be a file or a directory, or nothing.
+///
+/// # Errors
+/// Those of `stat(2)`.
+pub(crate) fn is_other((above, name): At<'_>) -> Result<bool> {
+    let is = kind(above, name)?;
+    Ok(is.is_some_and(|kind| !matches!(kind, libc::S_IFREG | libc::S_IFDIR)))
 }
 
 /// Opens something that is as the store has it, at its name or beside that, with [`OFlags::PATH`]; `None` if it is not

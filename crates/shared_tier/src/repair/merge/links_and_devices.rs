@@ -2,12 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
 
-use super::{At, Builder, FoundOther, name_of};
+use super::{At, Builder, name_of};
 use crate::places::own_xattrs::NameIn;
 use crate::places::tree::candidates;
+
+/// Something without data and number: a symbolic link, pipe, socket or device.
+#[derive(Debug)]
+pub(crate) struct FoundOther {
+    pub(crate) at: At,
+    pub(crate) directory: u64,
+    pub(crate) name: Name,
+    pub(crate) attributes: Attributes,
+    /// Device and inode number on the disk: those of several names may be the same.
+    pub(crate) key: (u64, u64),
+}
 
 /// All names that they may have on the shared disk.
 pub(super) fn names(builder: &Builder<'_>) -> BTreeSet<NameIn> {
@@ -64,8 +75,8 @@ pub(super) fn add(builder: &mut Builder<'_>) {
             continue;
         }
         builder.taken.insert((directory, name.clone()), None);
-        let attributes = item.attributes.clone();
-        builder.found.others.push(FoundOther { at, directory, name, attributes });
+        let (attributes, key) = (item.attributes.clone(), item.key);
+        builder.found.others.push(FoundOther { at, directory, name, attributes, key });
     }
     for disk in 1..builder.disks.len() {
         for at in builder.of_kind(disk, Kind::is_other) {

@@ -3,7 +3,9 @@
 //! Who may write a file can write any list of names into it, so between owners a list is no evidence: a file that lies at
 //! the name comes before one that lists it and lies elsewhere. Of one owner's, one that lies beside the name, with its
 //! number behind it, comes before one at the name: it was put there because the other one, which a node had yet to take
-//! away, was still there. A name with a number can be given only by who may change names in that directory.
+//! away, was still there. A name with a number can be given only by who may change names in that directory. Of several of
+//! one owner's at the name, on different disks, the one that was changed last comes first: the others are on SSDs that were
+//! not reached when they lost it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,7 @@ pub(super) fn has_names_elsewhere(file: &Item, owners: &BTreeMap<u64, Owner>) ->
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Beside,
+    Newest,
     Plain,
     ListsAnothers,
 }
@@ -29,17 +32,19 @@ enum Rank {
 /// Orders the claims. `places` returns where a claim's file lies: for each path the directory's number, and the last
 /// name.
 pub(super) fn order(claims: &mut [Claim], places: &dyn Fn(&Claim) -> Vec<NameIn>) {
-    // Who lies at a name that is claimed: numbers and owners.
-    let mut there: BTreeMap<NameIn, BTreeSet<(u64, u32)>> = BTreeMap::new();
+    // Who lies at a name that is claimed: numbers, owners, and when they were changed.
+    let mut there: BTreeMap<NameIn, BTreeSet<(u64, u32, i64)>> = BTreeMap::new();
     for claim in &*claims {
         let lies_at = places(claim);
         let file = &claim.file;
         for name in file.names.iter().filter(|name| lies_at.contains(name)) {
-            there.entry(name.clone()).or_default().insert((file.number, file.attributes.uid));
+            let of = &file.attributes;
+            there.entry(name.clone()).or_default().insert((file.number, of.uid, of.ctime_ns));
         }
     }
     claims.sort_by_cached_key(|claim| {
-        let (number, uid) = (claim.file.number, claim.file.attributes.uid);
+        let (number, of) = (claim.file.number, &claim.file.attributes);
+        let (uid, ctime_ns) = (of.uid, of.ctime_ns);
         let lies_at = places(claim);
         let is_beside = |(directory, name): &NameIn| {
             let [_, numbered] = candidates(name, number);
@@ -50,7 +55,11 @@ pub(super) fn order(claims: &mut [Claim], places: &dyn Fn(&Claim) -> Vec<NameIn>
             match others.clone().next() {
                 None => Rank::Plain,
                 Some(_) if is_beside(name) && others.all(|it| it.1 == uid) => Rank::Beside,
-                Some(_) if lies_at.contains(name) => Rank::Plain,
+                Some(_) if lies_at.contains(name) => {
+                    let is_newest =
+                        claim.file.is_numbered && others.all(|it| it.1 == uid && it.2 < ctime_ns);
+                    if is_newest { Rank::Newest } else { Rank::Plain }
+                }
                 Some(_) => Rank::ListsAnothers,
             }
         };

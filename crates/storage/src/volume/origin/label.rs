@@ -23,6 +23,9 @@ use super::volume_directory::VolumeDir;
 /// The format of new volumes, whose servers are marked; their files may have their own layouts.
 const FORMAT: u32 = 4;
 
+/// The format of a volume whose layouts may be on any server: earlier versions look for them on the first one alone.
+const FORMAT_LAYOUTS_ANYWHERE: u32 = 5;
+
 /// The format of a volume whose files may have their own layouts: earlier versions must not open it.
 const FORMAT_LAYOUTS: u32 = 3;
 
@@ -175,6 +178,12 @@ impl VolumeLabel {
         Self { format: self.format.max(FORMAT_LAYOUTS), ..self }
     }
 
+    /// The same for a volume whose layouts may be on any server; `None` if its servers are not marked, so that one without
+    /// its layouts could be in the place of another.
+    pub(super) fn with_layouts_anywhere(self) -> Option<Self> {
+        self.volume.map(|_| Self { format: FORMAT_LAYOUTS_ANYWHERE, ..self })
+    }
+
     /// The same for a volume whose servers are marked. The volume's name is made from its tree, with inode number `tree`, and
     /// the time `changed_ns`.
     pub(super) fn marked(self, tree: u64, changed_ns: u64) -> Self {
@@ -206,7 +215,7 @@ impl VolumeLabel {
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
         let label: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
-        if !(FORMAT_UNBOUND..=FORMAT).contains(&label.format) {
+        if !(FORMAT_UNBOUND..=FORMAT_LAYOUTS_ANYWHERE).contains(&label.format) {
             return Err(Error::invalid(
                 format!("{}: format {} of the volume is unknown", path.display(), label.format),
                 "use the version of Halocline that made it, or a newer one",

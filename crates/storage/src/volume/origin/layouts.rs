@@ -1,4 +1,4 @@
-//! The layouts of files that are not in equal stripes: one small file each, on the first server.
+//! The layouts of files that are not in equal stripes: one small file each, on the first server that had room for it.
 //!
 //! An object keeps one layout for its lifetime, which is written and durable before any file refers to the object, so
 //! that a reference always leads to a layout. What must hold: bytes are never read or written with a layout that is not
@@ -9,6 +9,7 @@ pub(super) mod fuzzing;
 
 use std::fmt::Write;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
 
 use halocline_model::file_layout::FileLayout;
 use halocline_model::striping::Striping;
@@ -41,15 +42,25 @@ pub(super) fn distribution_of(
     if !id.number.has_layout {
         return Ok(Some(usual.into()));
     }
-    let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
-    let Some(file) = first.directory().open_to_read(&path)? else { return Ok(None) };
-    let bytes = read_small(first, &file)?;
+    let path = id.path_in(object_paths::LAYOUTS);
+    let Some((server, file)) = find(&path, volume)? else { return Ok(None) };
+    let bytes = read_small(server, &file)?;
     let wrong = |what: String| {
         let what =
-            format!("{}: {what}; restore it from a backup", first.dir().join(path).display());
+            format!("{}: {what}; restore it from a backup", server.dir().join(path).display());
         io::Error::new(io::ErrorKind::InvalidData, what)
     };
     decode(&bytes, volume.servers().len()).map(|layout| Some(layout.into())).map_err(wrong)
+}
+
+/// The layout at `path`, and the server that has it: nearly always the first one.
+fn find<'v>(path: &Path, volume: &'v Volume) -> io::Result<Option<(&'v Server, ServerFile)>> {
+    for server in volume.servers() {
+        if let Some(file) = server.directory().open_to_read(path)? {
+            return Ok(Some((server, file)));
+        }
+    }
+    Ok(None)
 }
 
 /// All of a layout. It is metadata: where the server is a directory, reading it is neither counted nor emulated.
@@ -73,27 +84,37 @@ pub(super) fn missing(id: ObjectId) -> io::Error {
         format!("; or, if somebody changed its {} past the mount, {remedy}", identity::ATTRIBUTE)
     });
     let what = format!(
-        "its layout, {} on server 0, is missing; restore it from a backup{or_changed}",
+        "its layout, {} on a server, is missing; restore it from a backup{or_changed}",
         path.display()
     );
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Makes the layout of an object durable, before anything refers to the object.
-pub(super) fn write(id: ObjectId, layout: &FileLayout, volume: &Volume) -> io::Result<()> {
-    let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
-    let file = first.directory().create(&path)?;
-    first.device().write_at(&file, 0, &[IoSlice::new(encode(layout).as_bytes())])?;
-    first.device().sync(&file, false)?;
-    first.directory().sync_parents(&path)
+/// Makes the layout of an object durable on a server, before anything refers to the object. If it fails, nothing of it stays.
+pub(super) fn write(id: ObjectId, layout: &FileLayout, server: &Server) -> io::Result<()> {
+    let path = id.path_in(object_paths::LAYOUTS);
+    let written = || {
+        let file = server.directory().create(&path)?;
+        server.device().write_at(&file, 0, &[IoSlice::new(encode(layout).as_bytes())])?;
+        server.device().sync(&file, false)?;
+        server.directory().sync_parents(&path)
+    };
+    // A torn one would be taken for that of the object, also if another server has the whole.
+    written().or_else(|error| server.directory().remove(&path).and(Err(error)))
 }
 
 /// Removes the layout of an object to which nothing refers; a missing layout is not an error.
 pub(super) fn remove(id: ObjectId, volume: &Volume) -> io::Result<()> {
+    let path = id.path_in(object_paths::LAYOUTS);
     if !id.number.has_layout {
         return Ok(());
     }
-    volume.servers()[0].directory().remove(&id.path_in(object_paths::LAYOUTS))
+    for server in volume.servers() {
+        if server.directory().open_to_read(&path)?.is_some() {
+            return server.directory().remove(&path);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a layout that could not be read again.

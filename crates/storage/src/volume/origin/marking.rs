@@ -4,14 +4,13 @@
 //! server that is not mounted, or on a server in another one's place, would make the wrong state the right one for good.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use halocline_model::request::ByteRange;
 
-use super::identity::{ObjectId, ObjectNumber};
+use super::identity::ObjectId;
 use super::label::{self, Use};
-use super::tree_walk::{FoundFile, each_file};
+use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{
     Origin, layouts, not_bound, open_servers, required_label, server_marks, tree_and_time,
@@ -85,12 +84,11 @@ fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
 
 /// Counts what each server has of a file.
 fn count_held(origin: &Origin, file: &FoundFile, held: &mut [PartCounts]) -> Result<()> {
-    let FoundFile { path, shown } = file;
+    let FoundFile { shown, .. } = file;
     let failed = || Error::at(shown, "look at the data of");
-    let named = ObjectNumber::named_by(path).map_err(failed())?;
-    let Some(number) = named.object() else { return Ok(()) };
-    let found = path.symlink_metadata().map_err(failed())?;
-    let id = ObjectId { number, inode: Some(found.ino()) };
+    let Some(FileState { reference, inode, len }) = file.state()? else { return Ok(()) };
+    let Some(number) = reference.object() else { return Ok(()) };
+    let id = ObjectId { number, inode: Some(inode) };
     let layout = layouts::distribution_of(id, &origin.volume, origin.striping());
     let Some(distribution) = layout.map_err(failed())? else {
         // A number that a file's owner made up has neither a layout nor an object.
@@ -105,7 +103,7 @@ fn count_held(origin: &Origin, file: &FoundFile, held: &mut [PartCounts]) -> Res
             "mount the first server in its place",
         ));
     };
-    let whole = ByteRange::new(0, found.len());
+    let whole = ByteRange::new(0, len);
     let lengths = origin.servers().iter().map(|server| length_on(server, id));
     let lengths = lengths.collect::<io::Result<Vec<_>>>().map_err(failed())?;
     let sum = lengths.iter().copied().fold(0, u64::saturating_add);
@@ -115,11 +113,10 @@ fn count_held(origin: &Origin, file: &FoundFile, held: &mut [PartCounts]) -> Res
         if length > room {
             let (server, path) = (server.dir().display(), shown.display());
             // Servers in others' places have no more of a file than it is long.
-            if sum > found.len() {
-                let long = found.len();
+            if sum > len {
                 return Err(Error::invalid(
                     format!(
-                        "{path} is {long} bytes long, and the servers have {sum} of it: it was shortened past the mount, or \
+                        "{path} is {len} bytes long, and the servers have {sum} of it: it was shortened past the mount, or \
                          {server} is not server {index} of this volume"
                     ),
                     "mount each server in its place; if they are, give the file its length again, past the mount, too \

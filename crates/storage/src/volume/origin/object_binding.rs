@@ -5,14 +5,13 @@
 //! the other's data. The tree is only read; an interrupted pass is repeated.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::identity::{ObjectId, ObjectNumber};
 use super::orphans::ids_on;
-use super::tree_walk::each_file;
+use super::tree_walk::{FileState, each_file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -43,11 +42,9 @@ pub(super) fn bind(
     bindings: Bindings,
 ) -> Result<()> {
     let claims = claims(tree)?;
-    for (server, index) in servers.iter().zip(0..) {
+    for server in servers {
         bind_below(server, ObjectId::ROOT, &claims, bindings)?;
-        if index == 0 {
-            bind_below(server, object_paths::LAYOUTS, &claims, bindings)?;
-        }
+        bind_below(server, object_paths::LAYOUTS, &claims, bindings)?;
         let failed = Error::at(server.dir(), "bind the objects in");
         server.directory().sync_all().map_err(failed)?;
     }
@@ -102,10 +99,8 @@ fn tell_of_several(named: &Claims) {
 fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
     each_file(tree, &mut |file| {
-        let named = ObjectNumber::named_by(&file.path)
-            .map_err(Error::at(&file.shown, "read the object of"))?;
-        let Some(number) = named.object() else { return Ok(()) };
-        let inode = file.path.symlink_metadata().map_err(Error::at(&file.shown, "stat"))?.ino();
+        let Some(FileState { reference, inode, .. }) = file.state()? else { return Ok(()) };
+        let Some(number) = reference.object() else { return Ok(()) };
         let named = claims.entry(number).or_insert_with(|| Claims {
             inodes: Vec::new(),
             paths: (file.shown.clone(), file.shown.clone()),

@@ -4,12 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::identity::{ObjectId, ObjectNumber, Reference};
+use super::identity::{ObjectId, Reference};
 use super::layouts;
-use super::tree_walk::each_file_if_still;
+use super::tree_walk::{FileState, each_file_if_still};
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -17,6 +16,10 @@ use halocline_os::error::{Error, Result};
 pub(crate) type Orphans = BTreeMap<ObjectId, u64>;
 
 /// Finds the objects of a striped volume to which no file below `names` refers.
+///
+/// # Errors
+/// [`Error::Invalid`] while names of the tree change: the object without a name may be that of a file that was moved
+/// meanwhile.
 pub(super) fn find(volume: &Volume, names: &Path) -> Result<Orphans> {
     let mut orphans = Orphans::new();
     for server in volume.servers() {
@@ -26,27 +29,27 @@ pub(super) fn find(volume: &Volume, names: &Path) -> Result<Orphans> {
                 server.directory().allocated_of(&id.path()).map_err(failed())?;
         }
     }
-    let first = &volume.servers()[0];
-    let layouts = ids_on(first, object_paths::LAYOUTS);
-    for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
-        orphans.entry(id).or_default();
+    for server in volume.servers() {
+        let layouts = ids_on(server, object_paths::LAYOUTS);
+        for id in layouts.map_err(Error::at(server.dir(), "list the layouts in"))? {
+            orphans.entry(id).or_default();
+        }
     }
     // The names are read second: a file created meanwhile has a name before it has an object.
     take_named(names, &mut orphans)?;
     Ok(orphans)
 }
 
-/// Removes an object, with its layout, from all servers.
+/// Removes an object, with its layout, from all servers that can be changed, and returns the error of the first other one.
 pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
     let path = id.path();
+    let mut removed = Ok(());
     for server in volume.servers() {
-        server
-            .directory()
-            .remove(&path)
-            .map_err(Error::at(server.dir().join(&path), "remove the object"))?;
+        let failed = Error::at(server.dir().join(&path), "remove the object");
+        removed = removed.and(server.directory().remove(&path).map_err(failed));
     }
-    let failed = Error::at(volume.servers()[0].dir(), "remove the layout of an object in");
-    layouts::remove(id, volume).map_err(failed)
+    let failed = Error::at(id.path_in(object_paths::LAYOUTS), "remove the layout");
+    removed.and(layouts::remove(id, volume).map_err(failed))
 }
 
 /// Bytes of blocks that objects use on a server, named or not.
@@ -75,24 +78,25 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
 /// Removes the objects to which files below `dir` refer, whether they are those files' objects or not. Any error ends
 /// the search: a name that cannot be seen must not make its object an orphan. What a file's owner can write is no such
 /// error, or one user would keep all objects from being checked; of a file that refers to nonsense, its own objects are
-/// kept, because whoever knows its number can write it again. None is left while names of the tree change: the object without
-/// a name may be that of a file that was moved meanwhile.
+/// kept, because whoever knows its number can write it again.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
     let (mut named, mut inodes) = (BTreeSet::new(), BTreeSet::new());
     let is_still = each_file_if_still(dir, &mut |file| {
-        let found = ObjectNumber::named_by(&file.path);
-        match found.map_err(Error::at(&file.shown, "read the object of"))? {
+        let Some(FileState { reference, inode, .. }) = file.state()? else { return Ok(()) };
+        match reference {
             Reference::None => {}
             Reference::Object(number) => drop(named.insert(number)),
-            Reference::Nonsense => {
-                let found = file.path.symlink_metadata().map_err(Error::at(&file.shown, "stat"))?;
-                inodes.insert(found.ino());
-            }
+            Reference::Nonsense => drop(inodes.insert(inode)),
         }
         Ok(())
     })?;
     if !is_still {
-        orphans.clear();
+        let what =
+            format!("{}: names changed while objects without one were looked for", dir.display());
+        return Err(Error::invalid(
+            what,
+            "end what renames, makes or removes files there, and look again",
+        ));
     }
     orphans.retain(|id, _| {
         // Nobody can tell whose one of an earlier format is.

@@ -6,6 +6,9 @@
 //! anything of the new one is created, so that the superfluous one is found. Names, owner, mode, times and attributes
 //! belong to the namespace file, which stays.
 
+mod leftovers;
+mod moving;
+mod notes;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,25 +20,24 @@ use std::path::{Path, PathBuf};
 
 use halocline_model::file_layout::FileLayout;
 use halocline_model::request::ByteRange;
-use rustix::fs::XattrFlags;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::identity::{ObjectId, ObjectNumber};
-use super::label::{self, Use, VolumeLabel};
+use super::identity::ObjectId;
+use super::label::{self, Use};
 use super::layouts;
-use super::orphans::ids_on;
-use super::sparse_copy::copy_data;
-use super::tree_walk::{each_file_if_still, file};
+use super::tree_walk::file;
 use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
-use crate::volume::{Distribution, VolumeFile, object_paths};
+use crate::volume::Distribution;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Seek;
 
-pub use space::{Move, moves};
+use moving::Moving;
+use notes::MoveNotes;
 
-/// The note on the first server about the move in progress: the numbers of both objects. Empty if there is none.
-const MOVING: &str = "halocline-moving";
+pub use leftovers::Leftovers;
+pub use space::{Move, moves};
 
 /// What can be done with a path of a plan that is no file's.
 const LEAVE_OUT: &str = "leave it out of the plan";
@@ -103,10 +105,45 @@ pub enum Step {
 /// Called before each step, and before each piece of the copy; if it returns an error, that is not done.
 pub type Before<'a> = &'a mut dyn FnMut(Step) -> Result<()>;
 
+/// A file that was moved: it has its new layout, also after a power loss.
+#[derive(Debug)]
+pub struct Moved {
+    /// Why its former object was not removed. It stays noted, and takes space.
+    pub left: Option<Error>,
+}
+
+/// A move that failed.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Why.
+    pub error: Error,
+    /// Whether the file may have its new layout, perhaps in memory only; then both objects stay for the next
+    /// [`Relayout::clear_moves`]. Else it has its old layout, and nothing of the new one stays.
+    pub cut_over: bool,
+}
+
+impl From<Stopped> for Error {
+    fn from(stopped: Stopped) -> Self {
+        stopped.error
+    }
+}
+
+/// What became of what earlier moves had left.
+#[derive(Debug, Default)]
+pub struct Cleared {
+    /// Objects that were removed.
+    pub removed: usize,
+    /// Moves that stay noted, because names of the tree changed, or a server cannot be changed.
+    pub left: usize,
+    /// Why an object could not be removed.
+    pub error: Option<Error>,
+}
+
 /// A striped volume that is used exclusively, so that its files may move.
 #[derive(Debug)]
 pub struct Relayout {
     origin: Origin,
+    notes: Mutex<MoveNotes>,
 }
 
 impl Relayout {
@@ -120,7 +157,8 @@ impl Relayout {
         if let Some(in_use) = &origin.in_use {
             label::relock(&volume_dir, in_use, Use::Alone)?;
         }
-        Ok(Self { origin })
+        let notes = Mutex::new(MoveNotes::read(&origin)?);
+        Ok(Self { origin, notes })
     }
 
     /// The volume.
@@ -128,144 +166,84 @@ impl Relayout {
         &self.origin
     }
 
-    /// Moves a file to its layout, and reports the bytes passed to `progress`. The caller has cleared what an interrupted
-    /// move left ([`Relayout::clear_moves`]); it does so again if this fails before [`Step::CutOver`]. After a later failure
-    /// it leaves that to the next move: the object to which the file refers may so far be known in memory only.
+    /// Moves a file to its layout, and reports the bytes passed to `progress`. What an interrupted move of the file left may
+    /// still be there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the file is not the one for which `to` was found, or was changed meanwhile. Then, and
-    /// after each failure before [`Step::CutOver`], it has its old layout.
+    /// [`Error::Invalid`] if the file is not the one for which `to` was found, or was changed meanwhile.
     pub fn relayout(
         &self,
         to: &LayoutChange,
         before: Before<'_>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
-        let namespace_file = file(&self.origin, &to.path, LEAVE_OUT)?;
-        let changed = || {
-            let what = format!("{} was changed meanwhile", namespace_file.shown.display());
-            Error::invalid(what, "end what changes it, and apply the plan again")
-        };
-        let old = self
-            .origin
-            .open_data(namespace_file.fd.as_fd(), libc::O_RDWR)
-            .map_err(Error::at(&namespace_file.shown, "open the data"))?;
-        let state =
-            State::of(&self.origin, &old).map_err(Error::at(&namespace_file.shown, "look at"))?;
-        if state.inode != to.inode || state.size != to.size {
-            return Err(changed());
-        }
-        let layout = match &to.wished {
-            Distribution::Even(_) => None,
-            Distribution::Varied(layout) => Some(layout),
-        };
-        let made =
-            || ObjectId::bound(ObjectNumber::random(layout.is_some())?, old.namespace_file());
-        let id = made().map_err(Error::at(&namespace_file.shown, "name an object for"))?;
-        before(Step::Note)?;
-        if layout.is_some() {
-            self.allow_layouts()?;
-        }
-        self.note_move(state.object, id)?;
-        let at = |what| Error::at(&namespace_file.shown, what);
-        before(Step::Layout)?;
-        if let Some(layout) = layout {
-            layouts::write(id, layout, &self.origin.volume).map_err(at("write the layout of"))?;
-        }
-        before(Step::Copy)?;
-        let copy = VolumeFile::lazy(&self.origin.volume, 0, to.wished.clone(), &id.path());
-        let mut refused = None;
-        let mut put = |offset, bytes: &[u8]| match before(Step::Copy) {
-            Ok(()) => copy.write_at(offset, bytes),
-            Err(error) => {
-                refused = Some(error);
-                Err(io::ErrorKind::Interrupted.into())
+    ) -> Result<Moved, Stopped> {
+        let unmoved = |error| Stopped { error, cut_over: false };
+        let mut moving = Moving::begin(&self.origin, to).map_err(unmoved)?;
+        let (old, new) = (moving.old(), moving.new);
+        before(Step::Note).map_err(unmoved)?;
+        let noted = self.notes.lock().add(&self.origin, old.map(|old| old.number), new.number);
+        let copied = noted.and_then(|()| moving.copy(before, progress));
+        if let Err(error) = copied.and_then(|()| moving.cut_over(before)) {
+            let cut_over = moving.may_be_cut_over;
+            if !cut_over && let Err(left) = self.remove_and_forget(Some(new), new) {
+                tracing::debug!("what the move left stays noted: {left}");
             }
-        };
-        let copied = copy_data(&old, to.size, &mut put, progress);
-        refused.map_or(Ok(()), Err)?;
-        copied.map_err(at("copy the data of"))?;
-        before(Step::Sync)?;
-        copy.sync(false).map_err(at("sync the new data of"))?;
-        if State::of(&self.origin, &old).map_err(at("look at"))? != state {
-            return Err(changed());
+            return Err(Stopped { error, cut_over });
         }
-        before(Step::CutOver)?;
-        let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
-        id.number
-            .name_by(old.namespace_file(), how)
-            .map_err(at("give its new layout, in an extended attribute, to"))?;
-        before(Step::Settle)?;
-        old.namespace_file().sync_all().map_err(at("sync"))?;
-        before(Step::Remove)?;
-        if let Some(object) = state.object {
-            self.origin.remove_orphan(object)?;
-        }
-        before(Step::Forget)?;
-        self.origin.servers()[0].directory().set_label(MOVING, b"")
+        moving.settle(before).map_err(|error| Stopped { error, cut_over: true })?;
+        let removed = before(Step::Remove).and_then(|()| {
+            let removed = old.map_or(Ok(()), |old| self.origin.remove_orphan(old));
+            removed.and_then(|()| before(Step::Forget))
+        });
+        let forgotten = removed.and_then(|()| self.remove_and_forget(None, new));
+        Ok(Moved { left: forgotten.err() })
     }
 
-    /// Removes what an interrupted move left, and returns whether there was one: of the two objects in its note, those
-    /// to which no file refers; nothing while names of the tree change. `before` is called before [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
+    /// Removes the object to which no file has ever referred, and the note about the move to `new`.
+    fn remove_and_forget(&self, object: Option<ObjectId>, new: ObjectId) -> Result<()> {
+        object.map_or(Ok(()), |object| self.origin.remove_orphan(object))?;
+        self.notes.lock().forget(&self.origin, |note| note.last() == Some(&new.number))
+    }
+
+    /// Removes what earlier moves left that were killed, or whose former object could not be removed. What cannot be removed,
+    /// or of which that is not known because names of the tree change, stays noted. `before` is called before
+    /// [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
     ///
     /// # Errors
     /// If the names cannot be made durable; then nothing is removed.
-    pub fn clear_moves(&self, before: Before<'_>) -> Result<bool> {
-        let first = &self.origin.servers()[0];
-        let note = first.directory().label(MOVING)?.unwrap_or_default();
-        let note = String::from_utf8_lossy(&note);
-        let mut numbers: BTreeSet<_> =
-            note.split_whitespace().filter_map(ObjectNumber::parse).collect();
-        if note.is_empty() {
-            return Ok(false);
+    pub fn clear_moves(&self, before: Before<'_>) -> Result<Cleared> {
+        let mut notes = self.notes.lock();
+        let mut cleared = Cleared::default();
+        if notes.all().is_empty() {
+            return Ok(cleared);
         }
-        let is_still = each_file_if_still(self.origin.namespace_dir(), &mut |file| {
-            let named = ObjectNumber::named_by(&file.path);
-            let named = named.map_err(Error::at(&file.shown, "read the object of"))?;
-            if let Some(number) = named.object() {
-                numbers.remove(&number);
-            }
-            Ok(())
-        })?;
-        if !is_still {
-            // An object whose name was not found may be that of a file that was moved meanwhile. What is left takes space,
-            // which a check frees.
-            return Ok(false);
-        }
+        let found = Leftovers::find(&self.origin, notes.all())?;
         // The reference that a killed or failed move made may be in memory only: an object to which no file refers must
         // be one to which none refers even after a power loss.
         before(Step::Settle)?;
         self.origin.sync_names()?;
         before(Step::Remove)?;
-        for server in self.origin.servers() {
-            for root in [ObjectId::ROOT, object_paths::LAYOUTS] {
-                let failed = || Error::at(server.dir(), "clear an interrupted move in");
-                for id in ids_on(server, root).map_err(failed())? {
-                    if numbers.contains(&id.number) {
-                        server.directory().remove(&id.path_in(root)).map_err(failed())?;
-                    }
+        let mut stay = BTreeSet::new();
+        for id in &found.objects {
+            match self.origin.remove_orphan(*id) {
+                Ok(()) => cleared.removed += 1,
+                Err(error) => {
+                    stay.insert(id.number);
+                    cleared.error.get_or_insert(error);
                 }
             }
         }
         before(Step::Forget)?;
-        first.directory().set_label(MOVING, b"")?;
-        Ok(true)
+        notes.forget(&self.origin, |note| {
+            !found.unknown.contains(note) && !note.iter().any(|number| stay.contains(number))
+        })?;
+        cleared.left = notes.all().len();
+        Ok(cleared)
     }
 
-    fn note_move(&self, old: Option<ObjectId>, new: ObjectId) -> Result<()> {
-        let old = old.map_or_else(String::new, |old| format!("{} ", old.number));
-        let note = format!("{old}{}\n", new.number);
-        self.origin.servers()[0].directory().set_label(MOVING, note.as_bytes())
-    }
-
-    /// Marks the volume so that earlier versions, which do not know layouts, refuse it.
-    fn allow_layouts(&self) -> Result<()> {
-        let dir = self.origin.namespace_dir().parent().unwrap_or(Path::new("/"));
-        let volume_dir = VolumeDir::open(dir)?;
-        match VolumeLabel::read(&volume_dir)? {
-            Some(label) if label != label.with_layouts() => label.with_layouts().write(&volume_dir),
-            _ => Ok(()),
-        }
+    /// Moves that are noted.
+    pub fn outstanding(&self) -> usize {
+        self.notes.lock().all().len()
     }
 }
 

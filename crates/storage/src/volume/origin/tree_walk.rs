@@ -1,7 +1,7 @@
 //! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat
 use rustix::io::Errno;
 
 use super::Origin;
+use super::identity::{ObjectNumber, Reference};
 
 /// A directory to be searched; not followed if it is a link.
 pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
@@ -92,11 +93,39 @@ pub(in crate::volume) fn at(path: &Path, what: &'static str) -> impl FnOnce(Errn
 }
 
 /// A regular file of a tree, under one of its names.
-pub(super) struct FoundFile {
-    /// Leads to it while it is looked at, however long its path is.
-    pub(super) path: PathBuf,
+pub(super) struct FoundFile<'w> {
+    directory: BorrowedFd<'w>,
+    name: &'w OsStr,
     /// Its path, for people.
     pub(super) shown: PathBuf,
+}
+
+/// What was found of a file.
+pub(super) struct FileState {
+    /// The object to which it refers.
+    pub(super) reference: Reference,
+    pub(super) inode: u64,
+    pub(super) len: u64,
+}
+
+impl FoundFile<'_> {
+    /// Its state; `None` if it no longer has this name. All of it is that of one file, whoever renames others meanwhile: of
+    /// which file an object is decides what becomes of its data.
+    pub(super) fn state(&self) -> Result<Option<FileState>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match openat(self.directory, self.name, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::STALE) => return Ok(None),
+            file => file.map_err(at(&self.shown, "open"))?,
+        };
+        let found = fstat(&file).map_err(at(&self.shown, "stat"))?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        let reference = ObjectNumber::named_by(&by_descriptor(&file))
+            .map_err(Error::at(&self.shown, "read the object of"))?;
+        let (inode, len) = (found.st_ino, found.st_size.unsigned_abs());
+        Ok(Some(FileState { reference, inode, len }))
+    }
 }
 
 /// Calls `look` for each name of a regular file below `tree`. Programs and users can make directories whose paths are
@@ -129,21 +158,25 @@ fn is_still(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Resu
     let mut is_known = true;
     walk(tree, look, &mut |dir| {
         let mut found = fstat(dir)?;
-        if is_fresh(&found) {
+        // Nothing is to be known any more where one directory changes all the time.
+        if is_known && is_fresh(&found) {
             // A second change in the same tick of the clock would not be seen.
             Clock::MACHINE.sleep(TICK);
             found = fstat(dir)?;
-            is_known &= !is_fresh(&found);
+            is_known = !is_fresh(&found);
         }
         is_known &= before.insert((found.st_dev, found.st_ino), changed(&found)).is_none();
         Ok(())
     })?;
+    if !is_known {
+        return Ok(false);
+    }
     walk(tree, &mut |_| Ok(()), &mut |dir| {
         let found = fstat(dir)?;
         after.insert((found.st_dev, found.st_ino), changed(&found));
         Ok(())
     })?;
-    Ok(is_known && before == after)
+    Ok(before == after)
 }
 
 const fn changed(found: &Stat) -> (i64, i64) {
@@ -186,8 +219,8 @@ fn walk(
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => open.push((depth + 1, name)),
                 FileType::RegularFile => {
-                    let path = by_descriptor(&cursor.directory()).join(&name);
-                    look(&FoundFile { path, shown: shown.join(&name) })?;
+                    let directory = cursor.directory();
+                    look(&FoundFile { directory, name: &name, shown: shown.join(&name) })?;
                 }
                 _ => {}
             }
@@ -220,12 +253,12 @@ mod tests {
                 seen.push(file.shown.file_name().unwrap().to_owned());
                 Ok(())
             });
-            (is_still.unwrap(), ["moved", "stays"].map(|name| seen.iter().any(|it| it == name)))
+            is_still.map(|it| (it, ["moved", "stays"].map(|name| seen.iter().any(|it| it == name))))
         };
         let all = (true, [true, true]);
-        assert_eq!(walk(), all);
+        assert_eq!(walk().unwrap(), all);
         let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
+        let walked = thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     fs::rename(here.join("moved"), there.join("moved")).unwrap();
@@ -233,15 +266,23 @@ mod tests {
                 }
             });
             // The thread may begin late on a busy machine.
-            let mut told = 0;
-            let walked = (0..10_000).map(|_| walk()).take_while(|walked| {
-                told += usize::from(!walked.0);
-                told < 10
-            });
-            let wrong = walked.filter(|walked| walked.0 && *walked != all).count();
+            let (mut told, mut walked) = (0, Vec::new());
+            while told < 10 && walked.len() < 10_000 {
+                walked.push(walk());
+                told += match walked.last() {
+                    Some(Ok((false, _))) => 1,
+                    Some(Ok((true, _))) | None => 0,
+                    Some(Err(_)) => break,
+                };
+            }
+            // Nothing ends the scope before the thread ends, so that what failed is told after it.
             is_over.store(true, Ordering::Relaxed);
-            assert_eq!((wrong, told), (0, 10));
+            walked
         });
-        assert_eq!(walk(), all);
+        let walked: Vec<_> = walked.into_iter().map(|walk| walk.unwrap()).collect();
+        let wrong = walked.iter().filter(|walked| walked.0 && **walked != all).count();
+        let told = walked.iter().filter(|walked| !walked.0).count();
+        assert_eq!((wrong, told), (0, 10));
+        assert_eq!(walk().unwrap(), all);
     }
 }

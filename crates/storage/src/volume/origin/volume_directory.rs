@@ -7,7 +7,7 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, fchown};
+use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::identity::by_descriptor;
 use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
@@ -98,7 +99,7 @@ impl VolumeDir {
         text.map(Some).map_err(Error::at(self.path.join(name), "read"))
     }
 
-    /// Writes a file with this text, atomically and durably.
+    /// Writes a file with this text, atomically and durably. Where there is no room, a single byte is changed in its place.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
         let fresh = format!("{name}.new");
         let write = || -> io::Result<()> {
@@ -114,7 +115,39 @@ impl VolumeDir {
             renameat(&self.fd, &fresh, &self.fd, name)?;
             Ok(fsync(&self.fd)?)
         };
-        write().map_err(Error::at(self.path.join(name), "write"))
+        let Err(error) = write() else { return Ok(()) };
+        let _ = unlinkat(&self.fd, &fresh, AtFlags::empty());
+        let is_full = [Some(libc::ENOSPC), Some(libc::EDQUOT)].contains(&error.raw_os_error());
+        if is_full && self.change_byte(name, text)? {
+            return Ok(());
+        }
+        Err(Error::at(self.path.join(name), "write")(error))
+    }
+
+    /// Changes the only byte in which a file differs from `text`, durably: no power loss leaves half of that, and it takes no
+    /// room. False if they differ in more.
+    fn change_byte(&self, name: &str, text: &str) -> Result<bool> {
+        let (Some(old), Some(file)) = (self.read(name)?, self.file(name)?) else {
+            return Ok(false);
+        };
+        let bytes = old.bytes().zip(text.bytes()).zip(0..);
+        let mut changed = bytes.filter(|((old, new), _)| old != new);
+        let (Some(((_, byte), at)), None) = (changed.next(), changed.next()) else {
+            return Ok(false);
+        };
+        if old.len() != text.len() {
+            return Ok(false);
+        }
+        let change = || -> io::Result<()> {
+            // The file that was checked, whatever has its name by now.
+            let file =
+                openat(CWD, by_descriptor(&file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            let file = File::from(file?);
+            file.write_all_at(&[byte], at)?;
+            file.sync_all()
+        };
+        change().map_err(Error::at(self.path.join(name), "change"))?;
+        Ok(true)
     }
 
     /// Creates a directory in it, private to the owner, unless it exists and has nothing but names for which `is_ours` is

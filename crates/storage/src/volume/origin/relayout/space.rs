@@ -11,6 +11,7 @@ use halocline_model::file_layout::FileLayout;
 use halocline_os::error::{Error, Result};
 
 use super::{LayoutChange, Origin, Wish, change};
+use crate::volume::Distribution;
 
 /// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
 const OVERHEAD_BYTES: u64 = 16 << 10;
@@ -24,17 +25,22 @@ pub struct Move {
     pub is_detour: bool,
 }
 
-/// The moves of the `files` that do not lie as wished, in their order.
+/// The moves of the `files` that do not lie as wished, in their order, once so many bytes were `freed` on each server: those of
+/// what interrupted moves have left, which comes first.
 ///
 /// # Errors
-/// If a server lacks space for one of them.
-pub fn moves(origin: &Origin, files: &[LayoutChange]) -> Result<Vec<Move>> {
-    moves_in(Room::of(origin)?, origin, files)
+/// If a server lacks space for one of them, or cannot be written.
+pub fn moves(origin: &Origin, files: &[LayoutChange], freed: &[u64]) -> Result<Vec<Move>> {
+    let mut room = Room::of(origin)?;
+    room.free(freed);
+    moves_in(room, origin, files)
 }
 
 fn moves_in(mut room: Room, origin: &Origin, files: &[LayoutChange]) -> Result<Vec<Move>> {
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| !file.agrees()) {
+        room.check_writable(origin, file)?;
+        room.take_note(file).map_err(|lack| lack.error(origin, file))?;
         if let Err(lack) = room.take(&file.planned) {
             let refused = |lack: Lack| lack.error(origin, file);
             let detour = room.detour(origin, file)?.ok_or_else(|| refused(lack))?;
@@ -82,18 +88,21 @@ struct Room {
     /// Free bytes, and those that moves have taken so far.
     systems: Vec<(u64, i128)>,
     of_server: Vec<usize>,
+    /// Whether nothing can be written on the server.
+    read_only: Vec<bool>,
 }
 
 impl Room {
     fn of(origin: &Origin) -> Result<Self> {
         let mut known: Vec<u64> = Vec::new();
-        let mut room = Self { systems: Vec::new(), of_server: Vec::new() };
+        let mut room = Self { systems: Vec::new(), of_server: Vec::new(), read_only: Vec::new() };
         for server in origin.servers() {
             let failed = |what| Error::at(server.dir(), what);
             let system = fs::metadata(server.dir()).map_err(failed("look at"))?.dev();
             let space = server.device().space().map_err(failed("ask for the space of"))?;
             let place = known.iter().position(|other| *other == system);
             room.of_server.push(place.unwrap_or(known.len()));
+            room.read_only.push(space.is_read_only);
             if place.is_none() {
                 known.push(system);
                 room.systems.push((if space.no_files { 0 } else { space.available }, 0));
@@ -116,10 +125,37 @@ impl Room {
         Ok(())
     }
 
+    /// Gives back what lies on the servers; what cannot be removed stays.
     fn free(&mut self, bytes: &[u64]) {
-        for (server, bytes) in bytes.iter().enumerate() {
+        for (server, bytes) in bytes.iter().enumerate().filter(|it| !self.read_only[it.0]) {
             self.systems[self.of_server[server]].1 -= i128::from(*bytes);
         }
+    }
+
+    /// Takes the space of the note about a move, and of the new layout: on the first server that has it.
+    fn take_note(&mut self, file: &LayoutChange) -> Result<(), Lack> {
+        let has_space = |server: &usize| {
+            let (available, taken) = self.systems[self.of_server[*server]];
+            !self.read_only[*server] && taken + i128::from(OVERHEAD_BYTES) <= i128::from(available)
+        };
+        let Some(server) = (0..self.of_server.len()).find(has_space) else {
+            let (available, taken) = self.systems[self.of_server[0]];
+            return Err(Lack { server: 0, available, taken: taken + i128::from(OVERHEAD_BYTES) });
+        };
+        if matches!(file.wished, Distribution::Varied(_)) {
+            self.systems[self.of_server[server]].1 += i128::from(OVERHEAD_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Refuses a file that would get bytes on a server on which nothing can be written.
+    fn check_writable(&self, origin: &Origin, file: &LayoutChange) -> Result<()> {
+        let mut servers = origin.servers().iter().zip(&file.planned).zip(&self.read_only);
+        let refused = servers.find(|((_, bytes), is_read_only)| **bytes > 0 && **is_read_only);
+        let Some(((server, _), _)) = refused else { return Ok(()) };
+        let (dir, name) = (server.dir().display(), file.path.display());
+        let what = format!("{dir} is read-only, and {name} would have a part there");
+        Err(Error::invalid(what, "mount it for writing, or plan without it"))
     }
 
     /// The move of the file to the servers that have space for their part of the copy; `None` if there are none, or the file
@@ -131,7 +167,7 @@ impl Room {
         }
         let is_full = |server: usize| {
             let (available, taken) = needed[self.of_server[server]];
-            taken + i128::from(OVERHEAD_BYTES) > i128::from(available)
+            self.read_only[server] || taken + i128::from(OVERHEAD_BYTES) > i128::from(available)
         };
         let frees = file.used.iter().enumerate().any(|(server, used)| *used > 0 && is_full(server));
         let stripe = origin.striping().stripe();
@@ -176,7 +212,8 @@ mod tests {
 
     /// Two disks and an SSD with so much free on each.
     fn room(free: [u64; 3]) -> Room {
-        Room { systems: free.map(|free| (free, 0)).to_vec(), of_server: vec![0, 1, 2] }
+        let systems = free.map(|free| (free, 0)).to_vec();
+        Room { systems, of_server: vec![0, 1, 2], read_only: vec![false; 3] }
     }
 
     /// Regression: a file that is on the SSD could get no more of it, because its own bytes were in the way.

@@ -5,41 +5,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use halocline_model::profile::DeviceProfile;
-use halocline_plan::layout::{Layout, Part};
-use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
-use halocline_plan::servers::{Network, Server};
-use halocline_plan::write::{Target, commands};
-
-const STRIPE: u64 = 64 << 10;
+use super::{K, Plan, Target, commands, named};
 
 /// These files in stripes of 64 KiB on two servers of a pool.
 fn plan(files: &[&str]) -> Plan {
-    let parts = vec![Part { begin: 0, end: None, widths: vec![STRIPE; 2] }];
-    let layout = Layout::new(parts, 2).unwrap();
-    let server = |name: &str| Server {
-        name: name.into(),
-        directory: None,
-        capacity: None,
-        channels: 1,
-        profile: DeviceProfile::ssd_generic(),
-        network: Network::default(),
-    };
-    Plan {
-        version: VERSION,
-        chosen: "ours".into(),
-        files: None,
-        trace: Trace { digest: String::new(), requests: 1 },
-        expected: Expected {
-            predicted_seconds: 1.0,
-            simulated_seconds: 1.0,
-            def_simulated_seconds: 2.0,
-            gain_over_def: 1.0,
-            spread: 0.1,
-        },
-        server: ["1.0", "1.1"].map(server).into(),
-        file: files.iter().map(|path| PlannedFile::new(path.as_bytes(), 1, &layout)).collect(),
-    }
+    let of = |path: &&str| named(&["1.0", "1.1"], path, &[(None, &[64 * K; 2])]);
+    let mut all = of(&files[0]);
+    all.file.extend(files[1..].iter().flat_map(|path| of(path).file));
+    all
 }
 
 /// Runs the script in `dir`, where each program notes that it was called, and makes its last argument if it should.

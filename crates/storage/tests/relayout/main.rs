@@ -1,8 +1,11 @@
 //! Files of a striped origin in layouts of their own: moved there, stopped at every step, copied, forged, damaged.
 
+mod leftovers;
+
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_storage::device::Device;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange, Relayout, Step, Wish};
 use halocline_storage::volume::unstripe::unstripe;
@@ -109,7 +112,7 @@ fn apply(
     let volume = to_move(dir)?;
     volume.clear_moves(&mut |_| Ok(()))?;
     let found = relayout::look(volume.origin(), std::slice::from_ref(wish), true)?.remove(0);
-    relayout::moves(volume.origin(), std::slice::from_ref(&found))?;
+    relayout::moves(volume.origin(), std::slice::from_ref(&found), &[])?;
     if !found.agrees() {
         volume.relayout(&found, before, &mut |_| {})?;
     }
@@ -118,6 +121,13 @@ fn apply(
 
 fn moved(dir: &Path, wish: &Wish) -> LayoutChange {
     apply(dir, wish, &mut |_| Ok(())).unwrap()
+}
+
+/// As if the process were killed before this step.
+fn killed_before(stop: Step, dir: &Path, wish: &Wish) {
+    let mut before = |step| if step == stop { resume_unwind(Box::new("killed")) } else { Ok(()) };
+    let ended = catch_unwind(AssertUnwindSafe(|| apply(dir, wish, &mut before).map(drop)));
+    assert!(ended.is_err(), "{stop:?}");
 }
 
 fn local_files(dir: &Path, root: &str) -> Vec<PathBuf> {
@@ -186,10 +196,7 @@ fn stopped_before_any_step_a_file_is_in_its_old_layout_or_its_new_one() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         drop(volume(dir));
-        let killed = apply(dir, &two_parts(), &mut |step| {
-            if step == stop { Err(Error::invalid("killed", "go on")) } else { Ok(()) }
-        });
-        assert!(killed.unwrap_err().to_string().contains("killed"), "{stop:?}");
+        killed_before(stop, dir, &two_parts());
         // A mount reads and writes it as it is, before anybody clears what is left.
         let origin = mounted(dir);
         assert_eq!(read(&origin, "file"), content(), "{stop:?}");
@@ -243,7 +250,7 @@ fn a_cutover_that_is_not_durable_removes_neither_object() {
     assert_eq!(read(&mounted(dir), "file"), content());
     rustix::fs::setxattr(&path, OBJECT, &new, XattrFlags::REPLACE).unwrap();
     let volume = to_move(dir).unwrap();
-    assert!(volume.clear_moves(&mut |_| Ok(())).unwrap(), "the note stayed");
+    assert_eq!(volume.clear_moves(&mut |_| Ok(())).unwrap().removed, 1, "the note stayed");
     drop(volume);
     assert_eq!(local_files(dir, "objects").len(), 3);
     assert_eq!(read(&mounted(dir), "file"), content());
@@ -401,7 +408,7 @@ fn what_cannot_be_moved_is_refused_before_anything_is() {
     }
     let mut huge = relayout::look(origin, &[two_parts()], true).unwrap();
     huge[0].planned[1] = u64::MAX / 4;
-    let error = relayout::moves(origin, &huge).unwrap_err().to_string();
+    let error = relayout::moves(origin, &huge, &[]).unwrap_err().to_string();
     assert!(error.contains("server-1") && error.contains("are free"), "{error}");
 }
 
@@ -421,7 +428,8 @@ fn a_file_that_changes_while_it_moves_stays_where_it_is() {
     });
     let error = changed.unwrap_err().to_string();
     assert!(error.contains("changed meanwhile"), "{error}");
-    assert!(to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap());
+    assert_eq!(to_move(dir).unwrap().outstanding(), 0);
+    assert_eq!(local_files(dir, "objects").len(), 3, "the copy is gone at once");
     assert_eq!(read(&mounted(dir), "file"), content()[..90_000]);
     assert!(local_files(dir, "layouts").is_empty());
 }

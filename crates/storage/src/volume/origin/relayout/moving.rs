@@ -1,0 +1,168 @@
+//! The steps of the move of one file.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use halocline_model::file_layout::FileLayout;
+use rustix::fs::XattrFlags;
+
+use super::super::identity::{ObjectId, ObjectNumber};
+use super::super::label::VolumeLabel;
+use super::super::layouts;
+use super::super::sparse_copy::copy_data;
+use super::super::tree_walk::file;
+use super::super::volume_directory::VolumeDir;
+use super::notes::takes_no_more;
+use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step};
+use crate::volume::{Distribution, VolumeFile};
+use halocline_os::error::{Error, Result};
+
+/// What a system call that changes an attribute says if it has changed nothing.
+const REFUSED_CUTOVER: [i32; 7] = [
+    libc::ENODATA,
+    libc::EEXIST,
+    libc::ENOSPC,
+    libc::EDQUOT,
+    libc::E2BIG,
+    libc::EACCES,
+    libc::EPERM,
+];
+
+/// A file on its way to another object.
+pub(super) struct Moving<'m> {
+    origin: &'m Origin,
+    to: &'m LayoutChange,
+    shown: PathBuf,
+    file: OriginFile,
+    state: State,
+    /// The new object.
+    pub(super) new: ObjectId,
+    /// Whether the file may refer to the new object.
+    pub(super) may_be_cut_over: bool,
+}
+
+impl<'m> Moving<'m> {
+    /// Opens the file. Changes nothing.
+    pub(super) fn begin(origin: &'m Origin, to: &'m LayoutChange) -> Result<Self> {
+        let namespace_file = file(origin, &to.path, LEAVE_OUT)?;
+        let (fd, shown) = (namespace_file.fd, namespace_file.shown);
+        let file = origin.open_data(fd.as_fd(), libc::O_RDWR);
+        let file = file.map_err(Error::at(&shown, "open the data"))?;
+        let state = State::of(origin, &file).map_err(Error::at(&shown, "look at"))?;
+        if state.inode != to.inode || state.size != to.size {
+            return Err(changed(&shown));
+        }
+        let has_layout = matches!(to.wished, Distribution::Varied(_));
+        let new = ObjectNumber::random(has_layout)
+            .and_then(|number| ObjectId::bound(number, file.namespace_file()))
+            .map_err(Error::at(&shown, "name an object for"))?;
+        Ok(Self { origin, to, shown, file, state, new, may_be_cut_over: false })
+    }
+
+    /// The file's object before the move.
+    pub(super) const fn old(&self) -> Option<ObjectId> {
+        self.state.object
+    }
+
+    /// Makes the new object, durably. It is noted.
+    pub(super) fn copy(&self, before: Before<'_>, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let at = |what| Error::at(&self.shown, what);
+        before(Step::Layout)?;
+        if let Distribution::Varied(layout) = &self.to.wished {
+            self.write_layout(layout)?;
+        }
+        before(Step::Copy)?;
+        let (volume, path) = (&self.origin.volume, self.new.path());
+        let copy = VolumeFile::lazy(volume, 0, self.to.wished.clone(), &path);
+        let mut refused = None;
+        let mut put = |offset, bytes: &[u8]| match before(Step::Copy) {
+            Ok(()) => copy.write_at(offset, bytes),
+            Err(error) => {
+                refused = Some(error);
+                Err(io::ErrorKind::Interrupted.into())
+            }
+        };
+        let copied = copy_data(&self.file, self.to.size, &mut put, progress);
+        refused.map_or(Ok(()), Err)?;
+        copied.map_err(at("copy the data of"))?;
+        before(Step::Sync)?;
+        copy.sync(false).map_err(at("sync the new data of"))?;
+        if State::of(self.origin, &self.file).map_err(at("look at"))? != self.state {
+            return Err(changed(&self.shown));
+        }
+        Ok(())
+    }
+
+    /// Makes the file refer to the new object.
+    pub(super) fn cut_over(&mut self, before: Before<'_>) -> Result<()> {
+        before(Step::CutOver)?;
+        let how = self.state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
+        let file = self.file.namespace_file();
+        let Err(error) = self.new.number.name_by(file, how) else {
+            self.may_be_cut_over = true;
+            return Ok(());
+        };
+        let is_refused = error.raw_os_error().is_some_and(|errno| REFUSED_CUTOVER.contains(&errno));
+        let is_as_it_was = self.origin.object_of(file).is_ok_and(|object| object != Some(self.new));
+        self.may_be_cut_over = !(is_refused && is_as_it_was);
+        if error.raw_os_error().is_some_and(|errno| [libc::ENOSPC, libc::E2BIG].contains(&errno)) {
+            return Err(Error::invalid(
+                format!(
+                    "{}: its extended attributes leave no room for the number of its new data, or the file system of the \
+                     volume's tree is full: {error}",
+                    self.shown.display()
+                ),
+                "remove some of its attributes (getfattr -d lists them), or free space there",
+            ));
+        }
+        let what = "give its new layout, in an extended attribute, to";
+        Err(Error::at(&self.shown, what)(error))
+    }
+
+    /// Makes that durable: the old object may be removed.
+    pub(super) fn settle(&self, before: Before<'_>) -> Result<()> {
+        before(Step::Settle)?;
+        self.file.namespace_file().sync_all().map_err(Error::at(&self.shown, "sync"))
+    }
+
+    /// Marks the volume so that earlier versions, which do not know layouts, or look for them on the first server alone,
+    /// refuse it. False if it cannot have layouts on other servers.
+    fn allow_layouts(&self, anywhere: bool) -> Result<bool> {
+        let dir = self.origin.namespace_dir().parent().unwrap_or(Path::new("/"));
+        let volume_dir = VolumeDir::open(dir)?;
+        let Some(label) = VolumeLabel::read(&volume_dir)? else { return Ok(true) };
+        let marked =
+            if anywhere { label.with_layouts_anywhere() } else { Some(label.with_layouts()) };
+        let Some(marked) = marked else { return Ok(false) };
+        if label != marked {
+            marked.write(&volume_dir)?;
+        }
+        Ok(true)
+    }
+
+    /// On the first server that takes it: one without room, or one that cannot be changed, is what moves are for.
+    fn write_layout(&self, layout: &FileLayout) -> Result<()> {
+        self.allow_layouts(false)?;
+        let mut refused = None;
+        for (index, server) in self.origin.servers().iter().enumerate() {
+            if index == 1 && !self.allow_layouts(true)? {
+                break;
+            }
+            match layouts::write(self.new, layout, server) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.raw_os_error().is_some_and(takes_no_more) => {
+                    refused.get_or_insert((server, error));
+                }
+                Err(error) => return Err(Error::at(&self.shown, "write the layout of")(error)),
+            }
+        }
+        let Some((server, error)) = refused else { return Ok(()) };
+        Err(Error::at(server.dir(), "write the layout of a file in")(error))
+    }
+}
+
+fn changed(shown: &Path) -> Error {
+    let what = format!("{} was changed meanwhile", shown.display());
+    Error::invalid(what, "end what changes it, and apply the plan again")
+}

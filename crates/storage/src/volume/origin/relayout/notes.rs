@@ -1,0 +1,125 @@
+//! Notes about moves that have not ended: of each, the numbers of both objects, so that the superfluous one is found.
+//!
+//! What must hold: a note is durable before anything of its new object is made, and stays until the superfluous object is
+//! removed. A server without room, or one that cannot be changed, is what moves are for: the notes are on the first server
+//! that takes them. Where several have some, all count: a note about objects that are gone does no harm.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::super::Origin;
+use super::super::identity::ObjectNumber;
+use halocline_os::error::{Error, Result};
+
+/// The file with the notes, a line for each move: the numbers of its objects. Empty if there are none.
+const MOVING: &str = "halocline-moving";
+
+/// Limit of the notes: each of them may stand for a copy of a file.
+const NOTES_MAX: usize = 1000;
+
+/// The numbers of the objects of a move: the former one, if the file had one, and the new one.
+pub(super) type MoveNote = Vec<ObjectNumber>;
+
+/// All notes of a volume that is used exclusively.
+#[derive(Debug, Default)]
+pub(super) struct MoveNotes {
+    notes: Vec<MoveNote>,
+    /// The servers that have some.
+    places: BTreeSet<usize>,
+}
+
+impl MoveNotes {
+    /// Reads those of `origin`.
+    pub(super) fn read(origin: &Origin) -> Result<Self> {
+        let mut found = Self::default();
+        for (place, server) in origin.servers().iter().enumerate() {
+            let text = server.directory().label(MOVING)?.unwrap_or_default();
+            if text.is_empty() {
+                continue;
+            }
+            found.places.insert(place);
+            for line in String::from_utf8_lossy(&text).lines() {
+                let note: MoveNote = line.split(' ').filter_map(ObjectNumber::parse).collect();
+                if !note.is_empty() && !found.notes.contains(&note) {
+                    found.notes.push(note);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The moves that they are about.
+    pub(super) fn all(&self) -> &[MoveNote] {
+        &self.notes
+    }
+
+    /// Notes a move from the object `old`, if there is one, to `new`, durably.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there are too many; else if no server takes the note.
+    pub(super) fn add(
+        &mut self,
+        origin: &Origin,
+        old: Option<ObjectNumber>,
+        new: ObjectNumber,
+    ) -> Result<()> {
+        if self.notes.len() >= NOTES_MAX {
+            return Err(Error::invalid(
+                format!("{NOTES_MAX} moves left objects that could not be removed"),
+                "see that all servers can be written and that nobody renames files meanwhile, and apply the plan again",
+            ));
+        }
+        self.notes.push(old.into_iter().chain([new]).collect());
+        self.store(origin)
+    }
+
+    /// Forgets the moves for which `is_ended` holds.
+    pub(super) fn forget(
+        &mut self,
+        origin: &Origin,
+        is_ended: impl Fn(&MoveNote) -> bool,
+    ) -> Result<()> {
+        self.notes.retain(|note| !is_ended(note));
+        self.store(origin)
+    }
+
+    fn store(&mut self, origin: &Origin) -> Result<()> {
+        let mut text = String::new();
+        for note in &self.notes {
+            let numbers: Vec<_> = note.iter().map(ToString::to_string).collect();
+            writeln!(text, "{}", numbers.join(" ")).expect("a string grows");
+        }
+        let mut has_all = None;
+        if !text.is_empty() {
+            let mut refused = None;
+            for (place, server) in origin.servers().iter().enumerate() {
+                match server.directory().set_label(MOVING, text.as_bytes()) {
+                    Ok(()) => {
+                        has_all = Some(place);
+                        break;
+                    }
+                    Err(error) if takes_no_more(error.errno()) => {
+                        refused.get_or_insert(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if let (None, Some(error)) = (has_all, refused) {
+                return Err(error);
+            }
+        }
+        for place in self.places.iter().copied().filter(|place| has_all != Some(*place)) {
+            match origin.servers()[place].directory().set_label(MOVING, b"") {
+                Err(error) if !takes_no_more(error.errno()) => return Err(error),
+                _ => {}
+            }
+        }
+        self.places.extend(has_all);
+        Ok(())
+    }
+}
+
+/// Whether a server said that it is full, or cannot be changed: then another one may take it.
+pub(super) fn takes_no_more(errno: i32) -> bool {
+    [libc::ENOSPC, libc::EDQUOT, libc::EROFS].contains(&errno)
+}
