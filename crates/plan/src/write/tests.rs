@@ -196,15 +196,25 @@ fn what_lustre_has_only_nearly_is_told() {
 #[test]
 fn components_of_lustre_end_with_a_stripe() {
     let mib = 1 << 20;
-    for (end, made) in [(10 * mib, 10 * mib), (11 * mib, 12 * mib), (13 * mib / 2, 6 * mib)] {
+    // As many objects as it takes to end where the plan does.
+    for (end, stripe, objects) in [
+        (10 * mib, 2 * mib, "-c 2 -o 0,1"),
+        (11 * mib, mib, "-C 4 -o 0,0,1,1"),
+        (13 * mib / 2, mib / 2, "-C 8 -o 0,0,0,0,1,1,1,1"),
+    ] {
         let two = plan("/l/f", &[(Some(end), &[2 * mib, 2 * mib]), (None, &[64 * K, 0])]);
-        let told = format!("# part 0: ends at {made} instead of {end}");
-        let command = format!(
-            "lfs setstripe -E {made} -S 2097152 -c 2 -o 0,1 -E eof -S 65536 -c 1 -o 0 /l/f"
+        assert_eq!(
+            written(Target::Lustre, &two),
+            [format!(
+                "lfs setstripe -E {end} -S {stripe} {objects} -E eof -S 65536 -c 1 -o 0 /l/f"
+            )]
         );
-        let expected = if end == made { vec![command] } else { vec![told, command] };
-        assert_eq!(written(Target::Lustre, &two), expected);
     }
+    // No stripe of Lustre ends there.
+    let odd = (11 << 20) + 1000;
+    let two = plan("/l/f", &[(Some(odd), &[2 * mib, 2 * mib]), (None, &[64 * K, 0])]);
+    let lines = written(Target::Lustre, &two);
+    assert_eq!(lines[0], format!("# part 0: ends at {} instead of {odd}", 11 << 20));
 }
 
 fn named(names: &[&str], path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
