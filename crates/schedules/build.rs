@@ -203,8 +203,8 @@ const SOURCES: [Source; 15] = [
             // As it was until this found it.
             (
                 "a_file_of_others_is_taken_over",
-                "        let written = written.filter(|_| attributes.may_have_open(own));\n",
-                "",
+                "        if attributes.many_opens || attributes.opens.iter().any(is_own) {\n",
+                "        if attributes.many_opens || attributes.opens.iter().any(is_own) || file.is_some() {\n",
             ),
         ],
     },

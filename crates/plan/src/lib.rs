@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod filling;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gain_range;

@@ -44,6 +44,7 @@ macro_rules! stories {
                         #[derive(Debug, Clone, Copy, PartialEq)]
                         pub(crate) struct Open {
                             pub(crate) session: Session,
+                            pub(crate) writes: bool,
                         }
 
                         #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,7 +57,7 @@ macro_rules! stories {
                         impl Attributes {
                             pub(crate) fn note_open(&mut self, session: Session) {
                                 self.note_close(session);
-                                self.opens.push(Open { session });
+                                self.opens.push(Open { session, writes: true });
                             }
 
                             pub(crate) fn note_close(&mut self, session: Session) {
@@ -73,13 +74,14 @@ macro_rules! stories {
                         use std::fmt;
 
                         use halocline_model::namespace::{EntryName, InodeNumber, Name};
+                        use rustix::io::Errno;
 
                         use super::attributes::Attributes;
                         use crate::sync::{Condvar, Mutex};
 
                         #[derive(Debug)]
                         pub(crate) enum Failure {
-                            Refused(()),
+                            Refused(Errno),
                             Lost,
                         }
 
@@ -393,10 +395,7 @@ macro_rules! stories {
                 }
                 // As `SharedTier::close`.
                 note_all(&tier.base);
-                assert!(
-                    !tier.is_open(0) && !tier.is_open(1),
-                    "the session ends with something open"
-                );
+                assert!(!tier.is_open(0) && !tier.is_open(1), "the session has something open");
                 assert_eq!([0, 1].map(|at| tier.stored(at).size), [OURS; 2]);
             }
 

@@ -129,7 +129,7 @@ fn on_random_small_cases_ours_is_within_a_hundredth_of_any_server_for_each_file(
 struct Ends;
 
 impl Judge for Ends {
-    fn seconds(&mut self, _: &[Request], layouts: &Layouts) -> f64 {
+    fn seconds_noting(&mut self, _: &[Request], layouts: &Layouts, _: Note<'_>) -> f64 {
         let parts = layouts.of(0).parts();
         let [first, last] = [&parts[0], &parts[parts.len() - 1]];
         if first.widths[2] == 0 && last.widths[..2] == [0, 0] { 1.0 } else { 2.0 }

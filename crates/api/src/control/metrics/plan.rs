@@ -88,7 +88,7 @@ pub(super) const PLANNED_LAYOUT: &[Metric] = &[
     metric(
         "full_after_seconds",
         "seconds or null",
-        "When, in the simulated time, as many bytes as fit there were read or written there; null where all fits.",
+        "When, in the simulated time, the last of the bytes that lie there was read or written for the first time, if the SSDs have no room for another stripe and some bytes lie beside them; null where there is room for all.",
     ),
     metric("stripes[].file", "text", "A file."),
     metric("stripes[].parts[].begin", "bytes", "Where a part of it begins."),
