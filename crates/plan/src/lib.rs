@@ -30,6 +30,8 @@ pub mod planner;
 mod predict;
 pub mod search;
 pub mod servers;
+mod tails;
+mod used;
 pub mod workload;
 pub mod write;
 

@@ -12,6 +12,7 @@ use crate::predict;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
 use crate::workload::Workload;
+use crate::{tails, used};
 
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
 const HOPELESS: f64 = 4.0;
@@ -21,6 +22,9 @@ const HOPELESS: f64 = 4.0;
 const WORK_OF_ALL: u64 = 600_000;
 /// So many times as slow in the sample, one is not.
 const NEAR: f64 = 1.5;
+
+/// At most so many times as slow, a layout that leaves out servers on which nothing is read or written is preferred.
+const AS_FAST: f64 = 1.001;
 
 /// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
@@ -33,6 +37,8 @@ pub struct Judged {
     pub simulated_seconds: f64,
     /// Bytes of the files on servers that are not of the slowest class.
     pub ssd_bytes: u64,
+    /// The share of the bytes that requests of the sample read and write on these servers.
+    pub ssd_traffic: f64,
     /// Seconds by the replay until the last of the bytes that fit on the SSDs came there; `None` if they have room for
     /// everything, or are not used.
     pub full_after_seconds: Option<f64>,
@@ -182,14 +188,25 @@ fn ours(
     papers: &[Result<Judged, String>],
 ) -> Option<Judged> {
     // By the sample, because replays of long traces take long.
-    let best = found.best.into_iter();
+    let best = found.best.into_iter().map(|layouts| (false, layouts));
+    let best = best.chain(found.others.into_iter().map(|layouts| (true, layouts)));
     let mut in_sample: Vec<_> =
-        best.map(|layouts| (judge.seconds(sample, &layouts), layouts)).collect();
+        best.map(|(other, layouts)| (judge.seconds(sample, &layouts), other, layouts)).collect();
     in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, _)| *seconds);
-    in_sample.truncate(replayed_by_all(workload, sample));
-    in_sample.retain(|(seconds, _)| *seconds <= least * NEAR);
-    let mut all: Vec<Layouts> = in_sample.into_iter().map(|(_, layouts)| layouts).collect();
+    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, ..)| *seconds);
+    in_sample.retain(|(seconds, ..)| *seconds <= least * NEAR);
+    let most = replayed_by_all(workload, sample);
+    // Of a long trace, the fastest of both kinds: the gaps of a sample cost them differently.
+    let is_whole = sample.len() as u64 == workload.requests;
+    let first = |is_other| in_sample.iter().position(|(_, other, _)| *other == is_other);
+    let firsts = [first(false), first(true)];
+    let is_tried = |rank| rank < most || !is_whole && firsts.contains(&Some(rank));
+    let in_sample = in_sample.into_iter().enumerate().filter(|(rank, _)| is_tried(*rank));
+    let mut all: Vec<Layouts> = in_sample.map(|(_, (_, _, layouts))| layouts).collect();
+    // By the sample alone, a layout without SSDs may seem faster than the same one with them.
+    let behind: Vec<Layouts> =
+        all.iter().filter_map(|layouts| tails::behind(servers, workload, layouts)).collect();
+    all.extend(behind.into_iter().take(2));
     for alone in found.alone {
         if !all.contains(&alone) && judge.seconds(sample, &alone) <= least * HOPELESS {
             all.push(alone);
@@ -199,8 +216,14 @@ fn ours(
         .into_iter()
         .map(|layouts| (replayed(servers, workload, judge, sample, &layouts), layouts));
     let searched = by_all.min_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
-    let searched =
-        searched.map(|(replayed, layouts)| judged(servers, workload, judge, (layouts, replayed)));
+    let searched = searched.map(|(fastest, layouts)| {
+        let spared = used::without_idle_servers(servers, workload, sample, &layouts)
+            .map(|spared| (replayed(servers, workload, judge, sample, &spared), spared));
+        let (replayed, layouts) = spared
+            .filter(|(other, _)| other.seconds <= fastest.seconds * AS_FAST)
+            .unwrap_or((fastest, layouts));
+        judged(servers, workload, judge, sample, (layouts, replayed))
+    });
     let all = searched.into_iter().chain(papers.iter().flatten().cloned());
     all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
 }
@@ -249,7 +272,7 @@ fn measured(
     layouts: Layouts,
 ) -> Judged {
     let replayed = replayed(servers, workload, judge, sample, &layouts);
-    judged(servers, workload, judge, (layouts, replayed))
+    judged(servers, workload, judge, sample, (layouts, replayed))
 }
 
 /// What a replay says of a layout.
@@ -292,6 +315,7 @@ fn judged(
     servers: &Servers,
     workload: &Workload,
     judge: &mut dyn Judge,
+    sample: &[Request],
     (layouts, replayed): (Layouts, Replayed),
 ) -> Judged {
     let mut ssd_bytes = 0u64;
@@ -304,8 +328,16 @@ fn judged(
         ssd_bytes = ssd_bytes.saturating_add(on_ssds);
     }
     let predicted_seconds = predict::seconds(servers, workload, &layouts);
+    let ssd_traffic = used::share_of_fast(servers, sample, &layouts);
     let Replayed { seconds: simulated_seconds, full_after_seconds } = replayed;
-    Judged { layouts, predicted_seconds, simulated_seconds, ssd_bytes, full_after_seconds }
+    Judged {
+        layouts,
+        predicted_seconds,
+        simulated_seconds,
+        ssd_bytes,
+        ssd_traffic,
+        full_after_seconds,
+    }
 }
 
 /// What `best` gains over `def` in each of several parts of the sample.

@@ -3,6 +3,7 @@
 
 mod bytes_of_links;
 mod new_directories;
+mod removed_bytes;
 mod renamed_bytes;
 
 use std::ffi::OsStr;
@@ -18,13 +19,14 @@ use rustix::io::Errno;
 use self::bytes_of_links::{follow_names, leave};
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::clean_copies;
 use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::Vnode;
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
-use crate::places::{DirectoryStep, RenameNotes, missed};
+use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
 
@@ -131,7 +133,9 @@ impl NameChanges {
     /// `EEXIST`, `EMLINK`; `ENOENT` if the file has lost its last name, `ESTALE` if its present one is not known.
     pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
-        let (from, _) = self.lookup.find_named(&vnode.0)?;
+        let (from, found) = self.lookup.find_named(&vnode.0)?;
+        // A file with several names has no copy.
+        clean_copies::take_away(&self.base.places, &found.attributes, vnode.0.number)?;
         self.base.names.link(&from, &to).map_err(of_names)?;
         let now_ns = self.base.now_ns();
         let linked = self.base.names.attributes().update_of((&to, vnode.0.number), |attributes| {
@@ -143,6 +147,8 @@ impl NameChanges {
             self.base.names.unlink(&to).map_err(of_names)?;
         }
         let linked = linked.map_err(of_names)?;
+        // It may have been copied again in between.
+        clean_copies::take_away(&self.base.places, &linked.attributes, vnode.0.number)?;
         vnode.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => self.base.tell_names(
@@ -220,19 +226,7 @@ impl NameChanges {
     fn remove(&self, name: &EntryName, gone: &namespace::StoredInode) -> Result<()> {
         match gone.attributes.kind {
             Kind::Directory => Ok(()),
-            Kind::File => {
-                if let Some(vnode) = self.base.table.find(gone.inode) {
-                    vnode.0.without_name.lock().last = Some(gone.attributes.clone());
-                }
-                let place = gone.attributes.location.as_ref();
-                let removed = place.map(|place| {
-                    let removed = self.files.remove_data(place, gone.inode.0);
-                    let removed =
-                        missed::or_gone(&self.base.places, (place, gone.inode.0), removed);
-                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
-                });
-                follow("unlink", name, removed.unwrap_or(Ok(())))
-            }
+            Kind::File => removed_bytes::remove(&self.base, &self.files, name, gone),
             _ => follow("unlink", name, self.lost_other(name, gone.inode)),
         }
     }
@@ -494,6 +488,7 @@ impl NameChanges {
             return follow_names(&self.base, &found, from);
         }
         let followed = renamed_bytes::follow_name(&self.base, &found, (from, to));
-        self.base.or_note((number, &old), (&[to], &[from]), followed)
+        self.base.or_note((number, &old), (&[to], &[from]), followed)?;
+        clean_copies::renamed(&self.base, &found, to)
     }
 }

@@ -1,6 +1,7 @@
 //! The planner on small cases: by hand, against an exhaustive search, and where nothing is to be gained.
 
 mod alone;
+mod apart;
 mod limits;
 mod many_files;
 

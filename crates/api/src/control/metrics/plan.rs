@@ -62,6 +62,11 @@ pub(super) const PLAN: &[Metric] = &[
         "bytes, bytes, number",
         "Stripe on disks, stripe on SSDs, rounds.",
     ),
+    metric(
+        "notes[]",
+        "text",
+        "What the chosen layout does that stripes for each kind of server do not tell, such as a server for each file.",
+    ),
     metric("replays", "number", "Layouts that were judged by a replay."),
 ];
 
@@ -73,6 +78,12 @@ pub(super) const PLANNED_LAYOUT: &[Metric] = &[
         "ssd_bytes",
         "bytes or null",
         "Bytes of the files on servers that are not of the slowest class.",
+    ),
+    metric(
+        "ssd_traffic",
+        "share or null",
+        "Of the bytes that requests of the sample read and write, the share on these servers: less where gaps between \
+         requests lie there.",
     ),
     metric(
         "full_after_seconds",
