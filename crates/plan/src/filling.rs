@@ -147,15 +147,15 @@ mod tests {
         let workload = Workload::of(&requests, 1);
         assert!(fills(&servers, &workload, &layouts));
         let mut filling = Filling::new(&servers, &workload, &layouts);
-        for (at, request) in requests.iter().enumerate() {
-            filling.note(request, at as f64);
+        for (at, request) in (0_u32..).zip(&requests) {
+            filling.note(request, f64::from(at));
         }
         assert_eq!(filling.last_seconds(), Some(15.0));
         let mut filling = Filling::new(&servers, &workload, &layouts);
         let again = requests[0];
-        [(again, 1.0), (again, 2.0), (requests[40], 3.0)]
-            .iter()
-            .for_each(|(r, s)| filling.note(r, *s));
+        for (request, seconds) in [(again, 1.0), (again, 2.0), (requests[40], 3.0)] {
+            filling.note(&request, seconds);
+        }
         assert_eq!(filling.last_seconds(), Some(1.0));
         // With twice the room nothing was turned away.
         assert!(!fills(&with_ssd(2048 * K), &workload, &layouts));

@@ -204,9 +204,9 @@ mod tests {
     fn processes_with_a_file_each_run_at_once() {
         let servers = alike(4, Network::default());
         let layout = Layout::simple(vec![4096; 4]);
-        for files in [16, 300] {
+        for files in [16_u32, 300] {
             let requests: Vec<_> = (0..files * 32)
-                .map(|number| at_random((number % files) as u32, (number % files) as u32, number))
+                .map(|number| at_random(number % files, number % files, u64::from(number)))
                 .collect();
             let (predicted, replayed) = both(&servers, &requests, &layout);
             assert!((predicted / replayed - 1.0).abs() < 0.1, "{files}: {predicted} {replayed}");
@@ -237,7 +237,9 @@ mod tests {
             per_byte_ps: 1000,
         };
         let mut all = alike(4, Network::default()).all().to_vec();
-        all.iter_mut().for_each(|it| it.profile = DeviceProfile { read: service, write: service });
+        for server in &mut all {
+            server.profile = DeviceProfile { read: service, write: service };
+        }
         let servers = Servers::new(all).expect("servers");
         let stream = |process: u32, number: u64| Request {
             offset: number * 4096,
@@ -271,13 +273,14 @@ mod tests {
             Weighted { offset: 0, length: 8192, op: Op::Write, sequential: false, weight: 16.0 };
         let layout = Layout::simple(vec![4096; 2]);
         cost.add(&servers, &layout, [&write]);
-        let (way, device) = ((10_u64 << 30) as f64 + 409_600.0, (1_u64 << 30) as f64 + 4_096_000.0);
+        let (way, device) =
+            (f64::from(10_u32 << 28) * 4.0 + 409_600.0, f64::from(1 << 30) + 4_096_000.0);
         assert_eq!(cost.load_ps, [[16.0 * way, 16.0 * device, 0.0]; 2]);
         assert!((cost.seconds(16) - 16.0 * way * 1e-12).abs() < 1e-9);
         // Read bytes leave behind the device, and do not wait for connections.
         let mut cost = Cost::none(2);
         cost.add(&servers, &layout, [&Weighted { op: Op::Read, ..write }]);
-        let connect = (10_u64 << 30) as f64;
+        let connect = way - 409_600.0;
         assert_eq!(cost.load_ps, [[16.0 * connect, 16.0 * device, 16.0 * 409_600.0]; 2]);
     }
 
@@ -303,7 +306,7 @@ mod tests {
             Weighted { offset: 0, length: 300, op: Op::Read, sequential: false, weight: 5.0 };
         cost.add(&servers, &Layout::simple(vec![100, 200]), [&request]);
         assert_eq!(cost.load_ps, [[0.0, 1e4, 0.0], [0.0, 1500.0, 0.0]]);
-        assert_eq!(cost.latency_ps, 1e4);
+        assert!((cost.latency_ps - 1e4).abs() < 1e-9);
         assert!((cost.seconds(1) - 1e-8).abs() < 1e-20 && (cost.seconds(4) - 1e-8).abs() < 1e-20);
     }
 

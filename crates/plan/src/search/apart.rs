@@ -170,27 +170,13 @@ impl<'a> Apart<'a> {
         classes.flat_map(of).collect()
     }
 
-    /// A stripe of each server of `spot`.
-    fn width(&self, way: &Way, unit: &Unit, spot: &Spot) -> u64 {
-        let members = spot.members.len() as u64;
-        if members == 1 {
-            return DEFAULT_STRIPE;
-        }
-        let width = match unit.size {
-            size if way.is_whole => size,
-            size if size.is_multiple_of(members) => size / members,
-            _ => DEFAULT_STRIPE,
-        };
-        width.clamp(STRIPE_BYTES_MIN, WIDTH_BYTES_MAX)
-    }
-
     /// The units on the servers that they keep busy the shortest, given those before them.
     fn distribute(&self, way: Way) -> Option<Distribution> {
         let spots = self.spots(&way);
         let classes = self.servers.classes();
         let mut room = self.servers.room();
         let stretches =
-            self.units.iter().flat_map(|unit| unit.work.last()).map(|(last, _)| last + 1);
+            self.units.iter().filter_map(|unit| unit.work.last()).map(|(last, _)| last + 1);
         let mut busy_for = vec![vec![0.0; stretches.max().unwrap_or(0)]; spots.len()];
         let order = match way.order {
             Order::Any => most_first(&self.units, |unit| {
@@ -216,7 +202,7 @@ impl<'a> Apart<'a> {
                 let some = || roomiest(&spots, stage, &room);
                 let Some(spot) = fitting.or_else(some) else { continue };
                 let members = spots[spot].members.len() as u64;
-                let width = self.width(&way, unit, &spots[spot]);
+                let width = width(&way, unit, &spots[spot]);
                 let each = room_of(&spots[spot], &room);
                 let taken = left.min((each / width).saturating_mul(width).saturating_mul(members));
                 let taken = if fitting.is_some() { left } else { taken };
@@ -254,7 +240,7 @@ impl<'a> Apart<'a> {
         for (index, spot) in spots.iter().enumerate().filter(|(_, it)| classes.contains(&it.class))
         {
             let members = spot.members.len() as u64;
-            let width = self.width(way, unit, spot);
+            let width = width(way, unit, spot);
             if room_of(spot, room) < rounds(bytes, width, members) {
                 continue;
             }
@@ -325,17 +311,17 @@ impl<'a> Apart<'a> {
             let unit = &self.units[index];
             let wish = |spot: &usize| {
                 let mut widths = vec![0; servers];
-                let width = self.width(way, unit, &spots[*spot]);
+                let width = width(way, unit, &spots[*spot]);
                 spots[*spot].members.iter().for_each(|member| widths[*member] = width);
                 widths
             };
             let wishes: Vec<Vec<u64>> = chosen[index].iter().map(wish).collect();
             let wishes: Vec<&[u64]> = wishes.iter().map(Vec::as_slice).collect();
-            let placed = placer.place(unit.begin, unit.end, &wishes).ok()?;
-            if placed.iter().any(|part| !wishes.contains(&part.widths.as_slice())) {
+            let made = placer.place(unit.begin, unit.end, &wishes).ok()?;
+            if made.iter().any(|part| !wishes.contains(&part.widths.as_slice())) {
                 return None;
             }
-            parts.entry(unit.file).or_default().extend(placed);
+            parts.entry(unit.file).or_default().extend(made);
         }
         let mut files = FxHashMap::default();
         for (file, parts) in parts {
@@ -352,6 +338,20 @@ impl<'a> Apart<'a> {
 #[expect(clippy::cast_precision_loss, reason = "compared only")]
 const fn u64_to_f64(bytes: u64) -> f64 {
     bytes as f64
+}
+
+/// A stripe of each server of `spot`.
+fn width(way: &Way, unit: &Unit, spot: &Spot) -> u64 {
+    let members = spot.members.len() as u64;
+    if members == 1 {
+        return DEFAULT_STRIPE;
+    }
+    let width = match unit.size {
+        size if way.is_whole => size,
+        size if size.is_multiple_of(members) => size / members,
+        _ => DEFAULT_STRIPE,
+    };
+    width.clamp(STRIPE_BYTES_MIN, WIDTH_BYTES_MAX)
 }
 
 /// Places of the units, those with the most of `what` first.

@@ -85,7 +85,7 @@ pub(super) fn shares(items: &[Item<'_>], sample: &[Vec<Request>]) -> Vec<Unit> {
             all.push((request.offset, request.end(), request.process));
         }
     }
-    let divided = |unit: Unit| match first.get_mut(&unit.file).map(|all| borders(all)) {
+    let divided = |unit: Unit| match first.get_mut(&unit.file).map(borders) {
         Some(borders) if (1..UNITS_OF_A_FILE).contains(&borders.len()) => split(&unit, &borders),
         _ => vec![unit],
     };

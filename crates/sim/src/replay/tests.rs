@@ -136,8 +136,8 @@ fn what_a_device_has_read_first_leaves_first() {
     let mean = f64::midpoint(alone(1e7), alone(4096.0));
     assert!((outcome.read.mean_seconds - mean).abs() < 1e-8, "{outcome:?}");
     // A process that reads large pieces, and seven that read small ones: these are done long before.
-    let many: Vec<_> = (0..7 * 50)
-        .map(|at| read(1 + (at % 7) as u32, 1, 4096))
+    let many: Vec<_> = (0..7 * 50_u32)
+        .map(|at| read(1 + at % 7, 1, 4096))
         .chain([read(0, 0, 4_000_000)])
         .map(|request| Request { start_ns: 0, ..request })
         .collect();
@@ -181,7 +181,7 @@ fn requests_that_are_too_far_ahead_are_told() {
     let layout = FileLayout::uniform(vec![1]).unwrap();
     let set = servers("[[server]]\nname = \"s\"\nprofile = \"ssd\"\ncapacity = \"1T\"\n");
     let both = |each: u64| -> Vec<Request> {
-        (0..2 * each).map(|at| request((at / each) as u32, at, at * 4096, 4096)).collect()
+        (0..2 * each).map(|at| request(u32::from(at >= each), at, at * 4096, 4096)).collect()
     };
     let near = run(&set, &layout, &both(60_000), CLOSED);
     assert_eq!(near.late, Late::default());
