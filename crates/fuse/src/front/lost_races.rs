@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_link_begins_again_once() {
         let races = LostRaces::new();
-        let code = |errno: Option<Errno>| races.linked(THREAD, errno).map(|errno| errno.code());
+        let code = |errno: Option<Errno>| races.linked(THREAD, errno).map(Errno::code);
         assert_eq!(code(Some(Errno::ENOENT)), Some(libc::ESTALE));
         assert!(!races.lost(THREAD, at("f"), FILE, |_| FILE));
         assert_eq!(code(Some(Errno::ESTALE)), Some(libc::ENOENT));
