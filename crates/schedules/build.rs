@@ -168,7 +168,6 @@ const SOURCES: [Source; 15] = [
         path: "shared_tier/src/closes.rs",
         smaller: &[
             ("use std::fs::File;", "use super::fs::File;"),
-            ("use rustix::io::Errno;", "use super::rustix::io::Errno;"),
             (
                 "const PAUSE: Duration = Duration::from_millis(5);",
                 "const PAUSE: Duration = Duration::MAX;",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use halocline_api::config::Config;
+use halocline_api::config::{Config, Copies};
 use halocline_api::control::{Claim, ClaimRequest, UseAs};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
@@ -32,7 +32,7 @@ impl Hosted for SharedTier {
 /// Checks what a mount of a shared tier is asked for.
 ///
 /// # Errors
-/// If the tiers have other names, or the pattern of the peers names no node or lies where others could replace it.
+/// If the tiers have other names, if copies are wanted that a shared tier does not keep, or the pattern of the peers names no node or lies where others could replace it.
 pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
     if config.tiers != ["ssd", "hdd"] {
         return Err(Error::invalid(
@@ -42,6 +42,15 @@ pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
                 config.tiers.join(",")
             ),
             "name the directories so, or by links, and leave the option out",
+        ));
+    }
+    if config.copies == Copies::Keep {
+        return Err(Error::invalid(
+            format!(
+                "{} keep: a tier that nodes share keeps no copies of what it promotes",
+                config.named("copies")
+            ),
+            "leave it out, or give archive: then the shared disk gets copies of files that writers leave alone",
         ));
     }
     cluster.peers().map_or(Ok(()), check_pattern)
@@ -91,6 +100,7 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
         policy: of_tier.policy,
         pin: of_tier.pin,
         exclude: of_tier.exclude,
+        archive_after: (of_tier.copies == Copies::Archive).then_some(of_tier.archive_after),
     };
     drop_resource_capability()?;
     let url = cluster.url().unwrap_or_default();

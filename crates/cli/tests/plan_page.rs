@@ -161,3 +161,27 @@ fn a_browser_shows_all_figures_on_a_narrow_screen_and_complains_of_nothing() {
     assert_eq!((&seen["images"], &seen["title"]), (&0.into(), &"Plan for t.hct".into()));
     assert!(seen["table"].as_u64() > Some(5), "each figure has its numbers: {seen}");
 }
+
+/// All servers of a kind had the same stripes: four files of four processes on four disks took 16 times as long.
+#[test]
+fn files_that_get_a_disk_each_are_told_in_words() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let halocline = |args: &[&str]| {
+        let output = Command::new(program!()).args(args).current_dir(dir).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        output
+    };
+    let disk =
+        |name| format!("[[server]]\nname = \"{name}\"\nprofile = \"hdd\"\ncapacity = \"1T\"\n");
+    fs::write(dir.join("servers.toml"), ["a", "b", "c", "d"].map(disk).concat()).unwrap();
+    halocline(&["trace", "make", "-o", "t.hct", "ior", "-p", "4", "-b", "4M", "-t", "64K", "-F"]);
+    let plan = ["plan", "t.hct", "--servers", "servers.toml", "--html", "page.html", "--json"];
+    let json: serde_json::Value = serde_json::from_slice(&halocline(&plan).stdout).unwrap();
+    let seconds = |name: &str| json["layouts"][name]["simulated_seconds"].as_f64().unwrap();
+    assert!(seconds("ours") * 10.0 < seconds("def"), "{json}");
+    let note = "ach file lies on one server, so that";
+    assert!(json["notes"][0].as_str().unwrap().contains(note), "{json}");
+    let page = fs::read_to_string(dir.join("page.html")).unwrap();
+    assert!(page.contains(&format!("E{note}")), "{page}");
+}

@@ -37,6 +37,9 @@ pub enum Step {
     Candidates,
 }
 
+/// Is told of each request when it completed, in seconds from the first issue.
+pub type Note<'a> = &'a mut dyn FnMut(&Request, f64);
+
 /// Predicts how long requests take.
 ///
 /// The caller guarantees that layouts are over servers that the judge knows. The implementation MUST give the same
@@ -44,12 +47,17 @@ pub enum Step {
 /// different processes concurrently, ignoring the times in the trace.
 pub trait Judge {
     /// Seconds from the first request to the end of the last.
-    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64;
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        self.seconds_noting(requests, layouts, &mut |_, _| {})
+    }
+
+    /// The same, with notes.
+    fn seconds_noting(&mut self, requests: &[Request], layouts: &Layouts, note: Note<'_>) -> f64;
 
     /// The same for all requests of the trace, of which a planner only has a sample; `None` if the judge does not have
     /// them, or there are too many.
-    fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
-        let _ = layouts;
+    fn seconds_of_all(&mut self, layouts: &Layouts, note: Note<'_>) -> Option<f64> {
+        let _ = (layouts, note);
         None
     }
 
@@ -81,7 +89,7 @@ struct Queue {
 
 impl Judge for Queues<'_> {
     #[expect(clippy::cast_precision_loss, reason = "for people and comparisons")]
-    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+    fn seconds_noting(&mut self, requests: &[Request], layouts: &Layouts, note: Note<'_>) -> f64 {
         let mut waiting: FxHashMap<u32, VecDeque<&Request>> = FxHashMap::default();
         let mut ready = BinaryHeap::new();
         for (index, request) in requests.iter().enumerate() {
@@ -109,6 +117,7 @@ impl Judge for Queues<'_> {
                 queue.last = Some((request.file, piece.offset + piece.length));
                 done = done.max(queue.free_ps);
             });
+            note(request, done as f64 * 1e-12);
             end_ps = end_ps.max(done);
             if !queue.is_empty() {
                 ready.push(Reverse((done, order, process)));

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod filling;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gain_range;
@@ -29,6 +30,8 @@ pub mod planner;
 mod predict;
 pub mod search;
 pub mod servers;
+mod tails;
+mod used;
 pub mod workload;
 pub mod write;
 

@@ -3,15 +3,16 @@
 use halocline_trace::Request;
 
 use crate::Error;
+use crate::filling::{self, Filling};
 use crate::gain_range::GainRange;
 use crate::judge::{Judge, Layouts, Step};
-use crate::layout::{Layout, Part};
 use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::parts::parts;
-use crate::predict::Cost;
+use crate::predict;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
 use crate::workload::Workload;
+use crate::{tails, used};
 
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
 const HOPELESS: f64 = 4.0;
@@ -21,6 +22,9 @@ const HOPELESS: f64 = 4.0;
 const WORK_OF_ALL: u64 = 600_000;
 /// So many times as slow in the sample, one is not.
 const NEAR: f64 = 1.5;
+
+/// At most so many times as slow, a layout that leaves out servers on which nothing is read or written is preferred.
+const AS_FAST: f64 = 1.001;
 
 /// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
@@ -33,7 +37,10 @@ pub struct Judged {
     pub simulated_seconds: f64,
     /// Bytes of the files on servers that are not of the slowest class.
     pub ssd_bytes: u64,
-    /// Seconds by the replay until the SSDs are full; `None` if they have room for everything, or are not used.
+    /// The share of the bytes that requests of the sample read and write on these servers.
+    pub ssd_traffic: f64,
+    /// Seconds by the replay until the last of the bytes that fit on the SSDs came there; `None` if they have room for
+    /// everything, or are not used.
     pub full_after_seconds: Option<f64>,
 }
 
@@ -181,14 +188,25 @@ fn ours(
     papers: &[Result<Judged, String>],
 ) -> Option<Judged> {
     // By the sample, because replays of long traces take long.
-    let best = found.best.into_iter();
+    let best = found.best.into_iter().map(|layouts| (false, layouts));
+    let best = best.chain(found.others.into_iter().map(|layouts| (true, layouts)));
     let mut in_sample: Vec<_> =
-        best.map(|layouts| (judge.seconds(sample, &layouts), layouts)).collect();
+        best.map(|(other, layouts)| (judge.seconds(sample, &layouts), other, layouts)).collect();
     in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, _)| *seconds);
-    in_sample.truncate(replayed_by_all(workload, sample));
-    in_sample.retain(|(seconds, _)| *seconds <= least * NEAR);
-    let mut all: Vec<Layouts> = in_sample.into_iter().map(|(_, layouts)| layouts).collect();
+    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, ..)| *seconds);
+    in_sample.retain(|(seconds, ..)| *seconds <= least * NEAR);
+    let most = replayed_by_all(workload, sample);
+    // Of a long trace, the fastest of both kinds: the gaps of a sample cost them differently.
+    let is_whole = sample.len() as u64 == workload.requests;
+    let first = |is_other| in_sample.iter().position(|(_, other, _)| *other == is_other);
+    let firsts = [first(false), first(true)];
+    let is_tried = |rank| rank < most || !is_whole && firsts.contains(&Some(rank));
+    let in_sample = in_sample.into_iter().enumerate().filter(|(rank, _)| is_tried(*rank));
+    let mut all: Vec<Layouts> = in_sample.map(|(_, (_, _, layouts))| layouts).collect();
+    // By the sample alone, a layout without SSDs may seem faster than the same one with them.
+    let behind: Vec<Layouts> =
+        all.iter().filter_map(|layouts| tails::behind(servers, workload, layouts)).collect();
+    all.extend(behind.into_iter().take(2));
     for alone in found.alone {
         if !all.contains(&alone) && judge.seconds(sample, &alone) <= least * HOPELESS {
             all.push(alone);
@@ -196,10 +214,16 @@ fn ours(
     }
     let by_all = all
         .into_iter()
-        .map(|layouts| (simulated_seconds(workload, judge, sample, &layouts), layouts));
-    let searched = by_all.min_by(|a, b| a.0.total_cmp(&b.0));
-    let searched = searched
-        .map(|(seconds, layouts)| judged(servers, workload, judge, sample, (layouts, seconds)));
+        .map(|layouts| (replayed(servers, workload, judge, sample, &layouts), layouts));
+    let searched = by_all.min_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
+    let searched = searched.map(|(fastest, layouts)| {
+        let spared = used::without_idle_servers(servers, workload, sample, &layouts)
+            .map(|spared| (replayed(servers, workload, judge, sample, &spared), spared));
+        let (replayed, layouts) = spared
+            .filter(|(other, _)| other.seconds <= fastest.seconds * AS_FAST)
+            .unwrap_or((fastest, layouts));
+        judged(servers, workload, judge, sample, (layouts, replayed))
+    });
     let all = searched.into_iter().chain(papers.iter().flatten().cloned());
     all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
 }
@@ -247,21 +271,44 @@ fn measured(
     sample: &[Request],
     layouts: Layouts,
 ) -> Judged {
-    let seconds = simulated_seconds(workload, judge, sample, &layouts);
-    judged(servers, workload, judge, sample, (layouts, seconds))
+    let replayed = replayed(servers, workload, judge, sample, &layouts);
+    judged(servers, workload, judge, sample, (layouts, replayed))
 }
 
-/// Seconds for the whole trace by its replay, or by that of the sample.
-fn simulated_seconds(
+/// What a replay says of a layout.
+#[derive(Debug, Clone, Copy)]
+struct Replayed {
+    /// Seconds for the whole trace.
+    seconds: f64,
+    /// Seconds until the SSDs are full.
+    full_after_seconds: Option<f64>,
+}
+
+/// The replay of the whole trace, or that of the sample.
+fn replayed(
+    servers: &Servers,
     workload: &Workload,
     judge: &mut dyn Judge,
     sample: &[Request],
     layouts: &Layouts,
-) -> f64 {
+) -> Replayed {
+    let fills = filling::fills(servers, workload, layouts);
+    let mut filling = fills.then(|| Filling::new(servers, workload, layouts));
+    let mut note = |request: &Request, seconds: f64| {
+        if let Some(filling) = &mut filling {
+            filling.note(request, seconds);
+        }
+    };
     // Where requests follow each other, gaps in a sample cost seeks that the trace has not.
-    let whole =
-        if sample.len() as u64 == workload.requests { None } else { judge.seconds_of_all(layouts) };
-    whole.unwrap_or_else(|| judge.seconds(sample, layouts) * workload.scale())
+    let is_whole = sample.len() as u64 == workload.requests;
+    let whole = if is_whole { None } else { judge.seconds_of_all(layouts, &mut note) };
+    let (seconds, scale) = match whole {
+        Some(seconds) => (seconds, 1.0),
+        None => (judge.seconds_noting(sample, layouts, &mut note), workload.scale()),
+    };
+    let full_after = filling.and_then(|filling| filling.last_seconds());
+    let full_after_seconds = full_after.map(|seconds| seconds * scale);
+    Replayed { seconds: seconds * scale, full_after_seconds }
 }
 
 fn judged(
@@ -269,61 +316,28 @@ fn judged(
     workload: &Workload,
     judge: &mut dyn Judge,
     sample: &[Request],
-    (layouts, simulated_seconds): (Layouts, f64),
+    (layouts, replayed): (Layouts, Replayed),
 ) -> Judged {
-    let mut cost = Cost::none(servers.count());
     let mut ssd_bytes = 0u64;
-    let mut processes = 1;
     for (done, file) in workload.files.iter().enumerate() {
         judge.advanced(Step::Prediction, done, workload.files.len());
         let layout = layouts.of(file.number);
-        cost.add(servers, layout, file.requests());
-        processes = processes.max(file.processes);
         let bytes = layout.bytes(file.bytes);
         debug_assert_eq!(bytes.iter().sum::<u64>(), file.bytes, "each byte is on one server");
         let on_ssds: u64 = servers.fast().map(|server| bytes[server]).sum();
         ssd_bytes = ssd_bytes.saturating_add(on_ssds);
     }
-    let full_after = full_after(servers, (sample, workload.scale()), &layouts, ssd_bytes);
-    let full_after_seconds = full_after.map(|share| share * simulated_seconds);
-    let predicted_seconds = cost.seconds(processes);
-    Judged { layouts, predicted_seconds, simulated_seconds, ssd_bytes, full_after_seconds }
-}
-
-/// The share of the requests after which as many bytes as the SSDs hold of the files were read or written there; `None` if
-/// all files are on them to their ends. Times of a trace are those of other servers, and of a made one they are none.
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn full_after(
-    servers: &Servers,
-    (sample, scale): (&[Request], f64),
-    layouts: &Layouts,
-    ssd_bytes: u64,
-) -> Option<f64> {
-    let fast: Vec<usize> = servers.fast().collect();
-    let uses = |part: &Part| fast.iter().any(|server| part.widths[*server] > 0);
-    let ends_early = |layout: &Layout| {
-        let mut parts = layout.parts().iter().skip_while(|part| !uses(part));
-        parts.any(|part| !uses(part))
-    };
-    if !layouts.files.values().any(ends_early) {
-        return None;
+    let predicted_seconds = predict::seconds(servers, workload, &layouts);
+    let ssd_traffic = used::share_of_fast(servers, sample, &layouts);
+    let Replayed { seconds: simulated_seconds, full_after_seconds } = replayed;
+    Judged {
+        layouts,
+        predicted_seconds,
+        simulated_seconds,
+        ssd_bytes,
+        ssd_traffic,
+        full_after_seconds,
     }
-    let mut is_fast = vec![false; servers.count()];
-    for server in &fast {
-        is_fast[*server] = true;
-    }
-    let mut there = 0_u64;
-    for (index, request) in sample.iter().enumerate() {
-        let Some(layout) = layouts.files.get(&request.file) else { continue };
-        layout.pieces(request.offset, request.end(), |piece| {
-            there = there.saturating_add(if is_fast[piece.server] { piece.length } else { 0 });
-        });
-        // A sample may miss some of them.
-        if there as f64 * scale >= ssd_bytes as f64 * 0.98 {
-            return Some((index + 1) as f64 / sample.len() as f64);
-        }
-    }
-    None
 }
 
 /// What `best` gains over `def` in each of several parts of the sample.

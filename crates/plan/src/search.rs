@@ -7,19 +7,24 @@
 //! then those of each region by itself, and where replays are short, all widths in equal steps are tried. Regions get
 //! space on the SSDs by traffic per byte, those that are alike each its share or one after the other, and continue without
 //! SSDs where the space ends. Where adjacent regions get the same widths, their rounds go on over the border, so that one
-//! layout for the whole file is among the candidates.
+//! layout for the whole file is among the candidates. In the end come layouts that widths for each class cannot say: units
+//! on servers of their own, and the ends of files on the SSDs.
 
 mod alone;
+mod apart;
 mod candidates;
 mod choice;
 mod finalists;
 mod grid;
 mod groups;
+mod others;
 mod placement;
 mod predicted;
 mod rounds;
+mod tails;
 mod thinning;
 mod uniform;
+mod units;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +33,7 @@ use rustc_hash::FxHashMap;
 use halocline_trace::Request;
 
 use crate::judge::{Judge, Layouts};
+use crate::layout::DEFAULT_STRIPE;
 use crate::paper::on_disks;
 use crate::servers::Servers;
 use crate::workload::Workload;
@@ -36,6 +42,7 @@ use choice::{Choice, Replayed, Stretch, note, rank};
 use finalists::{Finalists, choices_max};
 use grid::Grid;
 use groups::{Group, Item, groups, places};
+use others::Others;
 use placement::Placement;
 use predicted::Predicted;
 use rounds::best_of_rounds;
@@ -92,6 +99,8 @@ pub struct SearchResult {
     /// Those with everything on one class of servers, or on one server, the fastest of each by the search's part of the
     /// sample.
     pub alone: Vec<Layouts>,
+    /// The fastest that widths for each class cannot say, by the search's part of the sample.
+    pub others: Vec<Layouts>,
     /// Number of replays.
     pub replays: usize,
 }
@@ -148,7 +157,8 @@ impl<'a> Search<'a> {
         let (items, placement) = (items.as_slice(), &*placement);
         let cost_model = Predicted { servers, items, placement, tried: *tried, kept: IMPROVED };
         let Some(predicted) = cost_model.choice(judge, groups, shared) else {
-            return SearchResult { best: Vec::new(), alone: Vec::new(), replays: 0 };
+            let none = Vec::new;
+            return SearchResult { best: none(), alone: none(), others: none(), replays: 0 };
         };
         let all_replays = self.replays_max;
         let mut alone = BTreeMap::new();
@@ -183,11 +193,19 @@ impl<'a> Search<'a> {
             }
         }
         ranked.truncate(BEST);
+        let Self { servers, items, sample, requests, .. } = &self;
+        let others = Others { servers, items, sample, requests };
+        let busiest = self.busiest.first().copied().unwrap_or(0);
+        let of =
+            |one: &Replayed| [&one.choice.first, &one.choice.rest].map(|it| it[busiest].clone());
+        let (others, replays) = others.fastest(judge, ranked.iter().flat_map(of));
+        self.replays += replays;
         let ranked = self.by_all_of_the_sample(judge, ranked);
         let layouts = |ranked: Vec<Replayed>| {
             ranked.iter().filter_map(|best| self.placement.realise(&best.choice)).collect()
         };
-        SearchResult { best: layouts(ranked), alone: layouts(alone), replays: self.replays }
+        let (best, alone) = (layouts(ranked), layouts(alone));
+        SearchResult { best, alone, others, replays: self.replays }
     }
 
     /// Allows so many more replays, and no others.
@@ -392,6 +410,7 @@ impl<'a> Search<'a> {
             let choice = Choice { shared: !best.choice.shared, ..best.choice.clone() };
             self.try_one(judge, best, choice);
         }
+        self.try_ssds_first(judge, best, members);
         let Group { first, rest, .. } = &self.groups[group];
         let rest = rest.iter().take((self.tried / 3).max(4)).cloned().collect();
         for (stretch, widths) in [(Stretch::First, first.clone()), (Stretch::Rest, rest)] {
@@ -403,6 +422,24 @@ impl<'a> Search<'a> {
             }
             self.try_each(judge, best, (members, stretch), near);
         }
+    }
+
+    /// Where `members` have nothing on the SSDs: tries these as far as they have room, and then the stripes as they are now.
+    /// With the rest in other stripes, what is on the SSDs may gain less than these cost.
+    fn try_ssds_first(&mut self, judge: &mut dyn Judge, best: &mut Replayed, members: &[usize]) {
+        let now = &best.choice.first[members[0]];
+        let mut on_ssds = vec![0; now.len()];
+        self.servers.fast().for_each(|server| on_ssds[server] = DEFAULT_STRIPE);
+        let has_none = self.servers.fast().all(|server| now[server] == 0);
+        if !has_none || self.filling.is_none() || self.replays >= self.replays_max {
+            return;
+        }
+        let mut choice = best.choice.clone();
+        for &index in members {
+            let now = std::mem::replace(&mut choice.first[index], on_ssds.clone());
+            choice.rest[index] = now;
+        }
+        self.try_one(judge, best, choice);
     }
 
     /// Tries widths for some items, each instead of those of the best choice by then.

@@ -1,10 +1,15 @@
 //! A trace of any length in bounded memory: classes of similar requests with weights for the cost model, and a sample
 //! that keeps the order of the requests for replays.
 
+mod chains;
+
 use rustc_hash::FxHashMap;
 
 use halocline_trace::analysis::{Analysis, Summary};
 use halocline_trace::{Op, Request};
+
+pub(crate) use chains::{Chained, Kind};
+use chains::{Chains, quarter};
 
 /// How many files get their own layout: those with the most bytes; others keep the default.
 pub const FILES_MAX: usize = 256;
@@ -24,6 +29,9 @@ const WINDOWS_MAX: usize = 64;
 const REGIONS_MAX: usize = 8;
 /// Limit of the pairs of process and file whose last request is remembered.
 const STREAMS_MAX: usize = 1 << 18;
+
+/// In place of the number of a file: all files that do not get their own layout.
+pub(crate) const OTHERS: u32 = u32::MAX;
 
 /// A request that represents similar ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,12 +113,16 @@ pub struct Workload {
     pub requests_of_other_files: u64,
     /// The numbers of these files, ascending, and one past the last byte of each.
     pub other_files: Vec<(u32, u64)>,
+    /// How many requests each process has, by file.
+    pub(crate) chains: Vec<Chained>,
     /// Bytes read and written.
     pub bytes: u64,
     /// Files that get a layout, those with the most bytes first.
     pub files: Vec<File>,
     /// Windows of consecutive requests, evenly distributed over the trace.
     pub sample: Vec<Vec<Request>>,
+    /// Whether each of these requests begins where the previous one in its file ended, as with [`Weighted`].
+    pub(crate) sequential: Vec<Vec<bool>>,
     /// Processes on one node, as far as known: c of the cost model.
     pub processes_per_node: u64,
 }
@@ -132,6 +144,12 @@ impl Workload {
     /// Requests of the sample.
     pub fn sampled(&self) -> usize {
         self.sample.iter().map(Vec::len).sum()
+    }
+
+    /// How many requests each process has to a file, or to [`OTHERS`].
+    pub(crate) fn chains_of(&self, file: u32) -> impl Iterator<Item = &Chained> {
+        let from = self.chains.partition_point(|chained| chained.file < file);
+        self.chains[from..].iter().take_while(move |chained| chained.file == file)
     }
 
     /// The factor that converts a time of the sample into one of the trace.
@@ -199,12 +217,14 @@ pub struct Aggregator {
     order: Vec<u32>,
     classes: FxHashMap<Key, Class>,
     streams: FxHashMap<(u32, u32), u64>,
-    sample: Vec<Vec<Request>>,
+    sample: Vec<(Vec<Request>, Vec<bool>)>,
     stride: u64,
     requests: u64,
     others: u64,
-    /// One past the last byte of each file that is not in `files`; the trace has a name for each, which takes more.
-    other_files: FxHashMap<u32, u64>,
+    chains: Chains,
+    /// One past the last byte of each file that is not in `files`, and the end of its last request; the trace has a name for
+    /// each, which takes more.
+    other_files: FxHashMap<u32, (u64, u64)>,
     bytes: u64,
 }
 
@@ -233,6 +253,7 @@ impl Aggregator {
             stride: 1,
             requests: 0,
             others: 0,
+            chains: Chains::default(),
             other_files: FxHashMap::default(),
             bytes: 0,
         }
@@ -240,14 +261,22 @@ impl Aggregator {
 
     /// Adds a request.
     pub fn push(&mut self, request: &Request) {
-        self.keep(request);
+        let sequential = self.classify(request);
+        self.keep(request, sequential);
         self.requests += 1;
         self.bytes = self.bytes.saturating_add(request.length);
+    }
+
+    /// Adds a request to its class; answers whether it continues a stream.
+    fn classify(&mut self, request: &Request) -> bool {
         let Some(file) = self.files.get_mut(&request.file) else {
             self.others += 1;
-            let end = self.other_files.entry(request.file).or_default();
+            let (end, last_end) = self.other_files.entry(request.file).or_insert((0, u64::MAX));
             *end = request.end().max(*end);
-            return;
+            let sequential = *last_end == request.offset;
+            *last_end = request.end();
+            self.chains.push(OTHERS, request, sequential);
+            return sequential;
         };
         let alone = file.processes == 1;
         let mut sequential = file.last_end == request.offset;
@@ -258,6 +287,7 @@ impl Aggregator {
             // One stream among many is a stream for the servers only if few others interleave.
             sequential |= last == Some(request.offset) && file.processes <= 2;
         }
+        self.chains.push(request.file, request, sequential);
         let mut key = Key {
             file: request.file,
             bin,
@@ -271,9 +301,10 @@ impl Aggregator {
         }
         let new = Class { count: 0, stride: 1, kept: [(0, 0); KEPT], len: 0 };
         self.classes.entry(key).or_insert(new).push(request);
+        sequential
     }
 
-    fn keep(&mut self, request: &Request) {
+    fn keep(&mut self, request: &Request, sequential: bool) {
         let window = self.requests / WINDOW as u64;
         if !window.is_multiple_of(self.stride) {
             return;
@@ -290,12 +321,13 @@ impl Aggregator {
                     return;
                 }
             }
-            self.sample.push(Vec::with_capacity(WINDOW));
+            self.sample.push((Vec::with_capacity(WINDOW), Vec::with_capacity(WINDOW)));
         }
-        if let Some(last) = self.sample.last_mut()
-            && last.len() < WINDOW
+        if let Some((window, are_sequential)) = self.sample.last_mut()
+            && window.len() < WINDOW
         {
-            last.push(*request);
+            window.push(*request);
+            are_sequential.push(sequential);
         }
     }
 
@@ -313,25 +345,22 @@ impl Aggregator {
             let regions = regions(&known, &classes);
             Some(File { number: *number, bytes: known.bytes, processes: known.processes, regions })
         });
-        let mut other_files: Vec<_> = self.other_files.into_iter().collect();
+        let (sample, sequential) = self.sample.into_iter().unzip();
+        let ends = self.other_files.into_iter().map(|(number, (end, _))| (number, end));
+        let mut other_files: Vec<_> = ends.collect();
         other_files.sort_unstable();
         Workload {
             requests: self.requests,
             requests_of_other_files: self.others,
             other_files,
+            chains: self.chains.finish(),
             bytes: self.bytes,
             files: files.collect(),
-            sample: self.sample,
+            sample,
+            sequential,
             processes_per_node: processes_per_node.max(1),
         }
     }
-}
-
-/// The octave of a length and its quarter.
-fn quarter(length: u64) -> u16 {
-    let octave = length.ilog2();
-    let part = if octave >= 2 { (length >> (octave - 2)) & 3 } else { 0 };
-    u16::try_from(u64::from(octave) * 4 + part).unwrap_or(u16::MAX)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "weights")]

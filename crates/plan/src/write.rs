@@ -60,6 +60,7 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     }
     let mut lines: Vec<String> = NEW.map(str::to_owned).into();
     let (mut made, mut known) = (Vec::new(), HashMap::new());
+    let mut spare = lustre::Spare::new(plan)?;
     for file in &plan.file {
         let named = file.path_bytes().ok_or("a file of the plan has no path")?;
         let shown = String::from_utf8_lossy(&named).into_owned();
@@ -75,7 +76,7 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
         lines.push(format!("new {}", word(&path).map_err(refused)?));
         let parts: Vec<Part> = file.part.iter().cloned().map(alone).collect();
         let commands = match target {
-            Target::Lustre => lustre::commands(&path, &parts),
+            Target::Lustre => lustre::commands(plan, (&path, file.bytes), &parts, &mut spare),
             Target::OrangeFs => orangefs::commands(plan, &path, &parts),
             Target::CephFs => pooled::cephfs(plan, &path, &parts),
             Target::BeeGfs => pooled::beegfs(plan, &path, &parts),

@@ -74,8 +74,8 @@ macro_rules! stories {
                         use std::fmt;
 
                         use halocline_model::namespace::{EntryName, InodeNumber, Name};
+                        use rustix::io::Errno;
 
-                        use super::super::super::rustix::io::Errno;
                         use super::attributes::Attributes;
                         use crate::sync::{Condvar, Mutex};
 
@@ -237,14 +237,6 @@ macro_rules! stories {
                     Vec::new()
                 }
             }
-            mod rustix {
-                pub(super) mod io {
-                    #[derive(Debug)]
-                    pub(crate) enum Errno {
-                        IO,
-                    }
-                }
-            }
             mod sessions {
                 use std::sync::atomic::AtomicBool;
 
@@ -403,10 +395,7 @@ macro_rules! stories {
                 }
                 // As `SharedTier::close`.
                 note_all(&tier.base);
-                assert!(
-                    !tier.is_open(0) && !tier.is_open(1),
-                    "the session ends with something open"
-                );
+                assert!(!tier.is_open(0) && !tier.is_open(1), "the session has something open");
                 assert_eq!([0, 1].map(|at| tier.stored(at).size), [OURS; 2]);
             }
 

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::base::Base;
+use crate::clean_copies::take_away;
 use crate::errors::of_names;
 use crate::files::{Files, Handle, place_of};
 use crate::inodes::{Inode, Vnode};
@@ -149,6 +150,7 @@ impl AttributeChanges {
         match found.stored.attributes.kind {
             Kind::File => {
                 let place = place_of(&found.stored.attributes)?;
+                take_away(&self.base.places, &found.stored.attributes, inode.number)?;
                 self.base.places.set_attributes(place, inode.number.0, &below)?;
             }
             Kind::Directory => {
@@ -263,6 +265,8 @@ impl AttributeChanges {
             Some(name) => names.attributes().update_of((name, inode.number), change),
         };
         let changed = changed.map_err(of_names)?;
+        // It may have been copied, with the old attributes, since they were changed on the disk.
+        take_away(&self.base.places, &changed.attributes, inode.number)?;
         let mut without_name = inode.without_name.lock();
         if without_name.last.is_some() {
             without_name.last = Some(changed.attributes.clone());
@@ -404,6 +408,7 @@ impl AttributeChanges {
     ) -> Result<Vec<EntryName>> {
         let (places, number) = (&self.base.places, inode.number.0);
         let attributes = &found.stored.attributes;
+        take_away(places, attributes, inode.number)?;
         let done = match (attributes.kind, value) {
             (Kind::File, Some(value)) => {
                 places.set_xattr(place_of(attributes)?, number, name, value, 0)

@@ -139,7 +139,7 @@ impl Controlled for SharedTier {
             requests: executor.counters.requests(),
             jobs: executor.planner.jobs().list(),
             passthrough: base.passthrough.status(shown),
-            ..TierStatus::default()
+            copies: self.ssd.archive.status(),
         })
     }
 

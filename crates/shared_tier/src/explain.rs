@@ -8,6 +8,7 @@ use halocline_os::counted::counted;
 use crate::base::Base;
 use crate::lookup::FoundInode;
 use crate::places::SSD;
+use crate::places::copies::Copies;
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::paths::Paths;
 
@@ -34,6 +35,8 @@ struct Facts<'a> {
     open_elsewhere: u64,
     /// What prevents its bytes from being reached here.
     not_reached: Option<String>,
+    /// Whether the shared disk has a copy of it.
+    has_copy: bool,
 }
 
 impl Explainer<'_> {
@@ -51,10 +54,12 @@ impl Explainer<'_> {
             _ => Holder::Shared,
         };
         let data = self.base.places.stat(place, number.0);
+        let copy = Copies::of(&self.base.places).standing_for(of, number.0);
         let seen = Facts {
             side,
             open_elsewhere: self.opens_elsewhere(of),
             not_reached: data.err().map(|error| error.to_string()),
+            has_copy: copy.is_ok_and(|copy| copy.is_some()),
         };
         let mut told = self.facts(file, found, side);
         told.reasons = why(&told, &seen);
@@ -126,6 +131,9 @@ fn why(told: &FileExplanation, seen: &Facts<'_>) -> Vec<String> {
     };
     if let Some(error) = &seen.not_reached {
         why.push(format!("its bytes are not reached from this node: {error}"));
+    }
+    if seen.has_copy {
+        why.push("the shared disk has a copy of it: it is demoted without copying a byte".into());
     }
     if told.handles > 0 {
         why.push("a program on this node has it open: it does not move until it is closed".into());
@@ -204,6 +212,10 @@ fn why_not_here(told: &FileExplanation) -> Vec<String> {
 
 fn how(told: &FileExplanation, seen: &Facts<'_>) -> Vec<String> {
     match (seen.side, &seen.not_reached) {
+        (Holder::Other(node), Some(_)) if seen.has_copy => vec![format!(
+            "see that the SSD of {node} is where --peers says, and that {node} is mounted; if that SSD is lost, `halocline demote \
+             FILE` makes the copy the file, and `halocline cluster drain {node}` all of them"
+        )],
         (Holder::Other(node), Some(_)) => vec![format!(
             "see that the SSD of {node} is where --peers says, and that {node} is mounted; then it is there again"
         )],

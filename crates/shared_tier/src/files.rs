@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::clean_copies::{check_taken, take_away};
 use crate::closes::{keep, note_close};
 use crate::errors::of_names;
 use crate::inodes::{Inode, Noting, Vnode};
@@ -174,12 +175,11 @@ impl Files {
             let attributes = if is_noted {
                 found.stored.attributes
             } else {
-                let noted =
-                    self.note_open((&name, inode.number), &found.stored, (flags, for_kernel));
-                match noted {
-                    // It was renamed meanwhile.
-                    Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
-                    noted => noted.map_err(of_names)?.attributes,
+                let at = (&name, inode.number);
+                match self.note_open(at, &found.stored, (flags, for_kernel))? {
+                    Some(noted) => noted.attributes,
+                    // It was renamed, or copied, meanwhile.
+                    None => continue,
                 }
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
@@ -221,25 +221,35 @@ impl Files {
         }
     }
 
-    /// Notes in the store that this node has the file open. `known` is what the store had on it just now.
+    /// Notes in the store that this node has the file open; before a writer is noted, the file's clean copy goes. `known` is
+    /// what the store had on it just now. `None` if it has another name or copy by now.
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
         known: &namespace::StoredInode,
         (flags, for_kernel): (i32, bool),
-    ) -> std::result::Result<namespace::StoredInode, Failure> {
-        let own = self.base.sessions.own();
+    ) -> Result<Option<namespace::StoredInode>> {
+        let (own, writes) = (self.base.sessions.own(), writes(flags));
+        let taken =
+            if writes { take_away(&self.base.places, &known.attributes, at.1)? } else { None };
         let note = |attributes: &mut Attributes| {
-            attributes.note_open(own, writes(flags));
+            if writes {
+                check_taken(attributes, taken)?;
+            }
+            attributes.note_open(own, writes);
             if for_kernel {
                 attributes.note_kernel(own);
             }
             Ok(())
         };
-        if known.links == 1 {
+        let noted = if known.links == 1 {
             self.base.names.attributes().update_known(at, &known.attributes, note)
         } else {
             self.base.names.attributes().update_of(at, note)
+        };
+        match noted {
+            Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => Ok(None),
+            noted => noted.map(Some).map_err(of_names),
         }
     }
 
@@ -319,7 +329,11 @@ impl Files {
         let near = base.near(parent.0.number)?;
         let owner = (new.mode, by.caller.uid, new.gid);
         let tier = self.ssd.tier_for_new(name);
-        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner, tier)?;
+        let make = || base.places.make_file(&near, &name.name, number.0, owner, tier);
+        let (place, fd) = match make() {
+            Err(error) if error.is_full() && self.ssd.copies_give_way(1) => make()?,
+            placed => placed?,
+        };
         let lapses = base.sessions.lapses();
         let mut attributes = Attributes::new(Kind::File, new.mode, base.now_ns());
         (attributes.uid, attributes.gid) = (by.caller.uid, new.gid);

@@ -42,6 +42,7 @@ use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
+use crate::ssd::archive::ArchiveThread;
 use crate::ssd::background::Background;
 use crate::ssd::options::SpaceOptions;
 use crate::stat_conversion::joined;
@@ -164,8 +165,9 @@ impl Joining<'_> {
             lookup,
         };
         let background = Background::start(&ssd)?;
+        let archive = ArchiveThread::start(&ssd)?;
         let root = self.root.to_owned();
-        Ok(SharedTier { background, recent, ssd, tree, files, root, begun, _lock: lock })
+        Ok(SharedTier { background, archive, recent, ssd, tree, files, root, begun, _lock: lock })
     }
 
     fn node_name(&self, own: &PrivateDir) -> Result<String> {

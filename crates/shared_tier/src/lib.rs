@@ -15,6 +15,7 @@
 //! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: moves whole files between SSDs and the shared disk, for commands ([`move_commands`]) and for the
 //!   policy that manages the space on this node's SSD ([`ssd`]);
+//! - [`archiver`]: makes clean copies of files on this node's SSD; [`clean_copies`]: they go before their files change;
 //! - [`job_places`]: on which nodes the files of a job are; [`file_infos`]: where files are; [`explain`]: why;
 //! - [`repair`]: compares the names with the disks, and rebuilds them; [`adopt`]: turns a tier of one node into a
 //!   shared one;
@@ -30,9 +31,11 @@
 
 mod acl;
 pub mod adopt;
+mod archiver;
 mod attribute_changes;
 mod base;
 mod circles;
+mod clean_copies;
 mod closes;
 mod contested_names;
 mod control;
@@ -96,6 +99,7 @@ use files::Files;
 use missed_changes::TriedNotes;
 use recent_lookups::RecentLookups;
 use ssd::OwnSsd;
+use ssd::archive::ArchiveThread;
 use ssd::background::Background;
 
 /// A tier that several nodes share, as one node serves it.
@@ -103,6 +107,7 @@ use ssd::background::Background;
 pub struct SharedTier {
     // Declared first: it ends before what it uses.
     background: Background,
+    archive: ArchiveThread,
     recent: Arc<RecentLookups>,
     ssd: Arc<OwnSsd>,
     tree: SharedTree,
@@ -130,6 +135,7 @@ impl SharedTier {
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
+        self.archive.stop();
         self.recent.end();
         closes::note_all(&self.tree.base);
         self.tree.base.late.follow(&self.tree.base.disk());

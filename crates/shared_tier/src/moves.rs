@@ -6,6 +6,7 @@
 //! any step leaves copies of which a scan can tell the right one ([`crate::places`]).
 
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
@@ -15,6 +16,8 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
+use crate::places::copies::{Copies, CopyName, mtime_ns};
+use crate::places::moving::{Arrived, Source};
 use crate::places::{Directories, DirectoryStep, FileMove, Places, SHARED};
 use crate::stat_conversion::take_over;
 use crate::told_names::tell_names;
@@ -45,7 +48,7 @@ pub(crate) struct Migrator<'a> {
 pub(crate) type IsOver<'a> = &'a dyn Fn(Session) -> bool;
 
 /// Whether two states of a file differ only in what a move may change: where its bytes are, and who moves it.
-fn is_same(one: &Attributes, other: &Attributes) -> bool {
+pub(crate) fn is_same(one: &Attributes, other: &Attributes) -> bool {
     let place_aside = |attributes: &Attributes| Attributes {
         location: None,
         writer: None,
@@ -149,12 +152,25 @@ impl Migrator<'_> {
     ) -> Result<Moved> {
         let number = self.names.number().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
-        let source = moving.begin(number.0)?;
+        let source = moving.begin(number.0);
         let mut copied = 0;
-        let to = moving.copy(&source, tier, (name, near), &mut |bytes| {
-            copied += bytes;
-            goes_on(bytes).is_continue()
+        let clean = self.clean_copy(inode, before, &source).filter(|_| tier == SHARED);
+        let taken = clean.and_then(|clean| {
+            let taken = moving.take_copy((&clean, number.0), (name, before));
+            taken.inspect_err(|error| tracing::debug!(%error, "a clean copy is not used")).ok()
         });
+        let (source, to) = match (taken, source) {
+            (Some(taken), source) => (source.ok(), Ok(taken)),
+            (None, source) => {
+                let source = source?;
+                let from = (&moving, &source, before);
+                let to = self.copy(from, (name, inode), (tier, near), &mut |bytes| {
+                    copied += bytes;
+                    goes_on(bytes).is_continue()
+                });
+                (Some(source), to)
+            }
+        };
         let arrived = match to {
             // Somebody writes it, or the caller no longer wants the move.
             Err(error) if error.errno() == libc::ECANCELED => {
@@ -164,32 +180,69 @@ impl Migrator<'_> {
             to => to?,
         };
         let to = &arrived.place;
-        // The size and times that a dead session wrote were never noted.
-        let data = source.stat;
-        let is_unchanged = source.is_unchanged()?;
+        let is_unchanged = source.as_ref().map_or(Ok(true), Source::is_unchanged)?;
         let switched = self.names.attributes().update_of((name, inode), |attributes| {
             let is_ours = attributes.writer == Some(self.session);
             let is_there = attributes.location.as_ref() == Some(place);
             if !is_ours || !is_there || !is_unchanged || !is_same(attributes, before) {
                 return Err(Failure::Refused(Errno::BUSY));
             }
-            if attributes.is_written() {
-                take_over(attributes, &data);
+            // The size and times that a dead session wrote were never noted.
+            if let Some(source) = source.as_ref().filter(|_| attributes.is_written()) {
+                take_over(attributes, &source.stat);
             }
             attributes.opens.clear();
             attributes.location = Some(to.clone());
-            attributes.writer = None;
+            (attributes.writer, attributes.copy) = (None, None);
             Ok(())
         });
         let moved = match switched {
             Ok(moved) => moved,
             Err(failure) => return self.not_switched((name, inode), (place, to), failure),
         };
+        if let Some(copy) = CopyName::of(before, inode.0)
+            && let Err(error) = Copies::of(self.places).unlink(&copy)
+        {
+            tracing::warn!(%error, ?copy, "a clean copy stays until a check removes it");
+        }
         if let Err(error) = moving.end(&arrived) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
         self.tell_names((name, to), &moved);
         Ok(Moved::Done(copied))
+    }
+
+    /// The clean copy of a file, if it has one. It stands for the file on an SSD that is not reached; where it is, its size
+    /// and time must be the file's: somebody may have written that past all mounts.
+    fn clean_copy(
+        &self,
+        inode: InodeNumber,
+        of: &Attributes,
+        source: &Result<Source>,
+    ) -> Option<OwnedFd> {
+        let (copy, stat) = Copies::of(self.places).standing_for(of, inode.0).ok()??;
+        let is_source = |source: &Source| {
+            source.stat.raw.st_size == stat.raw.st_size && mtime_ns(&source.stat) == mtime_ns(&stat)
+        };
+        source.as_ref().map_or(true, is_source).then_some(copy)
+    }
+
+    /// Copies a file to a tier.
+    fn copy(
+        &self,
+        (moving, source, before): (&FileMove<'_>, &Source, &Attributes),
+        (name, inode): (&EntryName, InodeNumber),
+        (tier, near): (u8, &[DirectoryStep]),
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Arrived> {
+        let arrived = moving.copy(source, tier, (name, near), goes_on)?;
+        // Nobody would remove it there before the file is changed on its new SSD.
+        let gone = CopyName::of(before, inode.0).map(|copy| Copies::of(self.places).remove(&copy));
+        if let Err(error) = gone.unwrap_or(Ok(())) {
+            self.places.remove(&arrived.place, inode.0)?;
+            return Err(error);
+        }
+        Ok(arrived)
     }
 
     /// The store did not take the new place of a file. If its answer was lost, both copies stay.

@@ -4,6 +4,7 @@
 mod bytes_of_links;
 mod new_directories;
 mod new_links;
+mod removed_bytes;
 mod renamed_bytes;
 
 use std::ffi::OsStr;
@@ -19,13 +20,14 @@ use rustix::io::Errno;
 use self::bytes_of_links::{follow_names, leave};
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::clean_copies;
 use crate::entry_names::entry_name_of_program;
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::Vnode;
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
-use crate::places::{DirectoryStep, RenameNotes, missed};
+use crate::places::{DirectoryStep, RenameNotes};
 use crate::renames::{self, Renaming, Replaces, follow};
 use crate::sticky;
 
@@ -199,19 +201,7 @@ impl NameChanges {
     fn remove(&self, name: &EntryName, gone: &namespace::StoredInode) -> Result<()> {
         match gone.attributes.kind {
             Kind::Directory => Ok(()),
-            Kind::File => {
-                if let Some(vnode) = self.base.table.find(gone.inode) {
-                    vnode.0.without_name.lock().last = Some(gone.attributes.clone());
-                }
-                let place = gone.attributes.location.as_ref();
-                let removed = place.map(|place| {
-                    let removed = self.files.remove_data(place, gone.inode.0);
-                    let removed =
-                        missed::or_gone(&self.base.places, (place, gone.inode.0), removed);
-                    self.or_later(removed, || vec![Late::File(place.clone(), gone.inode)])
-                });
-                follow("unlink", name, removed.unwrap_or(Ok(())))
-            }
+            Kind::File => removed_bytes::remove(&self.base, &self.files, name, gone),
             _ => follow("unlink", name, self.lost_other(name, gone.inode)),
         }
     }
@@ -473,6 +463,7 @@ impl NameChanges {
             return follow_names(&self.base, &found, from);
         }
         let followed = renamed_bytes::follow_name(&self.base, &found, (from, to));
-        self.base.or_note((number, &old), (&[to], &[from]), followed)
+        self.base.or_note((number, &old), (&[to], &[from]), followed)?;
+        clean_copies::renamed(&self.base, &found, to)
     }
 }

@@ -7,10 +7,11 @@
 //!   through a symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
+pub(crate) mod copies;
 mod directories;
 mod listed_names;
 pub(crate) mod missed;
-mod moving;
+pub(crate) mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
 pub(crate) mod shared_disk;
@@ -487,11 +488,11 @@ fn number_of(near: &[DirectoryStep]) -> u64 {
     near.last().map_or(ROOT.0, |step| step.number)
 }
 
-/// Removes the attributes of a move from a file: it is about to be written, so it will differ from any other copy.
+/// Removes the attributes of moves and copies from a file: it is about to be written, so it will differ from any other.
 fn clear_move_xattrs(tree: &Tree, fd: &impl AsFd) -> Result<()> {
     tree.step("taking the attributes of a move away", || {
-        own_xattrs::clear(fd, own_xattrs::LEAVING)?;
-        own_xattrs::clear(fd, own_xattrs::ARRIVING)
+        let all = [own_xattrs::LEAVING, own_xattrs::ARRIVING, own_xattrs::COPIED];
+        all.iter().try_for_each(|what| own_xattrs::clear(fd, what))
     })
 }
 

@@ -11,10 +11,12 @@
 
 mod build;
 mod conflicts;
+mod copies;
 mod disks;
 mod links_and_devices;
 mod lost;
 mod merge;
+mod numbers;
 pub(crate) mod scan;
 mod settle;
 mod stored_attributes;
@@ -34,8 +36,10 @@ use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use conflicts::conflict;
+use copies::{CleanCopies, StandIn};
 use disks::{Disk, Disks};
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
+use numbers::{Shown, StoreNumbers};
 use scan::tell;
 use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
@@ -91,52 +95,6 @@ fn of_store(error: impl Into<NamesError>) -> Error {
     }
 }
 
-/// Takes numbers from the store, in blocks.
-struct StoreNumbers<'a> {
-    store: &'a dyn NameStore,
-    first: u64,
-    next: u64,
-    end: u64,
-}
-
-impl<'a> StoreNumbers<'a> {
-    const BLOCK: u64 = 4096;
-
-    fn new(store: &'a dyn NameStore) -> Result<Self> {
-        let first = store.reserve(Self::BLOCK).map_err(of_store)?;
-        Ok(Self { store, first, next: first, end: first + Self::BLOCK })
-    }
-}
-
-impl Numbers for StoreNumbers<'_> {
-    fn first_unused(&self) -> u64 {
-        self.first
-    }
-
-    fn fresh(&mut self) -> Result<u64> {
-        if self.next == self.end {
-            self.next = self.store.reserve(Self::BLOCK).map_err(of_store)?;
-            self.end = self.next + Self::BLOCK;
-        }
-        self.next += 1;
-        Ok(self.next - 1)
-    }
-}
-
-/// Numbers for a dry run.
-struct Shown(u64);
-
-impl Numbers for Shown {
-    fn first_unused(&self) -> u64 {
-        1 << 62
-    }
-
-    fn fresh(&mut self) -> Result<u64> {
-        self.0 += 1;
-        Ok(self.0)
-    }
-}
-
 /// Compares the names of the tier at `root` with its disks, or, with `repair`, repairs them. Other nodes' SSDs are
 /// reached by the pattern `peers`. With `repair`, no node may use the tier meanwhile.
 ///
@@ -157,8 +115,13 @@ pub fn run(
             State::Held if is_sound => return Err(of_store(NamesError::Held)),
             _ => View::default(),
         };
-        let found = merge(&disks.all, &view, &mut Shown(1 << 62))?;
-        return Ok(Repair::new(&disks, view, !is_sound)?.plan(&found));
+        let mut numbers = Shown::new();
+        let mut found = merge(&disks.all, &view, &mut numbers)?;
+        let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
+        let mut repair = Repair::new(&disks, view, !is_sound)?;
+        let mut report = repair.plan(&found);
+        clean.plan(&repair, &found, &mut report);
+        return Ok(report);
     }
     if is_sound {
         check::clean(store).map_err(of_store)?;
@@ -169,11 +132,15 @@ pub fn run(
     store.begin_epoch(true).map_err(of_store)?;
     let mut numbers = StoreNumbers::new(store)?;
     let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
-    let found = merge(&disks.all, &view, &mut numbers)?;
+    let mut found = merge(&disks.all, &view, &mut numbers)?;
+    let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
     let mut repair = Repair::new(&disks, view, !is_sound)?;
     let mut report = repair.plan(&found);
+    clean.plan(&repair, &found, &mut report);
     repair.number(&found, &mut report.told)?;
-    repair.write(&found, store, &mut numbers, &mut report.conflicts)?;
+    let names = (&found, &*clean.stand_ins);
+    repair.write(names, store, &mut numbers, &mut report.conflicts)?;
+    clean.clear_away(&disks)?;
     stored_attributes::take(store, &repair.view, &repair.differing).map_err(of_store)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
@@ -201,6 +168,8 @@ pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFinding
         ));
     }
     if matches!(state, State::Doubtful(_)) {
+        store.begin_epoch(true).map_err(of_store)?;
+        copies::sweep(root, &View::read(store).map_err(of_store)?)?;
         store.begin_epoch(false).map_err(of_store)?;
     }
     check::clean(store).map_err(of_store)
@@ -422,7 +391,7 @@ impl<'a> Repair<'a> {
 
     fn write(
         &self,
-        found: &FoundNames,
+        (found, stand_ins): (&FoundNames, &[StandIn]),
         store: &dyn NameStore,
         numbers: &mut dyn Numbers,
         conflicts: &mut Vec<String>,
@@ -459,6 +428,10 @@ impl<'a> Repair<'a> {
                     tell(conflicts, conflict(&self.path(*at), wanted, name));
                 }
             }
+            build.file(*number, &names, attributes, numbers).map_err(of_store)?;
+        }
+        for StandIn { number, name: (directory, name), attributes } in stand_ins {
+            let names = [(*directory, free(*directory, name, *number))];
             build.file(*number, &names, attributes, numbers).map_err(of_store)?;
         }
         let others: Vec<_> = self.others.iter().map(|at| &found.others[*at]).collect();

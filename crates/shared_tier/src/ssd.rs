@@ -4,6 +4,7 @@
 //! What must hold: a file that is open anywhere is not moved, the policy demotes no pinned file, and only files on
 //! this node's SSD are demoted: each node manages its own. All moves are made by [`crate::moves`].
 
+pub(crate) mod archive;
 pub(crate) mod background;
 mod empty_directories;
 pub(crate) mod executor;
@@ -20,6 +21,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_api::control::{JobChange, JobInfo};
@@ -36,7 +38,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::io::Errno;
 
 use crate::base::Base;
+use crate::places::copies::Copies;
 use crate::places::{SHARED, SSD};
+use archive::Archive;
 use background::{SsdWakeups, wakeups};
 use empty_directories::EmptyDirectories;
 use executor::Executor;
@@ -61,6 +65,8 @@ pub(crate) struct OwnSsd {
     empty: Mutex<EmptyDirectories>,
     pub(crate) wakeups: SsdWakeups,
     policy: String,
+    pub(crate) archive: Archive,
+    archive_after: Option<Duration>,
 }
 
 impl OwnSsd {
@@ -81,6 +87,8 @@ impl OwnSsd {
             empty: Mutex::default(),
             wakeups: wakeups(&base.clock),
             policy: options.policy,
+            archive: Archive::default(),
+            archive_after: options.archive_after,
         })
     }
 
@@ -234,10 +242,24 @@ impl OwnSsd {
         }
     }
 
-    /// Makes room for a write of a file on this SSD, whose file system is full; returns whether a retry may succeed.
-    pub(crate) fn make_room_for_write(&self, number: InodeNumber, bytes: u64) -> bool {
+    /// Makes room for a write of a file, on this SSD if it `is_here`, whose file system is full; returns whether a retry may
+    /// succeed. Where the shared disk is full, clean copies give way.
+    pub(crate) fn make_room_for_write(
+        &self,
+        (number, is_here): (InodeNumber, bool),
+        bytes: u64,
+    ) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
+        if !is_here {
+            return self.copies_give_way(need);
+        }
         self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
+    }
+
+    /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.
+    pub(crate) fn copies_give_way(&self, bytes: u64) -> bool {
+        let given = Copies::of(&self.base.places).give_way(bytes);
+        given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
     }
 
     /// Updates the sizes of files that are open for writing.

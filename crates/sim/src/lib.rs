@@ -25,7 +25,7 @@ pub mod workload;
 
 pub use halocline_model::file_layout::FileLayout;
 pub use replay::{
-    CacheOutcome, MakeAdmission, Options, Outcome, Pace, Sides, TierOutcome, TracedFiles, Uses,
-    replay, replay_cached, replay_cached_by, replay_tiered,
+    CacheOutcome, Late, MakeAdmission, Options, Outcome, Pace, Sides, TierOutcome, TracedFiles,
+    Uses, replay, replay_cached, replay_cached_by, replay_noting, replay_tiered,
 };
 pub use servers::{Server, ServerSet};

@@ -6,9 +6,13 @@
 
 mod cached;
 mod issue;
+mod link;
 mod sides;
 mod station;
 mod tiered;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use halocline_model::request::{ByteRange, Direction};
 use halocline_trace::{Op, Request};
@@ -22,15 +26,15 @@ pub use tiered::{TierOutcome, TracedFiles, Uses, replay_tiered};
 use crate::FileLayout;
 use crate::servers::ServerSet;
 use issue::Issuer;
-use station::Station;
+use station::{Begun, Station};
 
 /// When requests are issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// Each process issues its next request when its last one is done.
     ClosedLoop {
-        /// Whether the time between the recorded end of a request and the start of the process's next one is preserved.
-        /// If the trace has no durations, that time is zero.
+        /// Whether the time between the recorded end of a request and the start of the process's next one is preserved,
+        /// and that before its first one. Where the trace has no duration, that time is zero.
         think: bool,
     },
     /// At the times in the trace, regardless of the servers.
@@ -67,7 +71,8 @@ pub struct ServerOutcome {
     pub busy_seconds: f64,
     /// Bytes that it holds at the end: for each file, everything up to the last byte accessed.
     pub held_bytes: u64,
-    /// When the bytes exceeded its capacity, in seconds from the beginning. The replay continues.
+    /// When a request completed with which the bytes exceeded its capacity, in seconds from the beginning. The replay
+    /// continues.
     pub full_at_seconds: Option<f64>,
 }
 
@@ -86,6 +91,16 @@ pub struct OpOutcome {
     pub mb_per_s: f64,
 }
 
+/// Requests of a closed loop that were issued later than their process was ready, because the trace has none of it among
+/// the next ones that fit in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Late {
+    /// How many.
+    pub late_requests: u64,
+    /// How late the latest of them was, in seconds.
+    pub late_seconds: f64,
+}
+
 /// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
@@ -101,6 +116,9 @@ pub struct Outcome {
     pub read: OpOutcome,
     /// Writes.
     pub write: OpOutcome,
+    /// Where the replay is no closed loop.
+    #[serde(flatten)]
+    pub late: Late,
     /// Servers, in the order of the set.
     pub servers: Vec<ServerOutcome>,
 }
@@ -113,17 +131,44 @@ pub struct Outcome {
 pub fn replay<'l>(
     requests: impl Iterator<Item = Request>,
     servers: &ServerSet,
+    layout_of: impl FnMut(u32) -> &'l FileLayout,
+    options: &Options,
+) -> Result<Outcome, String> {
+    replay_noting(requests, servers, layout_of, options, &mut |_, _| {})
+}
+
+/// The same; `note` is told of each request when it completed, in seconds from the first issue.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_noting<'l>(
+    requests: impl Iterator<Item = Request>,
+    servers: &ServerSet,
     mut layout_of: impl FnMut(u32) -> &'l FileLayout,
     options: &Options,
+    note: &mut dyn FnMut(&Request, f64),
 ) -> Result<Outcome, String> {
     let mut issuer = Issuer::new(requests, options.pace)?;
     let mut simulation = Simulation::new(servers, options.seed);
-    while let Some((now_ns, request)) = issuer.next()? {
-        let file = simulation.file(request.file, &mut layout_of)?;
-        let done_ns = simulation.serve(now_ns, file, &request);
-        issuer.done(&request, done_ns)?;
+    loop {
+        // What leaves a device at the time of an issue came before it.
+        let next_ns = issuer.next_ns()?.unwrap_or(u64::MAX);
+        let done = if simulation.leaves_until(next_ns) {
+            simulation.leave()
+        } else if let Some((now_ns, request)) = issuer.next()? {
+            let file = simulation.file(request.file, &mut layout_of)?;
+            simulation.issue(now_ns, file, issuer.serving(), request)
+        } else {
+            break;
+        };
+        if let Some(done) = done {
+            simulation.complete(&done);
+            issuer.done_by(done.process, &done.request, done.done_ns)?;
+            note(&done.request, seconds(done.done_ns - simulation.first_ns.unwrap_or(0)));
+        }
     }
-    Ok(simulation.outcome(servers))
+    simulation.grow_until(u64::MAX);
+    Ok(simulation.outcome(servers, issuer.late()))
 }
 
 /// The inode number of file `number`, which determines its position on a disk.
@@ -135,9 +180,33 @@ fn inode_of(seed: u64, number: u32) -> u64 {
 #[derive(Debug)]
 struct File<'l> {
     layout: &'l FileLayout,
-    /// Length up to the last byte accessed.
+    /// Length up to the last byte accessed by what has completed.
     len: u64,
     inode: u64,
+}
+
+/// A request in progress.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    request: Request,
+    process: usize,
+    file: usize,
+    issued_ns: u64,
+    /// When all parts complete of which it is known.
+    done_ns: u64,
+    /// Parts that are still to leave a device.
+    leaving: u32,
+}
+
+/// A part of a request that a device has read, ordered by the time of that, and then by that of its issue.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Leaving {
+    read_ns: u64,
+    number: u64,
+    server: usize,
+    bytes: u64,
+    /// Index of the request.
+    open: usize,
 }
 
 #[derive(Debug)]
@@ -147,6 +216,14 @@ struct Simulation<'l> {
     by_number: FxHashMap<u32, usize>,
     seed: u64,
     last_file: Option<(u32, usize)>,
+    /// Requests with parts that are still to leave a device, at any index.
+    open: Vec<Open>,
+    free: Vec<usize>,
+    leaving: BinaryHeap<Reverse<Leaving>>,
+    /// Parts that have left a device, or are to.
+    leavings: u64,
+    /// Times at which files grow, with the file and its length by then.
+    growing: BinaryHeap<Reverse<(u64, usize, u64)>>,
     sums: [Sum; 2],
     first_ns: Option<u64>,
     end_ns: u64,
@@ -168,6 +245,11 @@ impl<'l> Simulation<'l> {
             by_number: FxHashMap::default(),
             seed,
             last_file: None,
+            open: Vec::new(),
+            free: Vec::new(),
+            leaving: BinaryHeap::new(),
+            leavings: 0,
+            growing: BinaryHeap::new(),
             sums: [Sum::default(); 2],
             first_ns: None,
             end_ns: 0,
@@ -203,34 +285,104 @@ impl<'l> Simulation<'l> {
         Ok(index)
     }
 
-    /// When the request, issued at `now_ns`, completes, which is when the last of its parts does.
-    fn serve(&mut self, now_ns: u64, file: usize, request: &Request) -> u64 {
-        let file = &mut self.files[file];
+    /// Issues a request at `now_ns`. Returns it if it is known when it completes, which is when the last of its parts does.
+    fn issue(
+        &mut self,
+        now_ns: u64,
+        file: usize,
+        process: usize,
+        request: Request,
+    ) -> Option<Open> {
+        self.first_ns.get_or_insert(now_ns);
+        self.grow_until(now_ns);
+        let File { layout, inode, .. } = self.files[file];
         let range = ByteRange::at(request.offset, request.length);
         let direction = match request.op {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
-        let stations = &mut self.stations;
-        let done_ns =
-            station::serve_all(stations, (file.layout, file.inode), now_ns, range, direction);
-        if range.end > file.len {
-            file.layout.split(ByteRange::new(file.len, range.end), |server, local| {
-                stations[server].hold(local.len(), done_ns);
-            });
-            file.len = range.end;
+        let index = self.free.last().copied().unwrap_or(self.open.len());
+        let mut open =
+            Open { request, process, file, issued_ns: now_ns, done_ns: now_ns, leaving: 0 };
+        layout.split(range, |server, local| {
+            match self.stations[server].begin(now_ns, inode, local, direction) {
+                Begun::Done(done_ns) => open.done_ns = open.done_ns.max(done_ns),
+                Begun::Leaves(read_ns) => {
+                    let (number, bytes) = (self.leavings, local.len());
+                    self.leaving.push(Reverse(Leaving {
+                        read_ns,
+                        number,
+                        server,
+                        bytes,
+                        open: index,
+                    }));
+                    self.leavings += 1;
+                    open.leaving += 1;
+                }
+            }
+        });
+        if open.leaving == 0 {
+            return Some(open);
         }
-        let sum = &mut self.sums[usize::from(request.op == Op::Write)];
-        sum.requests += 1;
-        sum.bytes = sum.bytes.saturating_add(request.length);
-        sum.time_ns += u128::from(done_ns - now_ns);
-        sum.longest_ns = sum.longest_ns.max(done_ns - now_ns);
-        self.first_ns.get_or_insert(now_ns);
-        self.end_ns = self.end_ns.max(done_ns);
-        done_ns
+        if self.free.pop().is_some() {
+            self.open[index] = open;
+        } else {
+            self.open.push(open);
+        }
+        None
     }
 
-    fn outcome(self, servers: &ServerSet) -> Outcome {
+    /// Whether a device is done with reading a part until `now_ns`.
+    fn leaves_until(&self, now_ns: u64) -> bool {
+        self.leaving.peek().is_some_and(|Reverse(first)| first.read_ns <= now_ns)
+    }
+
+    /// Lets the first part leave its device. Returns the request if it is now known when it completes.
+    fn leave(&mut self) -> Option<Open> {
+        let Reverse(Leaving { read_ns, server, bytes, open: index, .. }) = self.leaving.pop()?;
+        let done_ns = self.stations[server].leave(read_ns, bytes);
+        let open = &mut self.open[index];
+        open.done_ns = open.done_ns.max(done_ns);
+        open.leaving -= 1;
+        (open.leaving == 0).then(|| {
+            self.free.push(index);
+            *open
+        })
+    }
+
+    /// Notes when a request completes, which may be later than now.
+    fn complete(&mut self, done: &Open) {
+        let (end, length) = (done.request.end(), done.request.length);
+        if end > self.files[done.file].len {
+            self.growing.push(Reverse((done.done_ns, done.file, end)));
+        }
+        let took_ns = done.done_ns - done.issued_ns;
+        let sum = &mut self.sums[usize::from(done.request.op == Op::Write)];
+        sum.requests += 1;
+        sum.bytes = sum.bytes.saturating_add(length);
+        sum.time_ns += u128::from(took_ns);
+        sum.longest_ns = sum.longest_ns.max(took_ns);
+        self.end_ns = self.end_ns.max(done.done_ns);
+    }
+
+    /// Lets the files grow by what completes until `now_ns`. Nothing of which the end is not known yet completes before.
+    fn grow_until(&mut self, now_ns: u64) {
+        while let Some(Reverse((done_ns, index, end))) = self.growing.peek().copied() {
+            if done_ns > now_ns {
+                break;
+            }
+            self.growing.pop();
+            let (file, stations) = (&mut self.files[index], &mut self.stations);
+            if end > file.len {
+                file.layout.split(ByteRange::new(file.len, end), |server, local| {
+                    stations[server].hold(local.len(), done_ns);
+                });
+                file.len = end;
+            }
+        }
+    }
+
+    fn outcome(self, servers: &ServerSet, late: Late) -> Outcome {
         let first_ns = self.first_ns.unwrap_or(0);
         let seconds = seconds(self.end_ns - first_ns);
         let [read, write] = self.sums.map(|sum| sum.outcome(seconds));
@@ -243,6 +395,7 @@ impl<'l> Simulation<'l> {
             mb_per_s: rate(bytes, seconds),
             read,
             write,
+            late,
             servers: named.map(|(server, station)| station.outcome(server, first_ns)).collect(),
         }
     }

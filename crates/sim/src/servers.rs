@@ -112,6 +112,14 @@ pub struct Network {
     pub ns_per_byte: f64,
 }
 
+impl Network {
+    /// Transfer time of `bytes` bytes, in nanoseconds.
+    #[expect(clippy::cast_precision_loss, reason = "a request is far shorter than 2^52 bytes")]
+    pub(crate) fn transfer_ns(&self, bytes: u64) -> u64 {
+        whole(bytes as f64 * self.ns_per_byte)
+    }
+}
+
 /// One server: a directory on a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {

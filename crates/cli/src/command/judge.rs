@@ -5,10 +5,10 @@ use std::collections::hash_map::Entry;
 
 use halocline_model::profile::whole;
 use halocline_os::counted::counted;
-use halocline_plan::judge::{Judge, Layouts, Step};
+use halocline_plan::judge::{Judge, Layouts, Note, Step};
 use halocline_plan::layout::Part;
 use halocline_plan::servers::{Network, Server, Servers};
-use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay};
+use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay_noting};
 use halocline_trace::Request;
 
 use crate::print::tell;
@@ -78,8 +78,8 @@ impl SharedLayouts {
 /// Limit of the requests of a trace that is replayed as a whole: a few seconds for each layout.
 pub(crate) const REPLAYED_MAX: u64 = 1 << 24;
 
-/// Seconds of a whole trace under some layouts.
-type Whole<'a> = &'a dyn Fn(&Layouts) -> Result<f64, String>;
+/// Seconds of a whole trace under some layouts, with notes.
+type Whole<'a> = &'a dyn Fn(&Layouts, Note<'_>) -> Result<f64, String>;
 
 /// Replays on simulated servers.
 pub(crate) struct Replay<'a> {
@@ -127,10 +127,12 @@ impl<'a> Replay<'a> {
         &self,
         requests: &[Request],
         layouts: &Layouts,
+        note: Note<'_>,
     ) -> Result<Replayed, String> {
         let layouts = SharedLayouts::new(layouts)?;
         let requests = requests.iter().copied();
-        replay(requests, self.set, |file| layouts.of(file), &Options::default())
+        let of = |file| layouts.of(file);
+        replay_noting(requests, self.set, of, &Options::default(), note)
     }
 }
 
@@ -145,17 +147,17 @@ impl Replay<'_> {
 }
 
 impl Judge for Replay<'_> {
-    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+    fn seconds_noting(&mut self, requests: &[Request], layouts: &Layouts, note: Note<'_>) -> f64 {
         self.replays += 1;
         if self.progress.is_due() {
             tell!("planning: {} replayed", counted(self.replays, "layout"));
         }
-        let outcome = self.outcome(requests, layouts);
+        let outcome = self.outcome(requests, layouts, note);
         self.or_never(outcome.map(|outcome| outcome.seconds))
     }
 
-    fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
-        let seconds = self.whole?(layouts);
+    fn seconds_of_all(&mut self, layouts: &Layouts, note: Note<'_>) -> Option<f64> {
+        let seconds = self.whole?(layouts, note);
         Some(self.or_never(seconds))
     }
 

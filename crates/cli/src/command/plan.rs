@@ -1,5 +1,6 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
+mod apart;
 mod io_time;
 pub(super) mod job;
 mod page;
@@ -132,7 +133,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         page::write(html, (&args.trace, &seen), (&set, &servers), (&outcome, job.as_ref()))?;
     }
     if args.json {
-        return print_json(&report::json(&seen, &outcome, job));
+        return print_json(&report::json(&seen, &servers, &outcome, job));
     }
     if let Some(commands) = commands {
         for command in commands {

@@ -170,6 +170,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         let replayed = replay(&mut requests, &servers, |_| &layout, &options);
         let replayed = replayed.map_err(|error| refused(&args.trace, &error))?;
         let trace = requests.end()?;
+        file.tell_if_late(replayed.late);
         tell_if_partial(&args.trace, trace.completeness());
         if replayed.requests == 0 {
             return Err(empty());

@@ -4,8 +4,9 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use halocline_plan::judge::Layouts;
-use halocline_sim::{Options, Outcome as Replayed, ServerSet, replay};
+use halocline_os::counted::counted;
+use halocline_plan::judge::{Layouts, Note};
+use halocline_sim::{Late, Options, Outcome as Replayed, ServerSet, replay_noting};
 use halocline_trace::{Completeness, Reader, Request};
 
 use crate::command::judge::SharedLayouts;
@@ -34,17 +35,19 @@ pub(crate) struct TraceFile<'a> {
     path: &'a Path,
     /// Known once it was read to its end.
     content: OnceLock<Content>,
+    /// Whether it was said that replays of it are no closed loops.
+    said_late: OnceLock<()>,
 }
 
 impl<'a> TraceFile<'a> {
     /// The trace at `path`, not read yet.
     pub(crate) const fn new(path: &'a Path) -> Self {
-        Self { path, content: OnceLock::new() }
+        Self { path, content: OnceLock::new(), said_late: OnceLock::new() }
     }
 
     /// The trace at `path`, which had this in it.
     pub(crate) fn known(path: &'a Path, content: Content) -> Self {
-        Self { path, content: content.into() }
+        Self { path, content: content.into(), said_late: OnceLock::new() }
     }
 
     /// Where it is.
@@ -66,13 +69,29 @@ impl<'a> TraceFile<'a> {
         set: &ServerSet,
         layouts: &Layouts,
         options: &Options,
+        note: Note<'_>,
     ) -> Result<(Replayed, Reader<BufReader<Reading>>), Failure> {
         let wrong = |error: String| refused(self.path, &error);
         let layouts = SharedLayouts::new(layouts).map_err(wrong)?;
         let mut requests = self.requests()?;
         let of = |file| layouts.of(file);
-        let replayed = replay(&mut requests, set, of, options).map_err(wrong)?;
+        let replayed = replay_noting(&mut requests, set, of, options, note).map_err(wrong)?;
+        self.tell_if_late(replayed.late);
         Ok((replayed, requests.end()?))
+    }
+
+    /// Says, once, where a replay is no closed loop.
+    pub(crate) fn tell_if_late(&self, late: Late) {
+        if late.late_requests == 0 || self.said_late.set(()).is_err() {
+            return;
+        }
+        tell!(
+            "{}: processes that are more than 131,072 requests apart in the trace do not run at once in the replay: {} later \
+             than its process was ready, up to {} of simulated time",
+            text::path(self.path),
+            counted(usize::try_from(late.late_requests).unwrap_or(usize::MAX), "request"),
+            text::seconds(late.late_seconds)
+        );
     }
 
     /// Refuses a trace of which `content` was read now, and something else before.

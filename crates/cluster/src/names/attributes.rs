@@ -62,6 +62,21 @@ pub struct Open {
     pub by_kernel: bool,
 }
 
+/// A copy of a file on an SSD that the shared disk keeps. The file's bytes are those of the copy as long as this stands:
+/// whoever changes the file takes it away first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CleanCopy {
+    /// A number that no other copy has.
+    pub number: u64,
+    /// The last change of the content, as the copy has it; [`BEING_MADE`](Self::BEING_MADE) until it is whole.
+    pub mtime_ns: i64,
+}
+
+impl CleanCopy {
+    /// Stands for the time while the copy is being made: nobody may use it, and a writer ends it as any other.
+    pub const BEING_MADE: i64 = i64::MIN;
+}
+
 /// Attributes. Times are in nanoseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
@@ -91,6 +106,8 @@ pub struct Attributes {
     pub location: Option<Location>,
     /// The session that is moving the bytes, if one is; the move is void if this value has changed by its end.
     pub writer: Option<Session>,
+    /// The copy that the shared disk keeps, if it keeps one. The copy may be gone all the same, to make room.
+    pub copy: Option<CleanCopy>,
     /// The sessions that have it open, sorted; at most [`OPENS_MAX`].
     pub opens: Vec<Open>,
     /// Whether more sessions had it open at once than can be recorded: until all of them were examined, any session
@@ -118,6 +135,7 @@ impl Attributes {
             target: Vec::new(),
             location: None,
             writer: None,
+            copy: None,
             opens: Vec::new(),
             many_opens: false,
             xattrs: BTreeMap::new(),
@@ -125,9 +143,10 @@ impl Attributes {
     }
 
     /// Notes that a session has the file open, for writing if it `writes` or did so before, and that nobody moves the
-    /// file.
+    /// file. A writer ends its clean copy.
     pub fn note_open(&mut self, session: Session, writes: bool) {
         self.writer = None;
+        self.copy = self.copy.filter(|_| !writes);
         match self.opens.binary_search_by_key(&session, |open| open.session) {
             Ok(at) => self.opens[at].writes |= writes,
             Err(_) if self.opens.len() >= OPENS_MAX => self.many_opens = true,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use halocline_model::namespace::{Entry, InodeNumber, Intent, IntentId, Links, Opaque};
 use halocline_model::token::Session;
 
-use super::attributes::{Attributes, Kind, Location, OPENS_MAX, Open, RelativePath};
+use super::attributes::{Attributes, CleanCopy, Kind, Location, OPENS_MAX, Open, RelativePath};
 use super::{NamesError, Result};
 
 /// The longest encoding of attributes: extended attributes of 64 KiB, the limit of Linux, and the rest.
@@ -136,8 +136,12 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
             fits &= put_bytes(&mut out, path.as_bytes(), RelativePath::BYTES_MAX);
         }
     }
-    out.push(u8::from(attributes.writer.is_some()));
+    out.push(u8::from(attributes.writer.is_some()) | u8::from(attributes.copy.is_some()) << 1);
     out.extend(attributes.writer.map_or(0, |session| session.0).to_le_bytes());
+    if let Some(CleanCopy { number, mtime_ns }) = attributes.copy {
+        out.extend(number.to_le_bytes());
+        out.extend(mtime_ns.to_le_bytes());
+    }
     fits &= attributes.opens.len() <= OPENS_MAX;
     let opens = u8::try_from(attributes.opens.len()).unwrap_or(u8::MAX);
     out.extend([u8::from(attributes.many_opens), opens]);
@@ -176,11 +180,7 @@ pub fn decode_attributes(opaque: &Opaque) -> Result<Attributes> {
     (attributes.ctime_ns, attributes.birth_ns) = (from.i64()?, from.i64()?);
     attributes.target = from.bytes(TARGET_BYTES_MAX)?.to_vec();
     attributes.location = location(&mut from)?;
-    attributes.writer = match (from.u8()?, from.u64()?) {
-        (0, 0) => None,
-        (1, session) => Some(Session(session)),
-        _ => return from.fail(),
-    };
+    (attributes.writer, attributes.copy) = writer_and_copy(&mut from)?;
     (attributes.many_opens, attributes.opens) = opens(&mut from)?;
     let mut xattrs = BTreeMap::new();
     while !from.rest.is_empty() {
@@ -201,6 +201,21 @@ fn flag(from: &mut Reader<'_>) -> Result<bool> {
         1 => Ok(true),
         _ => from.fail(),
     }
+}
+
+fn writer_and_copy(from: &mut Reader<'_>) -> Result<(Option<Session>, Option<CleanCopy>)> {
+    let (flags, session) = (from.u8()?, from.u64()?);
+    let writer = match flags & 1 {
+        0 if session == 0 => None,
+        1 => Some(Session(session)),
+        _ => return from.fail(),
+    };
+    let copy = match flags >> 1 {
+        0 => None,
+        1 => Some(CleanCopy { number: from.u64()?, mtime_ns: from.i64()? }),
+        _ => return from.fail(),
+    };
+    Ok((writer, copy))
 }
 
 fn opens(from: &mut Reader<'_>) -> Result<(bool, Vec<Open>)> {
@@ -344,6 +359,7 @@ mod tests {
         all.note_open(Session(3), false);
         all.note_kernel(Session(3));
         all.writer = Some(Session(17));
+        all.copy = Some(CleanCopy { number: 5, mtime_ns: -7 });
         all.xattrs.insert(b"user.a".to_vec(), Vec::new());
         all.xattrs.insert(b"user.b".to_vec(), vec![0; 5000]);
         all
@@ -351,7 +367,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_every_cut_is_refused_or_another_value() {
-        for attributes in [full(), Attributes::new(Kind::File, 0o644, 0)] {
+        let unmarked = Attributes { copy: None, ..full() };
+        let unmoved = Attributes { writer: None, ..full() };
+        for attributes in [full(), unmarked, unmoved, Attributes::new(Kind::File, 0o644, 0)] {
             let opaque = encode_attributes(&attributes).unwrap();
             assert_eq!(decode_attributes(&opaque).unwrap(), attributes);
             for end in 0..opaque.as_bytes().len() {
@@ -430,6 +448,16 @@ mod tests {
         });
         file.opens = vec![four, three];
         assert!(decode_attributes(&encode_attributes(&file).unwrap()).is_err(), "another form");
+    }
+
+    #[test]
+    fn a_writer_ends_the_clean_copy_of_a_file_and_a_reader_does_not() {
+        let mut file = Attributes::new(Kind::File, 0o644, 0);
+        file.copy = Some(CleanCopy { number: 5, mtime_ns: 7 });
+        file.note_open(Session(5), false);
+        assert!(file.copy.is_some());
+        file.note_open(Session(5), true);
+        assert_eq!(file.copy, None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{STRIPE_MAX, UNIT, check_stripe, directory_of, only, word};
 use crate::layout::Part;
 use crate::plan_file::Plan;
+use crate::servers::Server;
 
 /// Size of a Ceph object in bytes, unless a stripe is longer.
 const CEPH_OBJECT: u64 = 4 << 20;
@@ -52,7 +53,25 @@ impl<'p> Pooled<'p> {
             }
         }
         let found = found.ok_or("it lies on no server")?;
+        found.check_all_of_the_pool(system, plan)?;
         Ok(found)
+    }
+
+    /// Refuses some servers of a pool, where it matters which: that is not for the plan to say. One file alone may have any of
+    /// them, if the file system takes so many for each file.
+    fn check_all_of_the_pool(&self, system: &str, plan: &Plan) -> Result<(), String> {
+        let in_pool = |server: &&Server| {
+            server.name.rsplit_once('.').is_some_and(|(pool, _)| pool == self.pool)
+        };
+        let (pool, servers) = (self.pool, self.servers);
+        let all = plan.server.iter().filter(in_pool).count();
+        if servers == all || system == "BeeGFS" && plan.file.len() == 1 {
+            return Ok(());
+        }
+        Err(format!(
+            "it lies on {servers} of the {all} servers of the pool {pool:?}; {system} chooses the servers in a pool itself: \
+             give each server, or those of one file, a pool of their own"
+        ))
     }
 
     /// Takes the longer stripe `made` that the file system has, if there is one; says so if it is another one.

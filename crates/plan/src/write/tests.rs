@@ -41,7 +41,7 @@ fn plan(path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
             spread: 0.0,
         },
         server: (0..servers).map(server).collect(),
-        file: vec![PlannedFile::new(path.as_bytes(), 1, &layout)],
+        file: vec![PlannedFile::new(path.as_bytes(), begin + (1 << 40), &layout)],
     }
 }
 
@@ -166,7 +166,7 @@ fn what_lustre_has_only_nearly_is_told() {
     assert_eq!(
         written(Target::Lustre, &uneven),
         [
-            "# part 0: shares of servers differ from the plan by up to 52.4 %",
+            "# part 0: what a server has of it differs from the plan by up to 128.6 %",
             "# part 0: stripes of 65536, 131072 bytes instead of 28672, 102400",
             "# part 0: ends at 131072 instead of 100000",
             "lfs setstripe -E 131072 -S 65536 -C 3 -o 0,1,1 -E eof -S 65536 -c 1 -o 0 /l/f"
@@ -196,15 +196,25 @@ fn what_lustre_has_only_nearly_is_told() {
 #[test]
 fn components_of_lustre_end_with_a_stripe() {
     let mib = 1 << 20;
-    for (end, made) in [(10 * mib, 10 * mib), (11 * mib, 12 * mib), (13 * mib / 2, 6 * mib)] {
+    // As many objects as it takes to end where the plan does.
+    for (end, stripe, objects) in [
+        (10 * mib, 2 * mib, "-c 2 -o 0,1"),
+        (11 * mib, mib, "-C 4 -o 0,0,1,1"),
+        (13 * mib / 2, mib / 2, "-C 8 -o 0,0,0,0,1,1,1,1"),
+    ] {
         let two = plan("/l/f", &[(Some(end), &[2 * mib, 2 * mib]), (None, &[64 * K, 0])]);
-        let told = format!("# part 0: ends at {made} instead of {end}");
-        let command = format!(
-            "lfs setstripe -E {made} -S 2097152 -c 2 -o 0,1 -E eof -S 65536 -c 1 -o 0 /l/f"
+        assert_eq!(
+            written(Target::Lustre, &two),
+            [format!(
+                "lfs setstripe -E {end} -S {stripe} {objects} -E eof -S 65536 -c 1 -o 0 /l/f"
+            )]
         );
-        let expected = if end == made { vec![command] } else { vec![told, command] };
-        assert_eq!(written(Target::Lustre, &two), expected);
     }
+    // No stripe of Lustre ends there.
+    let odd = (11 << 20) + 1000;
+    let two = plan("/l/f", &[(Some(odd), &[2 * mib, 2 * mib]), (None, &[64 * K, 0])]);
+    let lines = written(Target::Lustre, &two);
+    assert_eq!(lines[0], format!("# part 0: ends at {} instead of {odd}", 11 << 20));
 }
 
 fn named(names: &[&str], path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
@@ -372,4 +382,96 @@ fn paths_are_those_of_files_and_each_has_one_spelling() {
     twice.file.push(plan("a//b", &[(None, stripes)]).file.remove(0));
     let error = commands(Target::Lustre, &twice).unwrap_err();
     assert_eq!(error, "a//b: the plan has this file twice, also as a/b");
+}
+
+/// Scripts passed the capacity of a server without a word: 9.8 MB on one of 8.4 MB.
+#[test]
+fn lustre_gets_no_more_of_a_server_than_it_holds() {
+    let mib = 1 << 20;
+    let [part, rest]: [(Option<u64>, &[u64]); 2] =
+        [(Some(29 * mib), &[40 * K, 40 * K, 30 * K]), (None, &[64 * K, 64 * K, 0])];
+    let mut plan = plan("/l/f", &[part, rest]);
+    plan.file[0].bytes = 100 * mib;
+    plan.server[2].capacity = Some(8 * mib);
+    let lines = written(Target::Lustre, &plan);
+    let made = held(&lines, &plan);
+    assert!(made[2] <= 8 * mib && made[2] > 7 * mib, "{made:?}: {lines:?}");
+    assert!(lines.iter().any(|line| line.contains("has no room for more")), "{lines:?}");
+    // With room, as near to the end of the plan as there are stripes.
+    plan.server[2].capacity = Some(80 * mib);
+    let roomy = written(Target::Lustre, &plan);
+    assert!(!roomy.iter().any(|line| line.contains("no room")), "{roomy:?}");
+    // Nothing comes after the last part.
+    let mut last = self::plan("/l/f", &[(None, &[40 * K, 40 * K, 30 * K])]);
+    last.file[0].bytes = 29 * mib;
+    last.server[2].capacity = Some(8 * mib);
+    let why = commands(Target::Lustre, &last).unwrap_err();
+    assert!(why.contains("more of \"tcp://s2:3334\" than that has room for"), "{why}");
+}
+
+/// Bytes on each server of what `lfs` makes of the last line.
+fn held(lines: &[String], plan: &Plan) -> Vec<u64> {
+    let bytes = plan.file[0].bytes;
+    let words: Vec<&str> = lines.last().unwrap().split(' ').skip(2).collect();
+    let (mut held, mut begin) = (vec![0; plan.server.len()], 0);
+    for component in words[..words.len() - 1].chunks(8) {
+        let end = component[1].parse().unwrap_or(bytes).min(bytes);
+        let stripe: u64 = component[3].parse().unwrap();
+        let targets: Vec<usize> = component[7].split(',').map(|it| it.parse().unwrap()).collect();
+        while begin < end {
+            let next = (begin / stripe * stripe + stripe).min(end);
+            held[targets[usize::try_from(begin / stripe).unwrap() % targets.len()]] += next - begin;
+            begin = next;
+        }
+    }
+    held
+}
+
+/// It was the error of an endless part: of a short one, some servers have nothing at all.
+#[test]
+fn the_error_of_a_part_of_lustre_is_that_of_its_real_length() {
+    let mut short = plan("/l/f", &[(None, &[4 * K; 5])]);
+    short.file[0].bytes = 128 * K;
+    let lines = written(Target::Lustre, &short);
+    // 28 KiB on each of two servers and 24 KiB on the others, of which Lustre makes 64 KiB on each of two.
+    assert_eq!(
+        lines[0],
+        "# part 0: what a server has of it differs from the plan by up to 128.6 %"
+    );
+    short.file[0].bytes = 320 * K;
+    let whole = written(Target::Lustre, &short);
+    assert_eq!(
+        whole,
+        [
+            "# part 0: stripes of 65536 bytes instead of 4096",
+            "lfs setstripe -S 65536 -c 5 -o 0,1,2,3,4 /l/f"
+        ]
+    );
+}
+
+/// One disk for each file is said with a list of targets or servers; whoever chooses these himself cannot have it.
+#[test]
+fn a_server_for_each_file_is_expressed_or_refused() {
+    let one = |server: usize, path: &str| {
+        let mut widths = vec![0; 4];
+        widths[server] = 64 * K;
+        let layout = Layout::simple(widths);
+        PlannedFile::new(path.as_bytes(), 1 << 20, &layout)
+    };
+    let mut apart = named(&["1.0", "1.1", "1.2", "1.3"], "/d/f", &[(None, &[64 * K; 4])]);
+    apart.file = vec![one(2, "/d/a"), one(0, "/d/b")];
+    let lustre = ["lfs setstripe -S 65536 -c 1 -o 2 /d/a", "lfs setstripe -S 65536 -c 1 -o 0 /d/b"];
+    assert_eq!(written(Target::Lustre, &apart), lustre);
+    let orangefs = written(Target::OrangeFs, &apart);
+    for command in ["pvfs2-touch -l 1.2 /d/a", "pvfs2-touch -l 1.0 /d/b"] {
+        assert!(orangefs.iter().any(|line| line == command), "{orangefs:?}");
+    }
+    for target in [Target::CephFs, Target::BeeGfs] {
+        let why = commands(target, &apart).unwrap_err();
+        assert!(why.contains("1 of the 4 servers of the pool \"1\""), "{why}");
+    }
+    // Any target does for one file, of which BeeGFS has a number.
+    apart.file.pop();
+    assert!(commands(Target::BeeGfs, &apart).is_ok());
+    assert!(commands(Target::CephFs, &apart).is_err());
 }

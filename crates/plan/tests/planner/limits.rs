@@ -39,8 +39,8 @@ struct Watching<'a> {
 }
 
 impl Judge for Watching<'_> {
-    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
-        self.queues.seconds(requests, layouts)
+    fn seconds_noting(&mut self, requests: &[Request], layouts: &Layouts, note: Note<'_>) -> f64 {
+        self.queues.seconds_noting(requests, layouts, note)
     }
 
     fn advanced(&mut self, step: Step, done: usize, all: usize) {

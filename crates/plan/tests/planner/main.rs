@@ -1,13 +1,14 @@
 //! The planner on small cases: by hand, against an exhaustive search, and where nothing is to be gained.
 
 mod alone;
+mod apart;
 mod limits;
 mod many_files;
 
 use std::collections::HashMap;
 
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
-use halocline_plan::judge::{Judge, Layouts, Queues, Step};
+use halocline_plan::judge::{Judge, Layouts, Note, Queues, Step};
 use halocline_plan::layout::{Layout, Placer, assemble};
 use halocline_plan::paper::TIES_MAX;
 use halocline_plan::planner::{Name, Outcome, plan};
@@ -118,13 +119,14 @@ fn a_file_that_fits_goes_to_the_ssd_and_half_a_file_gets_two_parts() {
 }
 
 /// It was when the first request went past what fits, in the times of the trace: at once, where requests are at random, and
-/// after microseconds where the trace was made.
+/// after microseconds where the trace was made. Then it was a share of the requests: of four processes with a server each,
+/// those with an SSD fill it in no time.
 #[test]
-fn ssds_are_full_when_as_many_bytes_as_they_hold_went_there() {
+fn ssds_are_full_when_the_last_byte_that_fits_came_there() {
     let servers = hybrid(2, 2, 4 << 20);
-    for (order, least, most) in [(0, 0.1, 0.6), (1, 0.8, 1.0)] {
+    for (order, processes, least, most) in [(0, 1, 0.1, 0.6), (1, 1, 0.8, 1.0), (0, 4, 0.0, 0.01)] {
         let offset = |n: u64| if order == 0 { n } else { n * 151 % 512 };
-        let (_, outcome) = planned(&servers, &requests(512, 4, 64 * K, Op::Write, offset));
+        let (_, outcome) = planned(&servers, &requests(512, processes, 64 * K, Op::Write, offset));
         let def = outcome.of(Name::Def).expect("def");
         let share = def.full_after_seconds.expect("8 of 32 MiB fit") / def.simulated_seconds;
         assert!((least..=most).contains(&share), "{order}: {share}");
@@ -375,11 +377,11 @@ struct AllDiffer<'a> {
 }
 
 impl Judge for AllDiffer<'_> {
-    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
-        self.sample.seconds(requests, layouts)
+    fn seconds_noting(&mut self, requests: &[Request], layouts: &Layouts, note: Note<'_>) -> f64 {
+        self.sample.seconds_noting(requests, layouts, note)
     }
 
-    fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
+    fn seconds_of_all(&mut self, layouts: &Layouts, _note: Note<'_>) -> Option<f64> {
         self.replays_of_all += 1;
         let default = Layout::simple(vec![64 * K; layouts.default.parts()[0].widths.len()]);
         Some(if layouts.of(0) == &default { 1.0 } else { 7.0 })

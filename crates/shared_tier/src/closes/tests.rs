@@ -45,6 +45,7 @@ impl Tier {
                 policy: "lru".to_owned(),
                 pin: Vec::new(),
                 exclude: Vec::new(),
+                archive_after: None,
             },
         };
         let tier = joining.open().unwrap();

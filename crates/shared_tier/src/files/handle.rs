@@ -95,8 +95,8 @@ impl Handle {
                     let error = Error::from(error);
                     let left = (data.len() - done) as u64;
                     let (number, is_here) = (self.vnode.0.number, self.tier == 0);
-                    let may_help = error.is_full() && is_here && !has_made_room;
-                    if !may_help || !self.files.ssd.make_room_for_write(number, left) {
+                    let may_help = error.is_full() && !has_made_room;
+                    if !may_help || !self.files.ssd.make_room_for_write((number, is_here), left) {
                         return Err(error);
                     }
                     has_made_room = true;

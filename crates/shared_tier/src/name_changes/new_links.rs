@@ -7,6 +7,7 @@ use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::base::Base;
+use crate::clean_copies;
 use crate::errors::of_names;
 use crate::files::place_of;
 use crate::inodes::Vnode;
@@ -36,6 +37,8 @@ pub(super) fn link(
         Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => linked,
         changed => changed.map_err(of_names)?,
     };
+    // It may have been copied again in between.
+    clean_copies::take_away(&base.places, &linked.attributes, vnode.0.number)?;
     vnode.0.add_name(to.clone());
     let followed = match linked.attributes.kind {
         Kind::File => {
@@ -58,7 +61,9 @@ fn named(
     to: &EntryName,
 ) -> Result<(EntryName, StoredInode)> {
     for _ in 0..TRIES {
-        let (from, _) = lookup.find_named(&vnode.0)?;
+        let (from, found) = lookup.find_named(&vnode.0)?;
+        // A file with several names has no copy.
+        clean_copies::take_away(&base.places, &found.attributes, vnode.0.number)?;
         match base.names.link_told(&from, to, Some(vnode.0.number)) {
             // It may have another name.
             Err(Failure::Refused(Errno::STALE)) => {}

@@ -8,10 +8,11 @@
 //! meanwhile finds both.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
@@ -20,6 +21,7 @@ use halocline_vfs::{SetAttr, SetTime, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
 use rustix::io::Errno;
 
+use super::copies::{Copies, CopyName};
 use super::tree::{Tree, fresh, proc_path};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
@@ -74,12 +76,24 @@ impl<'a> FileMove<'a> {
     /// # Errors
     /// As [`Places::open_file`].
     pub(crate) fn begin(self, number: u64) -> Result<Source> {
+        self.begin_with(own_xattrs::LEAVING, number)
+    }
+
+    /// Begins a clean copy with this number: the file gets the attribute of one, durably. If the file is elsewhere one day,
+    /// that shows that this one is what it was.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn begin_copy(self, number: u64) -> Result<Source> {
+        self.begin_with(own_xattrs::COPIED, number)
+    }
+
+    fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
             tree.step("marking a file that is moved", || {
-                own_xattrs::set_number(&fd, own_xattrs::LEAVING, number)
-                    .map_err(own_xattrs::or_too_many(&fd))
+                own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
             })?;
             // With what programs wrote: only durable data is copied.
             tree.step("syncing a file that is moved", || fsync(&file))?;
@@ -148,6 +162,92 @@ impl<'a> FileMove<'a> {
             return Err(error);
         }
         Ok(Arrived { file: to, place })
+    }
+
+    /// Ends a clean copy that was not made.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub(crate) fn cancel_copy(self) -> Result<()> {
+        self.places.find(self.from, self.inode, |tree, fd, _| {
+            tree.step("taking the attribute of a copy away", || {
+                own_xattrs::clear(&fd, own_xattrs::COPIED)
+            })
+        })
+    }
+
+    /// Makes a clean copy of the file on the shared disk, durably. The store does not have its mark yet.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(crate) fn keep_copy(
+        self,
+        source: &Source,
+        (name, of): (&EntryName, &CopyName),
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<()> {
+        let Self { places, from, inode } = self;
+        let tree = &places.shared.tree;
+        let fresh = fresh("c", inode);
+        let to = File::from(tree.temporary(&fresh)?);
+        let copied = (|| {
+            contents(tree, source, &to, goes_on)?;
+            attributes(tree, source, &to).map_err(own_xattrs::or_too_many(&to))?;
+            tree.step("marking a copy", || {
+                own_xattrs::set_number(&to, own_xattrs::INODE, inode)?;
+                own_xattrs::set_names(&to, &[(name.directory.0, name.name.clone())])?;
+                own_xattrs::set_from(&to, from)
+            })
+            .map_err(own_xattrs::or_too_many(&to))?;
+            mode_and_times(tree, source, &to)?;
+            tree.step("syncing a copy", || fsync(&to))?;
+            if !source.is_unchanged()? {
+                return Err(Errno::CANCELED.into());
+            }
+            Copies::of(places).put(of, &fresh)
+        })();
+        copied.inspect_err(|_| tree.drop_temporary(&fresh))
+    }
+
+    /// Makes the clean copy of the file, which has these attributes in the store, the new copy of a move to the shared
+    /// disk: it gets its place there. No byte is copied.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(crate) fn take_copy(
+        self,
+        (copy, number): (&OwnedFd, u64),
+        (name, of): (&EntryName, &Attributes),
+    ) -> Result<Arrived> {
+        let Self { places, from, inode } = self;
+        let tree = &places.shared.tree;
+        let (directory, name) = (name.directory.0, &name.name);
+        let above = places.shared.find(directory, None)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = File::from(openat(CWD, proc_path(copy), flags, Mode::empty())?);
+        tree.step("marking a copy", || {
+            own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
+            own_xattrs::set_from(&file, from)
+        })
+        .map_err(own_xattrs::or_too_many(&file))?;
+        // Attributes that were changed since took the copy away, unless whoever did it died in between.
+        let now = stat_descriptor(&file)?.raw;
+        let owner = SetAttr {
+            uid: (now.st_uid != of.uid).then_some(of.uid),
+            gid: (now.st_gid != of.gid).then_some(of.gid),
+            mode: (now.st_mode & 0o7777 != of.mode).then_some(of.mode),
+            ..SetAttr::default()
+        };
+        tree.step("setting a copy's attributes", || set_attr_on(&file, &owner))?;
+        let path = tree.link(copy, &above, (directory, name), inode)?;
+        let place = places.place(SHARED, directory, &path)?;
+        let synced =
+            tree.step("syncing a copy", || fsync(&file)).and_then(|()| tree.sync_above(&path));
+        if let Err(error) = synced {
+            places.remove(&place, inode)?;
+            return Err(error);
+        }
+        Ok(Arrived { file, place })
     }
 
     /// Ends the move after the store has the new place: removes the new copy's attribute, then the old copy.

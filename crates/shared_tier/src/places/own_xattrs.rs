@@ -28,6 +28,8 @@ const NAME: &[u8] = b"user.halocline.name.";
 pub(crate) const LEAVING: &str = "user.halocline.leaving";
 /// On the new copy of a file: the number of its move.
 pub(crate) const ARRIVING: &str = "user.halocline.arriving";
+/// On a file of an SSD: the number of the clean copy that the shared disk has got of it.
+pub(crate) const COPIED: &str = "user.halocline.copied";
 /// On the new copy: where the old one is, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared
 /// disk.
 const FROM: &str = "user.halocline.from";

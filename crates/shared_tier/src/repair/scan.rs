@@ -203,7 +203,9 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
     };
     let number = claims(what).filter(|number| *number > 1);
     let names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
-    let (leaving, arriving) = (claims(own_xattrs::LEAVING), claims(own_xattrs::ARRIVING));
+    // A file of which a clean copy was made is an old one if the copy has become the file.
+    let leaving = claims(own_xattrs::LEAVING).or_else(|| claims(own_xattrs::COPIED));
+    let arriving = claims(own_xattrs::ARRIVING);
     let from = if is_link { None } else { own_xattrs::from(&fd) };
     let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
@@ -223,7 +225,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
 }
 
 /// The attributes of something, in the form of the store.
-fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
+pub(super) fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     let stat = stat_descriptor(fd)?;
     let raw = &stat.raw;
     let kind = kind(raw.st_mode);

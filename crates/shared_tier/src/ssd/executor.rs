@@ -24,6 +24,7 @@ use crate::base::Base;
 use crate::closes::note_all;
 use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
+use crate::places::copies::Copies;
 use crate::places::own_xattrs::is_too_many;
 use crate::places::{SHARED, SSD};
 
@@ -117,7 +118,12 @@ impl Executor {
     ) -> Result<Moved> {
         note_all(&self.base);
         let was_here = self.is_on(from, SSD);
-        if tier == SHARED && !self.fits_the_shared_disk(inode, size) {
+        let fits = || self.fits_the_shared_disk(inode, size);
+        if tier == SHARED
+            && !fits()
+            && !self.has_copy(name, inode)
+            && !self.copies_give_way(size, fits)
+        {
             // Rather than copying until the disk is full.
             return Err(Errno::NOSPC.into());
         }
@@ -150,6 +156,21 @@ impl Executor {
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
         let need = known.map_or(size, |bytes| bytes.min(size));
         self.base.places.free_bytes(SHARED).map_or(true, |free| need <= free)
+    }
+
+    /// Whether no byte is copied if a file is demoted.
+    fn has_copy(&self, name: &EntryName, inode: InodeNumber) -> bool {
+        let Ok(found) = self.base.names.lookup(name) else { return false };
+        let copy = Copies::of(&self.base.places).standing_for(&found.attributes, inode.0);
+        found.inode == inode && copy.is_ok_and(|copy| copy.is_some())
+    }
+
+    /// Removes clean copies from the shared disk, which has no room for a file; returns whether it has room by now.
+    fn copies_give_way(&self, size: u64, fits: impl Fn() -> bool) -> bool {
+        let copies = Copies::of(&self.base.places);
+        let given = copies.give_way(size.saturating_add(COPY_SLACK));
+        given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
+            && fits()
     }
 
     /// Bytes that the SSD's file system has left for files; `None` if moving files to the shared disk frees none

@@ -1,5 +1,7 @@
 //! Options for the space on a node's SSD.
 
+use std::time::Duration;
+
 use halocline_api::config::CacheSize;
 
 /// The options of a mount that concern its SSD, as on a file tier of one node.
@@ -17,4 +19,7 @@ pub struct SpaceOptions {
     pub pin: Vec<String>,
     /// Globs of files that are kept off SSDs.
     pub exclude: Vec<String>,
+    /// How long writers must have left a file on the SSD alone until the shared disk gets a copy of it; `None` for no
+    /// copies.
+    pub archive_after: Option<Duration>,
 }

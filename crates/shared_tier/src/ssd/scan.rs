@@ -11,20 +11,42 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::beneath::TreeCursor;
 use halocline_os::error::Result;
+use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::residents::Resident;
 use crate::places::own_xattrs;
 use crate::places::tree::Tree;
+use crate::stat_conversion::joined;
 
 /// A file that was found.
 #[derive(Debug)]
 pub(super) struct ScannedFile {
     pub(super) number: u64,
     pub(super) resident: Resident,
-    /// When it was last changed, in seconds since 1970.
+    /// When its content was last changed, in seconds since 1970.
     pub(super) mtime: i64,
+    pub(super) stamp: Stamp,
+}
+
+/// By which it is seen that a file has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) size: u64,
+    pub(super) mtime_ns: i64,
+    pub(super) ctime_ns: i64,
+}
+
+impl Stamp {
+    pub(super) const fn of(stat: &Stat) -> Self {
+        let raw = &stat.raw;
+        Self {
+            size: raw.st_size.unsigned_abs(),
+            mtime_ns: joined(raw.st_mtime, raw.st_mtime_nsec),
+            ctime_ns: joined(raw.st_ctime, raw.st_ctime_nsec),
+        }
+    }
 }
 
 /// A directory on the way to where a scan is.
@@ -101,7 +123,8 @@ fn described(cursor: &TreeCursor, name: &OsStr, directory: u64) -> Option<Found>
                 listed.unwrap_or_else(|| (directory, Name::from(name.as_bytes())));
             let name = EntryName { directory: InodeNumber(directory), name };
             let resident = Resident { name, bytes: stat.disk_bytes() };
-            Some(Found::File(ScannedFile { number, resident, mtime: stat.raw.st_mtime }))
+            let (mtime, stamp) = (stat.raw.st_mtime, Stamp::of(&stat));
+            Some(Found::File(ScannedFile { number, resident, mtime, stamp }))
         }
         _ => None,
     }

@@ -136,6 +136,7 @@ impl Mounted {
                 policy: "lru".to_owned(),
                 pin: Vec::new(),
                 exclude: if to_ssd { Vec::new() } else { vec!["**".to_owned()] },
+                archive_after: None,
             },
         };
         Self { tier: joining.open().unwrap(), interruption }

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use super::issue::Issuer;
 use super::sides::{SPAN, STRIPE, Sides};
-use super::{Options, seconds};
+use super::{Late, Options, seconds};
 use crate::servers::ServerSet;
 use backpressure::{Backpressure, Waiter};
 use devices::Devices;
@@ -38,7 +38,7 @@ const REQUEST_BYTES_MAX: u64 = 1 << 32;
 const MISSED_MAX: usize = 1 << 21;
 
 /// The results with one policy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct CacheOutcome {
     /// The admission policy.
     pub policy: String,
@@ -66,6 +66,9 @@ pub struct CacheOutcome {
     pub written_back_bytes: u64,
     /// Largest number of bytes on the cache at any time.
     pub most_used_bytes: u64,
+    /// Where the replay is no closed loop.
+    #[serde(flatten)]
+    pub late: Late,
 }
 
 /// Makes an admission policy for a setting.
@@ -127,7 +130,7 @@ pub fn replay_cached_by(
             Served::WaitsUntil(again_ns) => issuer.again(request, again_ns),
         }
     }
-    Ok(cache.outcome())
+    Ok(cache.outcome(issuer.late()))
 }
 
 /// The result of issuing a request.
@@ -213,21 +216,7 @@ impl Cache {
             first_ns: None,
             end_ns: 0,
             origin_until_ns: 0,
-            sums: CacheOutcome {
-                policy,
-                foreground_seconds: 0.0,
-                total_seconds: 0.0,
-                requests: 0,
-                bytes: 0,
-                cache_read_bytes: 0,
-                cache_written_bytes: 0,
-                origin_read_bytes: 0,
-                origin_written_bytes: 0,
-                filled_bytes: 0,
-                evicted_bytes: 0,
-                written_back_bytes: 0,
-                most_used_bytes: 0,
-            },
+            sums: CacheOutcome { policy, ..Default::default() },
         })
     }
 
@@ -479,7 +468,7 @@ impl Cache {
         }
     }
 
-    fn outcome(mut self) -> CacheOutcome {
+    fn outcome(mut self, late: Late) -> CacheOutcome {
         let first_ns = self.first_ns.unwrap_or(0);
         let drained_ns = self.flush.drain(self.end_ns, &mut self.extents, &mut self.devices);
         CacheOutcome {
@@ -488,6 +477,7 @@ impl Cache {
             evicted_bytes: self.extents.evicted_bytes,
             written_back_bytes: self.flush.written_back_bytes,
             most_used_bytes: self.extents.most_used,
+            late,
             ..self.sums
         }
     }

@@ -6,10 +6,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use halocline_trace::Request;
 use rustc_hash::FxHashMap;
 
-use super::Pace;
+use super::{Late, Pace, seconds};
 
-/// Limit of the look-ahead. A process without requests in it waits until one is read, so that traces of any length need
-/// only bounded memory; it then continues at once, as late as the others are by then.
+/// Limit of the look-ahead, so that traces of any length need only bounded memory. A process without requests in it waits
+/// until one is read, and then continues at once, as late as the others are by then ([`Late`]).
 const AHEAD: usize = 1 << 17;
 
 /// The requests of one process that were read but not issued.
@@ -36,8 +36,12 @@ pub(super) struct Issuer<I> {
     zero_ns: u64,
     last_start_ns: u64,
     now_ns: u64,
-    /// The process whose request is being served.
+    /// The process whose request was returned last.
     serving: usize,
+    /// The next request of an open loop, if it was looked at.
+    next: Option<Request>,
+    late_requests: u64,
+    late_most_ns: u64,
 }
 
 impl<I: Iterator<Item = Request>> Issuer<I> {
@@ -54,15 +58,30 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
             last_start_ns: 0,
             now_ns: 0,
             serving: 0,
+            next: None,
+            late_requests: 0,
+            late_most_ns: 0,
         };
         while pace != Pace::OpenLoop && issuer.waiting < AHEAD && issuer.look_ahead()? {}
         Ok(issuer)
     }
 
+    /// When the next request is issued, as far as it is known.
+    pub(super) fn next_ns(&mut self) -> Result<Option<u64>, String> {
+        if self.pace != Pace::OpenLoop {
+            return Ok(self.due.peek().map(|Reverse((time_ns, _))| *time_ns));
+        }
+        if self.next.is_none() {
+            self.next = self.take()?;
+        }
+        Ok(self.next.map(|request| request.start_ns - self.zero_ns))
+    }
+
     /// The next request and its issue time, in nanoseconds from the beginning.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Request)>, String> {
         if self.pace == Pace::OpenLoop {
-            return Ok(self.take()?.map(|request| (request.start_ns - self.zero_ns, request)));
+            let next = self.next.take().map_or_else(|| self.take(), |next| Ok(Some(next)))?;
+            return Ok(next.map(|request| (request.start_ns - self.zero_ns, request)));
         }
         let Some(Reverse((time_ns, process))) = self.due.pop() else { return Ok(None) };
         self.now_ns = time_ns;
@@ -78,13 +97,32 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         self.due.iter().filter_map(|Reverse((_, process))| self.queues[*process].requests.front())
     }
 
-    /// Notes that the request last returned by [`Issuer::next`] completed.
+    /// Which process issued the request last returned by [`Issuer::next`].
+    pub(super) const fn serving(&self) -> usize {
+        self.serving
+    }
+
+    /// What was issued late so far.
+    pub(super) fn late(&self) -> Late {
+        Late { late_requests: self.late_requests, late_seconds: seconds(self.late_most_ns) }
+    }
+
+    /// Notes that the request last returned by [`Issuer::next`] completes at `done_ns`.
     pub(super) fn done(&mut self, request: &Request, done_ns: u64) -> Result<(), String> {
+        self.done_by(self.serving, request, done_ns)
+    }
+
+    /// The same of the last request of `process`.
+    pub(super) fn done_by(
+        &mut self,
+        process: usize,
+        request: &Request,
+        done_ns: u64,
+    ) -> Result<(), String> {
         if self.pace == Pace::OpenLoop {
             return Ok(());
         }
         let recorded = request.duration_ns.map(|took| request.start_ns + took);
-        let process = self.serving;
         self.queues[process].last = Some((done_ns, recorded));
         self.queues[process].running = false;
         self.go_on(process);
@@ -105,7 +143,8 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         let Some(request) = queue.requests.front().filter(|_| !queue.running) else { return };
         let think = self.pace == Pace::ClosedLoop { think: true };
         let time_ns = match queue.last {
-            None if think => request.start_ns - self.zero_ns,
+            // Without durations nothing is known of the time before it either.
+            None if think && request.duration_ns.is_some() => request.start_ns - self.zero_ns,
             None => 0,
             Some((done_ns, Some(recorded))) if think => {
                 done_ns.saturating_add(request.start_ns.saturating_sub(recorded))
@@ -113,6 +152,10 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
             Some((done_ns, _)) => done_ns,
         };
         queue.running = true;
+        if time_ns < self.now_ns {
+            self.late_requests += 1;
+            self.late_most_ns = self.late_most_ns.max(self.now_ns - time_ns);
+        }
         self.due.push(Reverse((time_ns.max(self.now_ns), process)));
     }
 

@@ -4,18 +4,20 @@ use halocline_model::emulated::{Access, Mechanism};
 use halocline_model::profile::whole;
 use halocline_model::request::{ByteRange, Direction};
 
+use super::link::Link;
 use super::{ServerOutcome, seconds};
 use crate::FileLayout;
 use crate::servers::{Network, Server};
 
 /// A server with its pending work. The inbound path (connections, written bytes) and the outbound path (read bytes) are
-/// each used by one request at a time, in the order of arrival.
+/// each used by one request at a time, in the order in which they reach it: requests come in as they are issued, and read
+/// bytes leave as the device is done with them.
 #[derive(Debug)]
 pub(super) struct Station {
     device: Mechanism,
     network: Option<Network>,
-    in_until_ns: u64,
-    out_until_ns: u64,
+    inbound: Link,
+    outbound: Link,
     capacity: u64,
     held: u64,
     full_at_ns: Option<u64>,
@@ -24,6 +26,15 @@ pub(super) struct Station {
     written_bytes: u64,
     busy_ns: u64,
     busy_until_ns: u64,
+}
+
+/// What is known of a part of a request when it is issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// It completes then.
+    Done(u64),
+    /// The device has read it then; it is still to pass the way back.
+    Leaves(u64),
 }
 
 /// When reading or writing `range` of a file that is laid out like that, issued at `now_ns`, completes: when the last of its
@@ -47,8 +58,8 @@ impl Station {
         Self {
             device: server.profile.device(),
             network: (server.network != Network::default()).then_some(server.network),
-            in_until_ns: 0,
-            out_until_ns: 0,
+            inbound: Link::default(),
+            outbound: Link::default(),
             capacity: server.capacity,
             held: 0,
             full_at_ns: None,
@@ -60,7 +71,7 @@ impl Station {
         }
     }
 
-    /// When the part of a request issued at `now_ns` completes.
+    /// When the part of a request issued at `now_ns` completes, whatever is issued later.
     pub(super) fn serve(
         &mut self,
         now_ns: u64,
@@ -68,6 +79,20 @@ impl Station {
         local: ByteRange,
         direction: Direction,
     ) -> u64 {
+        match self.begin(now_ns, inode, local, direction) {
+            Begun::Done(done_ns) => done_ns,
+            Begun::Leaves(read_ns) => self.leave(read_ns, local.len()),
+        }
+    }
+
+    /// Serves the part of a request issued at `now_ns`, up to the way back.
+    pub(super) fn begin(
+        &mut self,
+        now_ns: u64,
+        inode: u64,
+        local: ByteRange,
+        direction: Direction,
+    ) -> Begun {
         let len = local.len();
         self.requests += 1;
         match direction {
@@ -75,23 +100,25 @@ impl Station {
             Direction::Write => self.written_bytes = self.written_bytes.saturating_add(len),
         }
         let access = Access { inode, offset: local.start, len, direction };
-        let Some(network) = self.network else { return self.on_device(now_ns, access) };
+        let Some(network) = self.network else {
+            return Begun::Done(self.on_device(now_ns, access));
+        };
         let connect_ns = whole(network.connect_us * 1e3);
-        #[expect(clippy::cast_precision_loss, reason = "a request is far shorter than 2^52 bytes")]
-        let transfer_ns = whole(len as f64 * network.ns_per_byte);
-        let arrived_ns = now_ns.max(self.in_until_ns).saturating_add(connect_ns);
-        match direction {
-            Direction::Write => {
-                self.in_until_ns = arrived_ns.saturating_add(transfer_ns);
-                self.on_device(self.in_until_ns, access)
-            }
-            Direction::Read => {
-                self.in_until_ns = arrived_ns;
-                let read_ns = self.on_device(arrived_ns, access);
-                self.out_until_ns = self.out_until_ns.max(read_ns).saturating_add(transfer_ns);
-                self.out_until_ns
-            }
+        let sent_ns = if direction == Direction::Write { network.transfer_ns(len) } else { 0 };
+        let came_in_ns = connect_ns.saturating_add(sent_ns);
+        let arrived_ns = self.inbound.pass(now_ns, came_in_ns);
+        let done_ns = self.on_device(arrived_ns, access);
+        if direction == Direction::Read && network.ns_per_byte > 0.0 {
+            Begun::Leaves(done_ns)
+        } else {
+            Begun::Done(done_ns)
         }
+    }
+
+    /// When `len` bytes that the device has read at `read_ns` are at the process.
+    pub(super) fn leave(&mut self, read_ns: u64, len: u64) -> u64 {
+        let transfer_ns = self.network.map_or(0, |network| network.transfer_ns(len));
+        self.outbound.pass(read_ns, transfer_ns)
     }
 
     fn on_device(&mut self, arrival_ns: u64, access: Access) -> u64 {
@@ -103,7 +130,7 @@ impl Station {
         done_ns
     }
 
-    /// Holds this many more bytes from `now_ns` on.
+    /// Holds this many more bytes from `now_ns` on; times do not decrease.
     pub(super) fn hold(&mut self, bytes: u64, now_ns: u64) {
         self.held = self.held.saturating_add(bytes);
         if self.held > self.capacity {

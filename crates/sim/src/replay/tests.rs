@@ -109,6 +109,99 @@ fn the_network_is_a_queue_before_the_device() {
     assert!(close(run(&set, &layout, &reads, CLOSED).seconds, 0.006));
 }
 
+/// An SSD behind a network without connections, of 1 ns a byte.
+fn behind_a_link(kind: &str) -> ServerSet {
+    servers(&format!(
+        "network = {{ connect_us = 0.0, ns_per_byte = 1.0 }}\n\
+         [[server]]\nname = \"s\"\nprofile = \"{kind}\"\ncapacity = \"1T\"\n"
+    ))
+}
+
+/// Regression: read bytes left a server in the order of the requests, so that 4 KiB waited behind 10 MB that the device had
+/// not read yet, while the link was idle.
+#[test]
+fn what_a_device_has_read_first_leaves_first() {
+    let layout = FileLayout::uniform(vec![1]).unwrap();
+    let read = |process, file, length| Request {
+        file,
+        op: Op::Read,
+        ..request(process, u64::from(process), 0, length)
+    };
+    let two = [read(0, 0, 10_000_000), read(1, 1, 4096)];
+    let set = behind_a_link("ssd");
+    let outcome = run(&set, &layout, &two, CLOSED);
+    // 60 us, 5.4 ns a byte of one channel, 1 ns a byte of the link.
+    let alone = |bytes: f64| 60e-6 + bytes * (4.0 / 740e6 + 1e-9);
+    assert!((outcome.seconds - alone(1e7)).abs() < 1e-8, "{outcome:?}");
+    let mean = f64::midpoint(alone(1e7), alone(4096.0));
+    assert!((outcome.read.mean_seconds - mean).abs() < 1e-8, "{outcome:?}");
+    // A process that reads large pieces, and seven that read small ones: these are done long before.
+    let many: Vec<_> = (0..7 * 50)
+        .map(|at| read(1 + (at % 7) as u32, 1, 4096))
+        .chain([read(0, 0, 4_000_000)])
+        .map(|request| Request { start_ns: 0, ..request })
+        .collect();
+    let outcome = run(&set, &layout, &many, CLOSED);
+    assert!(outcome.seconds < 1.05 * alone(4e6), "{outcome:?}");
+    // One after the other from one device, nothing changes.
+    let outcome = run(&behind_a_link("hdd"), &layout, &two, CLOSED);
+    assert!(outcome.read.mean_seconds > 0.08, "{outcome:?}");
+}
+
+/// The same for replays that know when a request completes before others are issued.
+#[test]
+fn a_cache_and_a_tier_do_not_let_small_reads_wait_either() {
+    let set = behind_a_link("ssd");
+    let mut stations: Vec<Station> = set.servers().iter().map(Station::new).collect();
+    let layout = FileLayout::uniform(vec![1]).unwrap();
+    let mut read = |now_ns, length| {
+        let range = ByteRange::new(0, length);
+        station::serve_all(&mut stations, (&layout, 1), now_ns, range, Direction::Read)
+    };
+    assert!(read(0, 10_000_000) > 60_000_000);
+    assert!(read(0, 4096) < 100_000);
+    assert!(read(200_000, 4096) < 300_000);
+}
+
+/// Regression: the bytes of a request counted from the end of it, but in the order of the issues: two writes at once, of
+/// which the second one ends first, made a server full then.
+#[test]
+fn a_server_is_full_when_the_bytes_are_there() {
+    let set = servers("[[server]]\nname = \"s\"\nprofile = \"ssd\"\ncapacity = 1000000\n");
+    let layout = FileLayout::uniform(vec![1]).unwrap();
+    let two = [request(0, 0, 0, 1_000_000), Request { file: 1, ..request(1, 0, 0, 4096) }];
+    let outcome = run(&set, &layout, &two, CLOSED);
+    assert_eq!(outcome.servers[0].held_bytes, 1_004_096);
+    assert_eq!(outcome.servers[0].full_at_seconds, Some(outcome.seconds), "{outcome:?}");
+}
+
+/// Regression: processes that the trace has one after the other were issued one after the other, and nothing said so.
+#[test]
+fn requests_that_are_too_far_ahead_are_told() {
+    let layout = FileLayout::uniform(vec![1]).unwrap();
+    let set = servers("[[server]]\nname = \"s\"\nprofile = \"ssd\"\ncapacity = \"1T\"\n");
+    let both = |each: u64| -> Vec<Request> {
+        (0..2 * each).map(|at| request((at / each) as u32, at, at * 4096, 4096)).collect()
+    };
+    let near = run(&set, &layout, &both(60_000), CLOSED);
+    assert_eq!(near.late, Late::default());
+    let far = run(&set, &layout, &both(140_000), CLOSED);
+    assert_eq!(far.late.late_requests, 1, "then it is in step");
+    let alone = far.seconds - far.late.late_seconds;
+    assert!((alone - 140.0 / 60.0 * near.seconds).abs() < 1e-3 * far.seconds, "{far:?} {near:?}");
+}
+
+/// Regression: without durations, the processes' first requests kept their recorded times.
+#[test]
+fn without_durations_no_pause_is_kept() {
+    let (set, layout) = (slow(1, 1 << 40), FileLayout::uniform(vec![1]).unwrap());
+    let think = Pace::ClosedLoop { think: true };
+    let two = [request(0, 0, 0, 1000), request(1, 9_000_000, 5000, 1000)];
+    assert!(close(run(&set, &layout, &two, think).seconds, 0.011));
+    let untimed = two.map(|request| Request { duration_ns: None, ..request });
+    assert!(close(run(&set, &layout, &untimed, think).seconds, 0.004));
+}
+
 #[test]
 fn the_same_seed_gives_the_same_outcome() {
     let text = "[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = \"1T\"\n\

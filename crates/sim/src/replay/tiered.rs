@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::issue::Issuer;
 use super::sides::Sides;
-use super::{Options, Pace, seconds};
+use super::{Late, Options, Pace, seconds};
 use crate::servers::ServerSet;
 use devices::Devices;
 use moves::Move;
@@ -30,7 +30,7 @@ const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
 
 /// The results with one policy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct TierOutcome {
     /// The tier policy.
     pub policy: String,
@@ -60,6 +60,9 @@ pub struct TierOutcome {
     pub demoted_bytes: u64,
     /// Largest number of bytes of files on the SSD at any time.
     pub most_used_bytes: u64,
+    /// Where the replay is no closed loop.
+    #[serde(flatten)]
+    pub late: Late,
 }
 
 /// What a trace reveals about its files; needed before the replay, because a file moves as a whole.
@@ -132,7 +135,7 @@ pub fn replay_tiered(
             Served::Waits(until_ns) => issuer.again(request, until_ns),
         }
     }
-    Ok(tier.outcome())
+    Ok(tier.outcome(issuer.late()))
 }
 
 /// The result of a request.
@@ -222,22 +225,7 @@ impl Tier {
             first_ns: None,
             end_ns: 0,
             moved_ns: 0,
-            sums: TierOutcome {
-                policy: policy.to_owned(),
-                foreground_seconds: 0.0,
-                total_seconds: 0.0,
-                requests: 0,
-                bytes: 0,
-                ssd_read_bytes: 0,
-                ssd_written_bytes: 0,
-                disk_read_bytes: 0,
-                disk_written_bytes: 0,
-                uses: 0,
-                uses_on_ssd: 0,
-                promoted_bytes: 0,
-                demoted_bytes: 0,
-                most_used_bytes: 0,
-            },
+            sums: TierOutcome { policy: policy.to_owned(), ..Default::default() },
         })
     }
 
@@ -403,12 +391,13 @@ impl Tier {
         self.moved_ns = self.moved_ns.max(stepped_ns.unwrap_or(0));
     }
 
-    fn outcome(mut self) -> TierOutcome {
+    fn outcome(mut self, late: Late) -> TierOutcome {
         self.move_until(u64::MAX);
         let first_ns = self.first_ns.unwrap_or(0);
         TierOutcome {
             foreground_seconds: seconds(self.end_ns - first_ns),
             total_seconds: seconds(self.end_ns.max(self.moved_ns) - first_ns),
+            late,
             ..self.sums
         }
     }

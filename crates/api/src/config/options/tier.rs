@@ -62,7 +62,7 @@ pub(super) const ROWS: &[OptionSpec] = &[
          `keep`: what is promoted keeps the disk's copy until it is changed, and a demote of it \
          moves no bytes. `archive`: besides, what is new or changed is copied in the background, \
          so that the loss of the SSD loses only what was changed last. Copies give way where the \
-         disk is full."
+         disk is full. A tier that nodes share takes `none` and `archive`."
     ),
     option!(
         "archive_after",

@@ -62,6 +62,11 @@ pub(super) const PLAN: &[Metric] = &[
         "bytes, bytes, number",
         "Stripe on disks, stripe on SSDs, rounds.",
     ),
+    metric(
+        "notes[]",
+        "text",
+        "What the chosen layout does that stripes for each kind of server do not tell, such as a server for each file.",
+    ),
     metric("replays", "number", "Layouts that were judged by a replay."),
 ];
 
@@ -75,9 +80,15 @@ pub(super) const PLANNED_LAYOUT: &[Metric] = &[
         "Bytes of the files on servers that are not of the slowest class.",
     ),
     metric(
+        "ssd_traffic",
+        "share or null",
+        "Of the bytes that requests of the sample read and write, the share on these servers: less where gaps between \
+         requests lie there.",
+    ),
+    metric(
         "full_after_seconds",
         "seconds or null",
-        "When, in the simulated time, as many bytes as fit there were read or written there; null where all fits.",
+        "When, in the simulated time, the last of the bytes that lie there was read or written for the first time, if the SSDs have no room for another stripe and some bytes lie beside them; null where there is room for all.",
     ),
     metric("stripes[].file", "text", "A file."),
     metric("stripes[].parts[].begin", "bytes", "Where a part of it begins."),

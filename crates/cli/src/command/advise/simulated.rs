@@ -226,22 +226,26 @@ impl<'a> Case<'a> {
         match what {
             Use::None => {
                 let done = replay(requests, set, |_| &self.slow_alone, options)?;
+                self.trace.tell_if_late(done.late);
                 Ok((done.seconds, done.seconds))
             }
             Use::Stripes => {
                 let (files, default) = self.stripes.as_ref().map_err(Clone::clone)?;
                 let of = |file| files.get(&file).unwrap_or(default);
                 let done = replay(requests, set, of, options)?;
+                self.trace.tell_if_late(done.late);
                 Ok((done.seconds, done.seconds))
             }
             Use::Cache => {
                 let policy = admit::POLICIES[0].name;
                 let done = replay_cached(requests, set, self.size, policy, options)?;
+                self.trace.tell_if_late(done.late);
                 Ok((done.foreground_seconds, done.total_seconds))
             }
             Use::Tier => {
                 let policy = tier::POLICIES[0].name;
                 let done = replay_tiered(requests, &self.files, set, self.size, policy, options)?;
+                self.trace.tell_if_late(done.late);
                 Ok((done.foreground_seconds, done.total_seconds))
             }
         }

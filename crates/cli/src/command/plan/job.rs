@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use halocline_plan::judge::Layouts;
+use halocline_plan::judge::{Layouts, Note};
 use halocline_plan::planner::{self, Judged, Name, Outcome};
 use halocline_sim::{Options, Pace, ServerSet};
 use serde::Serialize;
@@ -38,7 +38,8 @@ impl Job {
         if outcome.chosen == Name::Def || seen.io_time.seconds().is_none() {
             return Ok(None);
         }
-        let seconds = |judged: &Judged| seconds_of_all(trace, set, &judged.layouts, true);
+        let seconds =
+            |judged: &Judged| seconds_of_all(trace, set, &judged.layouts, true, &mut |_, _| {});
         let (def_seconds, seconds) = thread::scope(|scope| {
             let def = scope.spawn(|| seconds(def));
             let chosen = seconds(outcome.choice());
@@ -58,9 +59,10 @@ impl Job {
 pub(in crate::command) fn replay_of_all<'a>(
     trace: &'a TraceFile<'a>,
     set: &'a ServerSet,
-) -> impl Fn(&Layouts) -> Result<f64, String> + 'a {
-    |layouts| {
-        seconds_of_all(trace, set, layouts, false).map_err(|failure| failure.message().to_owned())
+) -> impl Fn(&Layouts, Note<'_>) -> Result<f64, String> + 'a {
+    |layouts, note| {
+        let seconds = seconds_of_all(trace, set, layouts, false, note);
+        seconds.map_err(|failure| failure.message().to_owned())
     }
 }
 
@@ -70,7 +72,8 @@ fn seconds_of_all(
     set: &ServerSet,
     layouts: &Layouts,
     think: bool,
+    note: Note<'_>,
 ) -> Result<f64, Failure> {
     let options = Options { pace: Pace::ClosedLoop { think }, ..Options::default() };
-    trace.replay(set, layouts, &options).map(|(done, _)| done.seconds)
+    trace.replay(set, layouts, &options, note).map(|(done, _)| done.seconds)
 }

@@ -86,7 +86,7 @@ fn loads(seen: &TraceSummary, set: &ServerSet, outcome: &Outcome) -> Result<Vec<
     let mut loads = Vec::new();
     for name in Name::ALL {
         let Ok(judged) = outcome.of(name) else { continue };
-        let replayed = Replay::new(set).outcome(&sample, &judged.layouts);
+        let replayed = Replay::new(set).outcome(&sample, &judged.layouts, &mut |_, _| {});
         let replayed = replayed.map_err(Failure::failed)?;
         loads.push(Load { name, seconds: replayed.seconds, servers: replayed.servers });
     }

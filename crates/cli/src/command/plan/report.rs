@@ -9,6 +9,7 @@ use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;
 use serde::Serialize;
 
+use super::apart::Apart;
 use super::job::Job;
 use super::source::TraceSummary;
 use crate::print::say;
@@ -36,6 +37,7 @@ pub(crate) struct Json {
     io_share: Option<f64>,
     job: Option<Job>,
     ties: Vec<TieJson>,
+    notes: Vec<String>,
     replays: usize,
 }
 
@@ -44,6 +46,7 @@ struct LayoutJson {
     simulated_seconds: Option<f64>,
     predicted_seconds: Option<f64>,
     ssd_bytes: Option<u64>,
+    ssd_traffic: Option<f64>,
     /// Simulated seconds until the SSDs are full.
     full_after_seconds: Option<f64>,
     stripes: Vec<FileJson>,
@@ -71,7 +74,12 @@ struct TieJson {
 }
 
 /// For scripts.
-pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> Json {
+pub(crate) fn json(
+    seen: &TraceSummary,
+    servers: &Servers,
+    outcome: &Outcome,
+    job: Option<Job>,
+) -> Json {
     let name = |number| text::line(&String::from_utf8_lossy(seen.name(number)));
     let layouts = Name::ALL.into_iter().map(|which| {
         let layout = match outcome.of(which) {
@@ -100,6 +108,7 @@ pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> 
         io_share: seen.io_time.share(),
         job,
         ties: ties.collect(),
+        notes: placement_lines(seen, servers, outcome),
         replays: outcome.replays,
     }
 }
@@ -137,6 +146,7 @@ fn layout_json(seen: &TraceSummary, judged: &Judged, default_files: usize) -> La
         simulated_seconds: Some(judged.simulated_seconds),
         predicted_seconds: Some(judged.predicted_seconds),
         ssd_bytes: Some(judged.ssd_bytes),
+        ssd_traffic: Some(judged.ssd_traffic),
         full_after_seconds: judged.full_after_seconds,
         stripes: stripes.collect(),
         default_files,
@@ -184,7 +194,7 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
         let name = text::line(&String::from_utf8_lossy(seen.name(ties.file)));
         say!("{name}: psa cannot tell {} of stripes apart", counted(ties.pairs, "pair"));
     }
-    recommend(seen, outcome, job);
+    recommend(seen, servers, outcome, job);
     if outcome.chosen == Name::Def {
         return;
     }
@@ -197,7 +207,7 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
     }
 }
 
-fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
+fn recommend(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, job: Option<&Job>) {
     let best = percent(outcome.best_gain);
     let parts = range_in_parts(outcome);
     match (outcome.chosen, job) {
@@ -218,6 +228,34 @@ fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
     for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
         say!("{line}");
     }
+    for line in placement_lines(seen, servers, outcome) {
+        say!("{line}");
+    }
+}
+
+/// What the chosen layout does that stripes for each kind of server do not tell.
+pub(super) fn placement_lines(
+    seen: &TraceSummary,
+    servers: &Servers,
+    outcome: &Outcome,
+) -> Vec<String> {
+    if outcome.chosen == Name::Def {
+        return Vec::new();
+    }
+    let judged = outcome.choice();
+    let files = &seen.workload.files;
+    let layouts = files.iter().map(|file| judged.layouts.of(file.number));
+    let mut lines = Vec::new();
+    if let Some(each) = Apart::of(servers, layouts) {
+        lines.push(each.sentence().to_owned());
+    }
+    if judged.ssd_bytes > 0 && judged.ssd_traffic == 0.0 {
+        lines.push(format!(
+            "the {} on the SSDs are gaps between the requests, of which the disks are free; nothing is read or written there",
+            text::bytes(judged.ssd_bytes)
+        ));
+    }
+    lines
 }
 
 /// The least and the largest gain of the best layout.

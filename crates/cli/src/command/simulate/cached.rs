@@ -54,6 +54,7 @@ pub(super) fn execute(
         let done = replay_cached(seen, servers, cache_size, &policy, options);
         let done = done.map_err(wrong)?;
         let reader = requests.end()?;
+        trace.tell_if_late(done.late);
         if is_first {
             tell_if_partial(&args.trace, reader.completeness());
             server_file::check_disks_hold(&files, sides, servers)?;

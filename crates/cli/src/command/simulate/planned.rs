@@ -89,7 +89,7 @@ impl<'a> PlannedLayouts<'a> {
         };
         let all: Vec<&File> = files.iter().collect();
         let layouts = in_stripes(&all, &mut Placer::new(self.servers.room()))?;
-        let (default, read) = trace.replay(self.set, &layouts, by.options)?;
+        let (default, read) = trace.replay(self.set, &layouts, by.options, &mut |_, _| {})?;
         let planned = self.by_number(&read)?;
         if planned.is_empty() {
             return Err(Failure::refused(format!(
@@ -106,7 +106,7 @@ impl<'a> PlannedLayouts<'a> {
         let mut layouts = in_stripes(&others.collect::<Vec<_>>(), &mut placer)?;
         let (files, other_files) = (planned.len(), read.files() - planned.len());
         layouts.files.extend(planned);
-        let (replayed, _) = trace.replay(self.set, &layouts, by.options)?;
+        let (replayed, _) = trace.replay(self.set, &layouts, by.options, &mut |_, _| {})?;
         let gain_over_default = planner::gain(default.seconds, replayed.seconds);
         let promised_gain = self.plan.expected.gain_over_def;
         let compared = Comparison { files, other_files, gain_over_default, promised_gain, default };

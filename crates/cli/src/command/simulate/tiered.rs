@@ -43,6 +43,7 @@ pub(super) fn execute(
         let done = replay_tiered(&mut requests, &files, servers, tier_size, &policy, options);
         let done = done.map_err(wrong)?;
         requests.end()?;
+        trace.tell_if_late(done.late);
         if done.requests == 0 {
             return Err(wrong("there are no requests in it".into()));
         }

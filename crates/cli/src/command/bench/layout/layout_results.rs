@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use halocline_os::counted::counted;
-use halocline_plan::judge::Layouts;
+use halocline_plan::judge::{Layouts, Note};
 use halocline_plan::planner::{self, Name};
 use halocline_plan::workload::Workload;
 use halocline_sim::replay::ServerOutcome;
@@ -87,7 +87,9 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetti
     let set = setting.set(&requests).map_err(Failure::refused)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
     let workload = Workload::of(&requests, u64::from((setting.processes / NODES).max(1)));
-    let all = |layouts: &Layouts| Ok(Replay::new(&set).outcome(&requests, layouts)?.seconds);
+    let all = |layouts: &Layouts, note: Note<'_>| {
+        Ok(Replay::new(&set).outcome(&requests, layouts, note)?.seconds)
+    };
     let mut replay = Replay::with_whole(&set, &all, requests.len() as u64);
     let outcome = planner::plan(&servers, &workload, &mut replay, 1.0).map_err(Failure::refused)?;
     let mut layouts = Vec::new();
@@ -100,7 +102,8 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetti
                 continue;
             }
         };
-        let replayed = replay.outcome(&requests, &planned.layouts).map_err(Failure::failed)?;
+        let replayed =
+            replay.outcome(&requests, &planned.layouts, &mut |_, _| {}).map_err(Failure::failed)?;
         let layout = planned.layouts.of(0);
         if dir.is_some() && replayed.seconds > TOLD_FROM_SECONDS {
             tell!(

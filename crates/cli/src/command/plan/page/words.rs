@@ -59,6 +59,8 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
         }
     }
     if let Ok(judged) = page.outcome.of(page.outcome.chosen) {
+        let lines = report::placement_lines(page.seen, page.servers, page.outcome);
+        all.extend(lines.iter().map(|line| sentence(line)));
         all.push(space(page, judged));
         all.push(agreement(page, judged));
     }
@@ -132,10 +134,11 @@ fn space(page: &Page<'_>, judged: &Judged) -> String {
         |seconds| format!("they are full after {} of simulated time", text::seconds(seconds)),
     );
     format!(
-        "{} puts {} of {} on servers that are not of the slowest class, the SSDs; {full}.",
+        "{} puts {} of {} on servers that are not of the slowest class, the SSDs, where {} of the bytes are read and written; {full}.",
         page.outcome.chosen.text(),
         text::bytes(judged.ssd_bytes),
-        text::bytes(all)
+        text::bytes(all),
+        percent(judged.ssd_traffic)
     )
 }
 

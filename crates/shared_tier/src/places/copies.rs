@@ -1,0 +1,245 @@
+//! Clean copies of files on SSDs, on the shared disk: `.halocline/copies/NODE/INODE.NUMBER`
+//! (`docs/decisions/0081-clean-copies-that-nodes-share.md`).
+//!
+//! What must hold (I13, I14): a copy with its final name has the file's newest content, whatever the store says. It gets
+//! that name after the store has its mark, and whoever changes the file removes it first. The directory is closed to
+//! others, so what lies there is no claim.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+use halocline_os::rename_new::rename_new;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::stat_descriptor;
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+use super::own_xattrs::{self, NameIn};
+use super::peers::check_node;
+use super::tree::Tree;
+use super::{Places, SSD};
+use crate::stat_conversion::joined;
+
+/// The directory with a directory for each node.
+const DIRECTORY: &str = "copies";
+/// Ends the name of a copy whose mark the store may not have.
+const UNMARKED: char = '~';
+
+/// A copy, by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CopyName {
+    /// The node on whose SSD the file is.
+    pub(crate) node: String,
+    pub(crate) inode: u64,
+    pub(crate) number: u64,
+    /// Whether it has its final name.
+    pub(crate) is_final: bool,
+}
+
+impl CopyName {
+    /// The copy of a file that the store marks, if it marks one.
+    pub(crate) fn of(attributes: &Attributes, inode: u64) -> Option<Self> {
+        let place = attributes.location.as_ref().filter(|place| place.tier == SSD)?;
+        let (node, copy) = (place.node.clone()?, attributes.copy?);
+        Some(Self { node, inode, number: copy.number, is_final: true })
+    }
+
+    fn parse(node: &str, name: &[u8]) -> Option<Self> {
+        let (name, is_final) = match name.strip_suffix(&[UNMARKED as u8]) {
+            Some(name) => (name, false),
+            None => (name, true),
+        };
+        let mut parts = name.splitn(2, |byte| *byte == b'.').map(own_xattrs::parse_number);
+        let (inode, number) = (parts.next()??, parts.next()??);
+        Some(Self { node: node.to_owned(), inode, number, is_final })
+    }
+
+    fn names(&self) -> [String; 2] {
+        let whole = format!("{}.{}", self.inode, self.number);
+        [format!("{whole}{UNMARKED}"), whole]
+    }
+}
+
+/// The copies on the shared disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copies<'a>(&'a Tree);
+
+impl<'a> Copies<'a> {
+    pub(crate) const fn of(places: &'a Places) -> Self {
+        Self(&places.shared.tree)
+    }
+
+    /// Those on a shared disk.
+    pub(crate) const fn on(shared: &'a Tree) -> Self {
+        Self(shared)
+    }
+
+    fn dir(self, node: &str) -> Result<PrivateDir> {
+        // The store, which may say anything, names it.
+        check_node(node)?;
+        self.0.private.sub(DIRECTORY)?.sub(node)
+    }
+
+    /// Names a copy that was made among the temporary files: the store does not have its mark yet.
+    pub(super) fn put(self, copy: &CopyName, fresh: &str) -> Result<()> {
+        let dir = self.dir(&copy.node)?;
+        let [unmarked, _] = copy.names();
+        self.0.step("naming a clean copy", || {
+            rename_new(&self.0.tmp, fresh, &dir, &unmarked)?;
+            Ok::<_, Error>(fsync(&dir)?)
+        })
+    }
+
+    /// Gives a copy its final name, after the store has its mark; `false` if the file was changed since, so that it is
+    /// gone.
+    pub(crate) fn finish(self, copy: &CopyName) -> Result<bool> {
+        let dir = self.dir(&copy.node)?;
+        let [unmarked, whole] = copy.names();
+        self.0.step("finishing a clean copy", || match renameat(&dir, &unmarked, &dir, &whole) {
+            Err(Errno::NOENT) => Ok(false),
+            renamed => renamed.and_then(|()| fsync(&dir)).map(|()| true),
+        })
+    }
+
+    /// Removes a copy, durably, before its file is changed. One that is gone is no error.
+    pub(crate) fn remove(self, copy: &CopyName) -> Result<()> {
+        if self.unlink(copy)? {
+            let dir = self.dir(&copy.node)?;
+            self.0.step("syncing the removal of a clean copy", || fsync(&dir))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a copy whose file is gone, or is on the shared disk by now; whether it was there. Other removals of files
+    /// are not durable at once, either.
+    pub(crate) fn unlink(self, copy: &CopyName) -> Result<bool> {
+        let dir = self.dir(&copy.node)?;
+        let mut was_there = false;
+        // In this order: its maker may be giving it its final name.
+        for name in copy.names() {
+            was_there |= self.0.step("removing a clean copy", || {
+                match unlinkat(&dir, &name, AtFlags::empty()) {
+                    Err(Errno::NOENT) => Ok(false),
+                    gone => gone.map(|()| true),
+                }
+            })?;
+        }
+        Ok(was_there)
+    }
+
+    /// Opens a copy, with [`OFlags::PATH`], under its name as given.
+    pub(crate) fn look(self, copy: &CopyName) -> Result<Option<(OwnedFd, Stat)>> {
+        let dir = self.dir(&copy.node)?;
+        let name = &copy.names()[usize::from(copy.is_final)];
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match openat(&dir, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            fd => fd?,
+        };
+        let stat = stat_descriptor(&fd)?;
+        let is_it = stat.kind() == libc::S_IFREG
+            && own_xattrs::number(&fd, own_xattrs::INODE) == Some(copy.inode);
+        Ok(is_it.then_some((fd, stat)))
+    }
+
+    /// Opens the copy that stands for a file with these attributes in the store, if there is one.
+    pub(crate) fn standing_for(
+        self,
+        attributes: &Attributes,
+        inode: u64,
+    ) -> Result<Option<(OwnedFd, Stat)>> {
+        let Some((name, mark)) = CopyName::of(attributes, inode).zip(attributes.copy) else {
+            return Ok(None);
+        };
+        let found = self.look(&name)?;
+        Ok(found.filter(|(_, stat)| {
+            mtime_ns(stat) == mark.mtime_ns && stat.raw.st_size.unsigned_abs() == attributes.size
+        }))
+    }
+
+    /// Records with a copy which name its file has by now, and where it is.
+    pub(crate) fn renamed(self, copy: &CopyName, name: &NameIn, place: &Location) -> Result<()> {
+        for is_final in [false, true] {
+            let Some((fd, _)) = self.look(&CopyName { is_final, ..copy.clone() })? else {
+                continue;
+            };
+            self.0.step("renaming a clean copy", || {
+                own_xattrs::set_names(&fd, std::slice::from_ref(name))?;
+                own_xattrs::set_from(&fd, place)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The names that are recorded with a copy.
+    pub(crate) fn names_of(self, copy: &CopyName) -> Result<Vec<NameIn>> {
+        Ok(self.look(copy)?.map_or_else(Vec::new, |(fd, _)| own_xattrs::names(&fd)))
+    }
+
+    /// All copies of files of a node, or of all nodes.
+    pub(crate) fn all(self, of: Option<&str>) -> Result<Vec<CopyName>> {
+        let mut all = Vec::new();
+        for node in self.0.private.sub(DIRECTORY)?.names()? {
+            let Some(node) = node.to_str().filter(|node| check_node(node).is_ok()) else {
+                continue;
+            };
+            if of.is_none_or(|of| of == node) {
+                let names = self.dir(node)?.names()?.into_iter();
+                all.extend(names.filter_map(|name| CopyName::parse(node, name.as_bytes())));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Removes copies, the largest first, until so many bytes are free; returns whether any was removed.
+    pub(crate) fn give_way(self, bytes: u64) -> Result<bool> {
+        let mut all: Vec<(u64, CopyName)> = Vec::new();
+        for copy in self.all(None)? {
+            if let Some((_, stat)) = self.look(&copy)? {
+                all.push((stat.disk_bytes(), copy));
+            }
+        }
+        all.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut freed = 0_u64;
+        for (bytes_of, copy) in all {
+            if freed >= bytes {
+                break;
+            }
+            self.remove(&copy)?;
+            freed = freed.saturating_add(bytes_of);
+        }
+        Ok(freed > 0)
+    }
+}
+
+/// When the content of a file last changed.
+pub(crate) const fn mtime_ns(stat: &Stat) -> i64 {
+    joined(stat.raw.st_mtime, stat.raw.st_mtime_nsec)
+}
+
+/// The mark of a copy.
+pub(crate) const fn mark(number: u64, stat: &Stat) -> CleanCopy {
+    CleanCopy { number, mtime_ns: mtime_ns(stat) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_we_give_are_those_of_copies() {
+        for is_final in [true, false] {
+            let copy = CopyName { node: "n1".to_owned(), inode: 7, number: 12, is_final };
+            let name = &copy.names()[usize::from(is_final)];
+            assert_eq!(CopyName::parse("n1", name.as_bytes()), Some(copy));
+        }
+        for wrong in
+            ["", "7", "7.", ".7", "07.1", "7.1~~", "7.1.2", "a.1", "7.1a", "new-7-3f", "-1.2"]
+        {
+            assert_eq!(CopyName::parse("n1", wrong.as_bytes()), None, "{wrong:?}");
+        }
+    }
+}
