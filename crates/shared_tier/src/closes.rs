@@ -29,6 +29,9 @@ use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::told_names;
 use crate::stat_conversion::take_over;
 
+/// How often, and how far apart, a name that a file has got just now is looked for.
+const NAME_WAITS: usize = 100;
+const NAME_PAUSE: Duration = Duration::from_millis(1);
 /// How long a close waits for others; and how soon after another one it must come to wait.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The most closes that wait: each keeps a file open.
@@ -172,23 +175,31 @@ pub(crate) fn note_close(base: &Base, inode: &Inode, noting: &mut Noting, file: 
     let close = closing(sessions.own(), file);
     // What this node noted at the open, if that is known.
     let mut last = inode.without_name.lock().last.clone();
-    // Another node may have renamed it since; then it listed the new name with the bytes.
+    // Another node may have renamed it since; then it lists the new name with the bytes.
     let told = || file.map_or_else(Vec::new, told_names);
-    for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
-        let at = (&name, inode.number);
-        let closed = match last.take() {
-            Some(last) => base.names.attributes().update_known(at, &last, &close),
-            None => base.names.attributes().update_of(at, &close),
-        };
-        match closed {
-            Ok(_) => return,
-            Err(Failure::Refused(_)) => {}
-            Err(failure) => {
-                // The next access to the file repairs this.
-                tracing::debug!("inode {}: a close is not noted: {failure}", inode.number.0);
-                return;
+    for _ in 0..NAME_WAITS {
+        for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
+            let at = (&name, inode.number);
+            let closed = match last.take() {
+                Some(last) => base.names.attributes().update_known(at, &last, &close),
+                None => base.names.attributes().update_of(at, &close),
+            };
+            match closed {
+                Ok(_) => return,
+                Err(Failure::Refused(Errno::NOENT | Errno::NOTDIR | Errno::STALE)) => {}
+                Err(failure) => {
+                    // The next access to the file repairs this.
+                    tracing::debug!("inode {}: a close is not noted: {failure}", inode.number.0);
+                    return;
+                }
             }
         }
+        // A rename, here or on another node, has changed the store, and its new name is known in a moment.
+        let data = file.and_then(|file| stat_descriptor(file).ok());
+        if data.is_none_or(|data| data.raw.st_nlink == 0) {
+            return;
+        }
+        base.clock.sleep(NAME_PAUSE);
     }
 }
 

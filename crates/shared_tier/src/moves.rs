@@ -280,13 +280,23 @@ impl Migrator<'_> {
     /// Withdraws the move's attributes and its announcement.
     fn give_up(&self, (name, inode): (&EntryName, InodeNumber), place: &Location) {
         let _cleared = FileMove::new(self.places, place, inode.0).cancel();
-        let _unannounced = self.names.attributes().update_of((name, inode), |attributes| {
-            if attributes.writer != Some(self.session) {
-                return Err(Failure::Refused(Errno::BUSY));
+        // It may have lost that name meanwhile; others are recorded with it.
+        let listed = self.places.listed_names().of(place, inode.0).unwrap_or_default();
+        let listed = listed
+            .into_iter()
+            .map(|(number, name)| EntryName { directory: InodeNumber(number), name });
+        for name in std::iter::once(name.clone()).chain(listed) {
+            let unannounced = self.names.attributes().update_of((&name, inode), |attributes| {
+                if attributes.writer != Some(self.session) {
+                    return Err(Failure::Refused(Errno::BUSY));
+                }
+                attributes.writer = None;
+                Ok(())
+            });
+            if !matches!(unannounced, Err(Failure::Refused(Errno::NOENT | Errno::STALE))) {
+                return;
             }
-            attributes.writer = None;
-            Ok(())
-        });
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod bytes_of_links;
 mod new_directories;
+mod new_links;
 mod removed_bytes;
 mod renamed_bytes;
 
@@ -133,34 +134,8 @@ impl NameChanges {
     /// `EEXIST`, `EMLINK`; `ENOENT` if the file has lost its last name, `ESTALE` if its present one is not known.
     pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
-        let (from, found) = self.lookup.find_named(&vnode.0)?;
-        // A file with several names has no copy.
-        clean_copies::take_away(&self.base.places, &found.attributes, vnode.0.number)?;
-        self.base.names.link(&from, &to).map_err(of_names)?;
-        let now_ns = self.base.now_ns();
-        let linked = self.base.names.attributes().update_of((&to, vnode.0.number), |attributes| {
-            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
-            Ok(())
-        });
-        if linked == Err(Failure::Refused(Errno::STALE)) {
-            // The name led to something else by then.
-            self.base.names.unlink(&to).map_err(of_names)?;
-        }
-        let linked = linked.map_err(of_names)?;
-        // It may have been copied again in between.
-        clean_copies::take_away(&self.base.places, &linked.attributes, vnode.0.number)?;
-        vnode.0.add_name(to.clone());
-        let followed = match linked.attributes.kind {
-            Kind::File => self.base.tell_names(
-                linked.inode,
-                place_of(&linked.attributes),
-                (&[&from, &to], &[]),
-            ),
-            _ => self.or_later(self.base.disk().linked((&from, &to), &linked), || {
-                vec![Late::Other(to.clone(), linked.inode)]
-            }),
-        };
-        renames::follow_link(&self.base, (&to, &linked), followed)?;
+        let both = (&*self.base, &*self.lookup);
+        let linked = new_links::link(both, vnode, &to, |gone| self.remove(&to, gone))?;
         Ok(self.lookup.shown(&vnode.0, &linked))
     }
 

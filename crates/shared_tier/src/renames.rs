@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
-use halocline_cluster::names::namespace::{self, Failure, StoredInode};
+use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{Entry, EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
@@ -16,9 +16,6 @@ use crate::errors::of_names;
 use crate::inodes::Vnode;
 use crate::places::own_xattrs::{self, NotedKind, TwoNames};
 use crate::places::{DirectoryStep, Places, RenameNotes, SHARED};
-
-/// A file with fewer names than this has room for more: what is full is its disk.
-const MANY_NAMES: u32 = 8;
 
 /// Guard: while it lives, an inode may have none of its names for a moment.
 pub(crate) struct Renaming(Option<Vnode>);
@@ -259,40 +256,12 @@ pub(crate) fn follow_or_take_back(
     match made {
         // If others have given the name to something else by now, that stays.
         Err(error)
-            if is_refused(&error) && base.names.unlink_of(name, number).map_err(of_names)? =>
+            if is_refused(&error)
+                && base.names.unlink_of(name, number).map_err(of_names)?.is_some() =>
         {
             Err(error)
         }
         made => follow("make", name, made),
-    }
-}
-
-/// As [`follow`] after a file got one more name; but if there is no room to record the name with the file, takes it away
-/// again: it would be lost if the names were rebuilt from the disks.
-///
-/// # Errors
-/// That of the store; `EMLINK` where a file has more names than its file system keeps with it.
-pub(crate) fn follow_link(
-    base: &Base,
-    (name, linked): (&EntryName, &StoredInode),
-    done: Result<()>,
-) -> Result<()> {
-    // Then what is full are the file's attributes: with small blocks a few long names fill them. Of another node's disk
-    // that is not known.
-    let has_room = |place: &Location| {
-        let is_near = place.node.as_deref().is_none_or(|node| node == base.places.node());
-        is_near && base.places.free_bytes(place.tier).is_ok_and(|bytes| bytes > 0)
-    };
-    match done {
-        Err(error)
-            if own_xattrs::is_without_room(&error)
-                && base.names.unlink_of(name, linked.inode).map_err(of_names)? =>
-        {
-            let of = &linked.attributes;
-            let has_many = linked.links > MANY_NAMES || of.location.as_ref().is_some_and(has_room);
-            Err(if of.kind == Kind::File && has_many { Errno::MLINK.into() } else { error })
-        }
-        done => follow("link", name, done),
     }
 }
 

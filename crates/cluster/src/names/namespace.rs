@@ -6,6 +6,7 @@
 
 mod driver;
 mod failure;
+mod found;
 mod listed;
 mod listings;
 mod stored_attributes;
@@ -13,8 +14,7 @@ mod stored_attributes;
 use std::sync::Arc;
 
 use halocline_model::namespace::{
-    Answer, Entry, EntryName, Flags, InodeNumber, Links, Name, Opaque, Operation, ROOT, ReadName,
-    Script, Slot,
+    Answer, Entry, EntryName, Flags, InodeNumber, Name, Opaque, Operation, ROOT, Script, Slot,
 };
 use halocline_model::token::Session;
 use rustix::io::Errno;
@@ -23,6 +23,7 @@ use super::attributes::{Attributes, Kind};
 use super::coding::{decode_attributes, encode_attributes};
 use super::{Memory, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
 use driver::{Driver, TRIES};
+use found::{linked, replaced};
 use listings::There;
 
 pub use driver::{Counts, WaitLimit};
@@ -313,12 +314,26 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EEXIST`, `EPERM` of a directory, `EMLINK`.
     pub fn link(&self, from: &EntryName, to: &EntryName) -> Result<()> {
+        self.link_told(from, to, None).map(drop)
+    }
+
+    /// As [`link`](Self::link); returns the file. With `expected`, only if `from` leads to that: `ESTALE`.
+    ///
+    /// # Errors
+    /// As [`link`](Self::link).
+    pub fn link_told(
+        &self,
+        from: &EntryName,
+        to: &EntryName,
+        expected: Option<InodeNumber>,
+    ) -> Result<StoredInode> {
         check(from)?;
         check(to)?;
         let shard = self.driver.numbers(u64::from(TRIES))?;
-        match self.driver.operate(Operation::Link(from.clone(), to.clone(), shard)) {
+        let link = Operation::Link(from.clone(), to.clone(), shard);
+        match self.driver.operate(link.expecting(expected.map(|of| vec![Some(of)]))) {
             Err(Failure::Refused(Errno::ISDIR)) => refused(Errno::PERM),
-            done => done.map(drop),
+            found => linked(&found?),
         }
     }
 
@@ -348,14 +363,14 @@ impl Namespace {
         Ok((entry.clone(), replaced(found)?))
     }
 
-    /// Removes a name if it leads to the file with this number: others may have given it to something else. Returns whether.
+    /// Removes a name if it leads to the file with this number; returns that, with the number of names left.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn unlink_of(&self, at: &EntryName, number: InodeNumber) -> Result<bool> {
+    pub fn unlink_of(&self, at: &EntryName, number: InodeNumber) -> Result<Option<StoredInode>> {
         match self.unlink_told(at, Some(number)) {
-            Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => Ok(false),
-            done => done.map(|_| true),
+            Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => Ok(None),
+            done => done.map(|(_, left)| left),
         }
     }
 
@@ -483,16 +498,4 @@ impl Namespace {
         };
         Ok((entries.into_iter().map(listed).collect::<Result<_>>()?, is_last))
     }
-}
-
-/// What a name of a file led to before it was removed or replaced, with the number of names left.
-fn replaced(found: &ReadName) -> Result<Option<StoredInode>> {
-    let (inode, attributes, links) = match (&found.entry, &found.links) {
-        (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes, 0),
-        (Some(Entry::Linked(inode, _)), Some(Links { count, attributes })) => {
-            (*inode, attributes, count.saturating_sub(1))
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(StoredInode { inode, attributes: decode_attributes(attributes)?, links }))
 }

@@ -32,7 +32,11 @@ pub(super) fn leave(base: &Base, of: &StoredInode, lost: &EntryName) -> Result<O
     if place.tier == SSD || place.base == ROOT.0 {
         return Ok(None);
     }
-    let names = base.places.listed_names().of(place, of.inode.0)?.into_iter();
+    let names = match base.places.listed_names().of(place, of.inode.0) {
+        // Whoever took its last name meanwhile has removed it, or others have put it elsewhere.
+        Err(error) if error.errno() == libc::ENOENT => return Ok(None),
+        names => names?.into_iter(),
+    };
     let names = names.map(|(number, name)| EntryName { directory: InodeNumber(number), name });
     let names: Vec<EntryName> = names.filter(|name| name != lost).collect();
     if names.iter().any(|name| name.directory.0 == place.base) {

@@ -14,7 +14,7 @@ use crate::mounted::{Act, Mounted};
 const SIDE_BY_SIDE: usize = 16;
 
 /// What a node does with names that the other one also changes.
-const ACTS: [(&str, Act); 20] = [
+const ACTS: [(&str, Act); 21] = [
     ("rename over a file", |on| on.rename("a/f", "b/g", 0)),
     ("rename of another file over it", |on| on.rename("a/below/h", "b/g", 0)),
     ("rename of one of two names over it", |on| on.rename("a/linked", "b/g", 0)),
@@ -38,6 +38,7 @@ const ACTS: [(&str, Act); 20] = [
     ("promotion of it", |on| on.promote("b/g")),
     ("demotion of it", |on| on.demote("b/g")),
     ("promotion of the second of two names", |on| on.promote("b/linked")),
+    ("rename of a file to where others make names", |on| on.rename("a/f", "a/new", 0)),
 ];
 
 /// Both nodes, with all files made by the first one.
@@ -89,7 +90,7 @@ fn pairs(one_in: usize) -> impl Iterator<Item = (usize, usize, bool)> {
 }
 
 /// Those that have been wrong.
-const REGRESSIONS: [(usize, usize, bool); 11] = [
+const REGRESSIONS: [(usize, usize, bool); 12] = [
     (0, 1, false),
     (1, 0, true),
     (3, 0, false),
@@ -101,6 +102,7 @@ const REGRESSIONS: [(usize, usize, bool); 11] = [
     (3, 12, false),
     (5, 13, false),
     (16, 19, true),
+    (8, 20, true),
 ];
 
 /// `HALOCLINE_CROSSING=1` tries each pair, in ten minutes of two processors.
@@ -119,6 +121,55 @@ fn i15_the_disks_have_what_the_store_has_after_two_nodes_changed_the_same_names(
     // Side by side, because they mostly wait.
     let wrong: Vec<String> = thread::scope(|scope| {
         let begun: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(tried)).collect();
+        begun.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{} wrong ends:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What a link leaves whose name another node gives to one file, and then to a further one. `None` if it makes fewer
+/// requests before the first of these; also returns whether it made enough before the second.
+fn left_by_a_link(before: i64, between: i64) -> Option<(bool, String)> {
+    let (disks, [first, second]) = filled(true);
+    let second = Arc::new(second);
+    let [one, other] = [Arc::clone(&second), Arc::clone(&second)];
+    first.interrupt_twice(
+        (before, move || one.rename("a/f", "b/g", 0).unwrap()),
+        (between, move || other.rename("a/below/h", "b/g", 0).unwrap()),
+    );
+    let done = first.link("b/g", "a/new");
+    let was_interrupted = first.was_interrupted();
+    // What has not happened by now does not happen any more.
+    first.interrupt(i64::MAX, || {});
+    let is_begun = second.at("a/f").is_err();
+    for node in [first, Arc::into_inner(second).expect("it is over")] {
+        node.tier.close().unwrap();
+    }
+    let left = disks.problems();
+    let left = if left.is_empty() { left } else { format!("{done:?}: {left}") };
+    is_begun.then_some((was_interrupted, left))
+}
+
+#[test]
+fn i15_a_link_to_a_name_that_leads_to_one_file_after_another_leaves_no_file_without_a_name() {
+    let tried = |before| {
+        let mut wrong = Vec::new();
+        for between in 0.. {
+            let Some((was_interrupted, left)) = left_by_a_link(before, between) else {
+                assert!(before > 0, "a link makes requests");
+                break;
+            };
+            if !left.is_empty() {
+                wrong.push(format!("after {before} and {between} requests: {left}"));
+            }
+            if !was_interrupted {
+                break;
+            }
+        }
+        wrong
+    };
+    // More than a link makes; side by side, because they mostly wait.
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let begun: Vec<_> = (0..24).map(|before| scope.spawn(move || tried(before))).collect();
         begun.into_iter().flat_map(|one| one.join().unwrap()).collect()
     });
     assert!(wrong.is_empty(), "{} wrong ends:\n{}", wrong.len(), wrong.join("\n"));

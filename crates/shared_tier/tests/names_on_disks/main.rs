@@ -11,5 +11,6 @@ mod late;
 mod left_behind;
 mod mounted;
 mod older;
+mod released;
 mod unreached;
 mod unreached_by_one;

@@ -5,6 +5,7 @@ use std::fmt::{self, Debug, Formatter};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread::{self, ThreadId};
 
 use halocline_api::config::CacheSize;
 use halocline_api::control::Controlled;
@@ -28,6 +29,8 @@ type Event = Box<dyn FnOnce() + Send>;
 struct Interruption {
     requests_left: AtomicI64,
     event: Mutex<Option<Event>>,
+    /// Whose requests are counted, if not all are: threads in the background make some, too.
+    of_thread: Mutex<Option<ThreadId>>,
     /// How many requests are answered before one that is refused, because the store is full.
     until_full: AtomicI64,
 }
@@ -47,10 +50,12 @@ struct Interrupted {
 
 impl NameStore for Interrupted {
     fn run(&self, shard: InodeNumber, script: &Script) -> names::Result<Answer> {
-        if self.by.requests_left.fetch_sub(1, Ordering::SeqCst) == 0
-            && let Some(event) = self.by.event.lock().take()
-        {
-            event();
+        let of_thread = *self.by.of_thread.lock();
+        let counts = of_thread.is_none_or(|thread| thread == thread::current().id());
+        if counts && self.by.requests_left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            // Not locked meanwhile: it may say what happens next.
+            let event = self.by.event.lock().take();
+            event.into_iter().for_each(|event| event());
         }
         if self.by.until_full.fetch_sub(1, Ordering::SeqCst) == 0 {
             return Err(names::NamesError::Full("its memory is used up".to_owned()));
@@ -112,7 +117,8 @@ impl Mounted {
         let registry = Registry::open(&root.join("hdd").join(REGISTRY)).unwrap();
         let (requests_left, event) = (AtomicI64::new(i64::MAX), Mutex::default());
         let until_full = AtomicI64::new(i64::MAX);
-        let interruption = Arc::new(Interruption { requests_left, event, until_full });
+        let of_thread = Mutex::default();
+        let interruption = Arc::new(Interruption { requests_left, event, of_thread, until_full });
         let by = Arc::clone(&interruption);
         let names = Interrupted { names: disks.names.for_another_node(), by };
         let joining = Joining {
@@ -140,6 +146,22 @@ impl Mounted {
     pub(crate) fn interrupt(&self, before: i64, event: impl FnOnce() + Send + 'static) {
         *self.interruption.event.lock() = Some(Box::new(event));
         self.interruption.requests_left.store(before, Ordering::SeqCst);
+    }
+
+    /// The same, and then something else before a further one; only those of this thread count.
+    pub(crate) fn interrupt_twice(
+        &self,
+        (before, event): (i64, impl FnOnce() + Send + 'static),
+        (between, next): (i64, impl FnOnce() + Send + 'static),
+    ) {
+        *self.interruption.of_thread.lock() = Some(thread::current().id());
+        let interruption = Arc::downgrade(&self.interruption);
+        self.interrupt(before, move || {
+            event();
+            let interruption = interruption.upgrade().expect("the node is there");
+            *interruption.event.lock() = Some(Box::new(next));
+            interruption.requests_left.store(between, Ordering::SeqCst);
+        });
     }
 
     /// Has a full store refuse one request, after so many more.
