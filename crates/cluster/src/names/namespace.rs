@@ -327,8 +327,7 @@ impl Namespace {
         to: &EntryName,
         expected: Option<InodeNumber>,
     ) -> Result<StoredInode> {
-        check(from)?;
-        check(to)?;
+        check(from).and_then(|()| check(to))?;
         let shard = self.driver.numbers(u64::from(TRIES))?;
         let link = Operation::Link(from.clone(), to.clone(), shard);
         match self.driver.operate(link.expecting(expected.map(|of| vec![Some(of)]))) {
