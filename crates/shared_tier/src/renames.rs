@@ -218,6 +218,8 @@ pub(crate) fn set_place(
             return Err(Failure::Refused(Errno::STALE));
         }
         attributes.location = Some(new.clone());
+        // A move that was announced from the old place ends there. Its node may not find the name by which to say so.
+        attributes.writer = None;
         attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
         Ok(())
     };

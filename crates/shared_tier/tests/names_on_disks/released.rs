@@ -2,8 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use halocline_api::control::Controlled;
+use halocline_os::clock::Clock;
 use halocline_vfs::Engine;
 
 use crate::disks::{Disks, NODES};
@@ -26,6 +28,8 @@ fn a_close_beside_a_rename_by_the_same_node_is_noted() {
         let opened = one.tier.open(&one.at("b/g").unwrap(), libc::O_RDWR, CALLER).unwrap();
         let by = Arc::downgrade(&one);
         one.interrupt(request, move || by.upgrade().unwrap().rename("b/g", "b/new", 0).unwrap());
+        // Closes that follow each other sooner are noted together, later.
+        Clock::MACHINE.sleep(Duration::from_millis(10));
         drop(opened);
         if !one.was_interrupted() {
             assert!(request > 0, "a close makes requests");
