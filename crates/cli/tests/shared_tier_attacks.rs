@@ -271,9 +271,9 @@ fn what_two_nodes_rename_to_one_name_is_renamed_by_one_of_them() {
         for job in 0..JOBS {
             let from = at("one", "todo", &format!("j{job}"));
             if is_directory {
-                fs::create_dir(from).unwrap()
+                fs::create_dir(from).unwrap();
             } else {
-                fs::write(from, "job").unwrap()
+                fs::write(from, "job").unwrap();
             }
             if is_there {
                 fs::write(at("one", to, &format!("k{job}")), "older").unwrap();
