@@ -31,6 +31,7 @@ mod predict;
 pub mod search;
 pub mod servers;
 mod tails;
+pub mod unplanned;
 mod used;
 pub mod workload;
 pub mod write;

@@ -190,7 +190,7 @@ pub fn choose(
 }
 
 /// Lays out a file in stripes of `first` as far as there is room, and what no longer fits on the slowest servers.
-fn place(
+pub(crate) fn place(
     servers: &Servers,
     file: &File,
     first: &[u64],
@@ -218,28 +218,6 @@ pub fn in_stripes(
     let laid_out = |file: &File| Ok((file.number, place(servers, file, widths, placer)?));
     let files = files.into_iter().map(laid_out).collect::<Result<_, Error>>()?;
     Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
-}
-
-/// The servers with the room that the files without a layout of their own leave, which lie as with [`Scheme::Def`]. The
-/// error means that these do not fit.
-pub(crate) fn beside_others(servers: &Servers, workload: &Workload) -> Result<Servers, Error> {
-    let default = vec![DEFAULT_STRIPE; servers.count()];
-    let mut taken = vec![0_u64; servers.count()];
-    let striping = Layout::simple(default.clone());
-    for (_, bytes) in &workload.other_files {
-        let local = striping.bytes(*bytes).into_iter();
-        taken.iter_mut().zip(local).for_each(|(taken, local)| *taken = taken.saturating_add(local));
-    }
-    let mut placer = Placer::new(servers.room());
-    if taken.iter().zip(placer.room()).all(|(taken, room)| taken <= room) {
-        placer.occupy(&taken);
-        return Ok(servers.with_room(placer.room()));
-    }
-    for (number, bytes) in &workload.other_files {
-        let file = File { number: *number, bytes: *bytes, processes: 1, regions: Vec::new() };
-        place(servers, &file, &default, &mut placer)?;
-    }
-    Ok(servers.with_room(placer.room()))
 }
 
 /// The files laid out by a scheme. The outer error means that they do not fit, the inner one that the scheme has a

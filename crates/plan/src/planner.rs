@@ -6,11 +6,13 @@ use crate::Error;
 use crate::filling::{self, Filling};
 use crate::gain_range::GainRange;
 use crate::judge::{Judge, Layouts, Step};
+use crate::layout::DEFAULT_STRIPE;
 use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::parts::parts;
 use crate::predict;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
+use crate::unplanned::{Beside, Unplanned};
 use crate::workload::Workload;
 use crate::{tails, used};
 
@@ -137,7 +139,10 @@ pub fn plan(
     if workload.requests == 0 || workload.files.is_empty() {
         return Err(Error::Empty);
     }
-    let servers = &paper::beside_others(servers, workload)?;
+    let default = vec![DEFAULT_STRIPE; servers.count()];
+    let unplanned = Unplanned::place(servers, &workload.other_files, &default)?;
+    let servers = &unplanned.servers;
+    let judge: &mut dyn Judge = &mut Beside { judge, layouts: &unplanned.layouts };
     let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
     let (mut ties, mut unanswered) = (Vec::new(), Vec::new());
     let mut papers = Vec::new();

@@ -9,6 +9,7 @@ use halocline_plan::paper;
 use halocline_plan::plan_file::Plan;
 use halocline_plan::planner;
 use halocline_plan::servers::Servers;
+use halocline_plan::unplanned::Unplanned;
 use halocline_plan::workload::File;
 use halocline_sim::{Options, Outcome as Replayed, ServerSet};
 use halocline_trace::Reader;
@@ -87,8 +88,15 @@ impl<'a> PlannedLayouts<'a> {
         let in_stripes = |files: &[&File], placer: &mut Placer| {
             paper::in_stripes(&self.servers, files, by.stripes, placer).map_err(full)
         };
+        // As in the plan: files that it has no layout for take room first.
+        let others = |files: &[(u32, u64)]| {
+            let placed = Unplanned::place(&self.servers, files, by.stripes).map_err(full)?;
+            Ok::<_, Failure>((Placer::new(placed.servers.room()), placed.layouts))
+        };
         let all: Vec<&File> = files.iter().collect();
-        let layouts = in_stripes(&all, &mut Placer::new(self.servers.room()))?;
+        let (mut placer, unplanned) = others(&seen.workload.other_files)?;
+        let mut layouts = in_stripes(&all, &mut placer)?;
+        layouts.files.extend(unplanned);
         let (default, read) = trace.replay(self.set, &layouts, by.options, &mut |_, _| {})?;
         let planned = self.by_number(&read)?;
         if planned.is_empty() {
@@ -96,14 +104,18 @@ impl<'a> PlannedLayouts<'a> {
                 "the plan has none of the files of the trace; {BELOW}"
             )));
         }
-        let mut placer = Placer::new(self.servers.room());
-        for file in files {
-            if let Some(layout) = planned.get(&file.number) {
-                placer.occupy(&layout.bytes(file.bytes));
+        let other_files = seen.workload.other_files.iter();
+        let rest = other_files.clone().filter(|(number, _)| !planned.contains_key(number)).copied();
+        let (mut placer, unplanned) = others(&rest.collect::<Vec<_>>())?;
+        let sizes = files.iter().map(|file| (file.number, file.bytes)).chain(other_files.copied());
+        for (number, bytes) in sizes {
+            if let Some(layout) = planned.get(&number) {
+                placer.occupy(&layout.bytes(bytes));
             }
         }
-        let others = all.into_iter().filter(|file| !planned.contains_key(&file.number));
-        let mut layouts = in_stripes(&others.collect::<Vec<_>>(), &mut placer)?;
+        let rest = all.into_iter().filter(|file| !planned.contains_key(&file.number));
+        let mut layouts = in_stripes(&rest.collect::<Vec<_>>(), &mut placer)?;
+        layouts.files.extend(unplanned);
         let (files, other_files) = (planned.len(), read.files() - planned.len());
         layouts.files.extend(planned);
         let (replayed, _) = trace.replay(self.set, &layouts, by.options, &mut |_, _| {})?;
