@@ -7,6 +7,7 @@ use halocline_plan::layout::Layout;
 use halocline_plan::paper::Unanswered;
 use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;
+use halocline_plan::workload::File;
 use serde::Serialize;
 
 use super::apart::Apart;
@@ -254,6 +255,18 @@ pub(super) fn placement_lines(
             "the {} on the SSDs are gaps between the requests, of which the disks are free; nothing is read or written there",
             text::bytes(judged.ssd_bytes)
         ));
+    }
+    let is_divided = |def: &Judged, file: &File| {
+        def.layouts.of(file.number).parts().get(1).is_some_and(|part| part.begin < file.bytes)
+    };
+    if let Ok(def) = outcome.of(Name::Def)
+        && files.iter().any(|file| is_divided(def, file))
+    {
+        lines.push(
+            "def is the paper's: what the SSDs have no room for lies on the disks in stripes of a request's length over \
+             their number, not of 64 KiB; files that lie otherwise gain more or less than this"
+                .to_owned(),
+        );
     }
     lines
 }
