@@ -62,7 +62,8 @@ fn described(disks: usize, ssds: usize) -> String {
 fn a_gain_in_every_part_is_planned_however_much_larger_it_is_in_some() {
     let tile = ["tile", "--tiles", "4x4", "--size", "16x16", "--element", "1K", "--overlap", "0x0"];
     let ior = ["ior", "-p", "16", "-b", "32K", "-t", "32K", "-s", "256"];
-    for (disks, made) in [(1, &ior[..]), (4, &tile)] {
+    // Half the range is more than the gain itself in the first case.
+    for (disks, made, range) in [(1, &ior[..], 1.0), (4, &tile, 0.5)] {
         let scratch = scratch(&[], &described(disks, 4));
         let dir = scratch.path();
         let output = halocline(dir, &[&["trace", "make"], made, &["-o", "t.hct"]].concat());
@@ -72,10 +73,8 @@ fn a_gain_in_every_part_is_planned_however_much_larger_it_is_in_some() {
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_ne!(answer["chosen"], "def", "{answer}");
         let number = |key: &str| answer[key].as_f64().unwrap();
-        assert!(
-            number("least_gain") > 0.2 && number("spread") > number("gain_over_def"),
-            "{answer}"
-        );
+        assert!(number("least_gain") > 0.2, "{answer}");
+        assert!(number("spread") > range * number("gain_over_def"), "{answer}");
         assert!(number("least_gain") <= number("gain_over_def"), "{answer}");
         let told = written(&halocline(dir, &plan));
         assert!(told.contains("in parts of the trace"), "{told}");
