@@ -55,7 +55,9 @@ impl NameStore for Interrupted {
         if counts && self.by.requests_left.fetch_sub(1, Ordering::SeqCst) == 0 {
             // Not locked meanwhile: it may say what happens next.
             let event = self.by.event.lock().take();
-            event.into_iter().for_each(|event| event());
+            if let Some(event) = event {
+                event();
+            }
         }
         if self.by.until_full.fetch_sub(1, Ordering::SeqCst) == 0 {
             return Err(names::NamesError::Full("its memory is used up".to_owned()));
