@@ -30,6 +30,16 @@ impl Unplanned {
     pub fn place(servers: &Servers, files: &[(u32, u64)], widths: &[u64]) -> Result<Self, Error> {
         let striping = Layout::simple(widths.to_vec());
         let mut placer = Placer::new(servers.room());
+        let mut taken = vec![0_u64; servers.count()];
+        for (_, bytes) in files {
+            let local = striping.bytes(*bytes).into_iter();
+            taken.iter_mut().zip(local).for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
+        }
+        if taken.iter().zip(placer.room()).all(|(taken, room)| taken <= room) {
+            placer.occupy(&taken);
+            let servers = servers.with_room(placer.room());
+            return Ok(Self { servers, layouts: FxHashMap::default() });
+        }
         let (mut layouts, mut last) = (FxHashMap::default(), striping.clone());
         for (number, bytes) in files {
             let file = File { number: *number, bytes: *bytes, processes: 1, regions: Vec::new() };
