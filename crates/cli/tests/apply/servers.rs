@@ -177,17 +177,24 @@ fn files_are_moved_off_a_read_only_server_and_to_none() {
     }
 }
 
-/// Regression: the copy that a killed move had begun was counted, though the command that it is to show removes it first.
-#[test]
-fn a_dry_run_after_a_kill_does_not_count_the_unfinished_copy() {
-    let Some(scratch) = Scratch::new(program!()) else { return };
+/// Two files of a volume that are planned on its second server, a disk of 8 MiB; `None`, with the reason, where that cannot
+/// be tried.
+fn planned_for_a_small_disk() -> Option<(Scratch, SmallDisk, [String; 2])> {
+    let scratch = Scratch::new(program!())?;
     for dir in ["volume", "volume/server-1", "data"] {
         fs::create_dir_all(scratch.path(dir)).unwrap();
     }
-    let Some(disk) = SmallDisk::over(scratch.path("volume/server-1"), 8 << 20) else { return };
+    let disk = SmallDisk::over(scratch.path("volume/server-1"), 8 << 20)?;
     fs::set_permissions(disk.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let files = two_planned(&scratch);
     plan_all_on(&scratch, 1);
+    Some((scratch, disk, files))
+}
+
+/// Regression: the copy that a killed move had begun was counted, though the command that it is to show removes it first.
+#[test]
+fn a_dry_run_after_a_kill_does_not_count_the_unfinished_copy() {
+    let Some((scratch, disk, files)) = planned_for_a_small_disk() else { return };
     // Room for both, and not for a third.
     let ballast = fs::File::create(disk.path().join("ballast")).unwrap();
     let taken = (8 << 20) - (1400 << 10) - (4 << 20) - (200 << 10);
@@ -220,14 +227,7 @@ fn a_dry_run_after_a_kill_does_not_count_the_unfinished_copy() {
 /// Regression: a file that had left its old layout, and did not come to its new one, "had the old layout".
 #[test]
 fn of_a_file_on_its_way_it_is_said_where_it_lies() {
-    let Some(scratch) = Scratch::new(program!()) else { return };
-    for dir in ["volume", "volume/server-1", "data"] {
-        fs::create_dir_all(scratch.path(dir)).unwrap();
-    }
-    let Some(disk) = SmallDisk::over(scratch.path("volume/server-1"), 8 << 20) else { return };
-    fs::set_permissions(disk.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    let files = two_planned(&scratch);
-    plan_all_on(&scratch, 1);
+    let Some((scratch, disk, files)) = planned_for_a_small_disk() else { return };
     let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
     let first: Vec<_> = plan.split("[[file]]").take(2).collect();
     let one = first.join("[[file]]").replace("files = 2", "files = 1");
