@@ -251,6 +251,10 @@ impl Engine for ExtentEngine {
         self.components.permits.are_needed()
     }
 
+    fn shares_names(&self) -> bool {
+        self.components.permits.are_needed()
+    }
+
     fn flush(&self, handle: &Handle) -> Result<()> {
         // On an origin that other nodes use, stamps say nothing about others.
         if handle.writable && !self.components.permits.are_needed() {

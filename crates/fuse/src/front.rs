@@ -11,7 +11,7 @@
 //!   made stale ([`stale_pages`]);
 //! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
 //! - reads and writes may be recorded as a trace ([`recording`]);
-//! - a rename that another node has made between two look-ups of the kernel begins again ([`lost_races`]);
+//! - if other nodes rename files, a rename that one has made between two look-ups of the kernel begins again ([`lost_races`]);
 //! - no user may take the descriptors that others need to open files ([`user_limits`]).
 
 pub(crate) mod attributes;
@@ -143,7 +143,7 @@ impl<E: Engine> Front<E> {
             names: Names {
                 engine: engine.clone(),
                 inodes: inodes.clone(),
-                races: LostRaces::new(),
+                races: engine.shares_names().then(LostRaces::new),
             },
             attributes: Attributes {
                 engine: engine.clone(),

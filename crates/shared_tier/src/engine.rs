@@ -171,6 +171,10 @@ impl Engine for SharedTier {
         true
     }
 
+    fn shares_names(&self) -> bool {
+        true
+    }
+
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         handle.sync(data_only)
     }

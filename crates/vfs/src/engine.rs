@@ -201,6 +201,10 @@ pub trait Engine: Sized + Send + Sync + 'static {
     fn shares_locks(&self) -> bool {
         false
     }
+    /// Whether other nodes rename files of this tree without telling this one's kernel. The answer never changes.
+    fn shares_names(&self) -> bool {
+        false
+    }
     /// Makes the file durable, on whichever side its bytes are.
     fn fsync(&self, handle: &Self::Handle, data_only: bool) -> Result<()>;
     /// `fallocate(2)` on `len` bytes from `offset`.

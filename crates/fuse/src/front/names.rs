@@ -15,7 +15,8 @@ use super::{Answer, Refused};
 pub(crate) struct Names<E: Engine> {
     pub(super) engine: Arc<E>,
     pub(super) inodes: Arc<Inodes<E>>,
-    pub(super) races: LostRaces,
+    /// `None` where no other node renames files.
+    pub(super) races: Option<LostRaces>,
 }
 
 impl<E: Engine> Names<E> {
@@ -23,13 +24,15 @@ impl<E: Engine> Names<E> {
     pub(crate) fn lookup(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<Entry> {
         let parent = self.inodes.get(parent)?;
         let found = self.engine.lookup(&parent.vnode, name);
-        let inode = found.as_ref().ok().map(|(vnode, _)| self.engine.key(vnode));
-        let leads_to = |at: EntryName<'_>| {
-            let found = self.engine.lookup(&self.inodes.get(at.0).ok()?.vnode, at.1);
-            found.ok().map(|(vnode, _)| self.engine.key(&vnode))
-        };
-        if self.races.lost(by.pid, (INodeNo(parent.number), name), inode, leads_to) {
-            return Err(Refused(Errno::ESTALE));
+        if let Some(races) = &self.races {
+            let inode = found.as_ref().ok().map(|(vnode, _)| self.engine.key(vnode));
+            let leads_to = |at: EntryName<'_>| {
+                let found = self.engine.lookup(&self.inodes.get(at.0).ok()?.vnode, at.1);
+                found.ok().map(|(vnode, _)| self.engine.key(&vnode))
+            };
+            if races.lost(by.pid, (INodeNo(parent.number), name), inode, leads_to) {
+                return Err(Refused(Errno::ESTALE));
+            }
         }
         Ok(self.inodes.entry(found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?))
     }
@@ -55,9 +58,11 @@ impl<E: Engine> Names<E> {
         let stat = self.engine.link(&inode.vnode, &parent.vnode, name);
         self.inodes.changed(&parent);
         let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"));
-        let refused = stat.as_ref().err().map(|refused| refused.0);
-        if let Some(errno) = self.races.linked(by.pid, refused) {
-            return Err(Refused(errno));
+        if let Some(races) = &self.races {
+            let refused = stat.as_ref().err().map(|refused| refused.0);
+            if let Some(errno) = races.linked(by.pid, refused) {
+                return Err(Refused(errno));
+            }
         }
         let stat = stat?;
         Ok(self.inodes.entry((inode.vnode.clone(), stat)))
