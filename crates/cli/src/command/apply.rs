@@ -285,7 +285,11 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
              default stripes"
         );
     }
-    let verb = if args.dry_run { "would be moved" } else { "moved" };
+    let (verb, not) = if args.dry_run {
+        ("would be moved", "would not be moved")
+    } else {
+        ("moved", "not moved")
+    };
     for file in to_move() {
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
@@ -294,6 +298,9 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
             let way = placement::told(&change.wished);
             say!("{path}: by way of {way}, because the copy does not fit beside it");
         }
+    }
+    for (path, error) in failed {
+        say!("{}: {not}: {error}", text::path(path));
     }
     for path in missing {
         say!("{}: not there, left out", text::path(path));
