@@ -38,6 +38,7 @@ impl Rest {
     }
 
     /// The other way.
+    #[must_use]
     pub const fn other(self) -> Self {
         match self {
             Self::Paper => Self::Default,

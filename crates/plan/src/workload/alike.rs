@@ -8,19 +8,21 @@ use rustc_hash::FxHashMap;
 pub const KINDS_MAX: usize = 256;
 /// Limit of the files that get layouts, with those that are like others.
 const FILES_MAX: usize = 4096;
-/// Limit of the widths of all of them: with thousands of servers there are fewer files, but [`KINDS_MAX`].
-const WIDTHS_MAX: usize = 1 << 20;
+/// Limit of the widths of all their regions: with thousands of servers there are fewer files, but [`KINDS_MAX`].
+const WIDTHS_MAX: usize = 1 << 21;
 
 /// The files that get layouts, those with the most bytes first, and of each the number of the one that stands for it: the
 /// first of those that are alike.
 pub(super) fn with_layouts(summary: &Summary, servers: usize) -> Vec<(&FileSummary, u32)> {
-    let most = (WIDTHS_MAX / servers.max(1)).clamp(KINDS_MAX, FILES_MAX);
+    let mut regions_left = WIDTHS_MAX / servers.max(1);
     let mut firsts: FxHashMap<[u64; 3], Vec<&FileSummary>> = FxHashMap::default();
     let (mut files, mut kinds) = (Vec::new(), 0);
     for file in &summary.files {
-        if files.len() == most {
+        let regions = file.regions.len().max(1);
+        if files.len() == FILES_MAX || files.len() >= KINDS_MAX && regions > regions_left {
             break;
         }
+        let before = files.len();
         let similar = firsts.entry([file.end, file.processes, file.mix.bytes()]).or_default();
         if let Some(first) = similar.iter().find(|first| are_alike(first, file)) {
             files.push((file, first.file));
@@ -29,6 +31,7 @@ pub(super) fn with_layouts(summary: &Summary, servers: usize) -> Vec<(&FileSumma
             files.push((file, file.file));
             kinds += 1;
         }
+        regions_left = regions_left.saturating_sub(regions * (files.len() - before));
     }
     files
 }
@@ -73,7 +76,7 @@ mod tests {
         assert!(with_layouts(&alike, 8).iter().all(|(_, first)| *first == 0));
         assert_eq!(with_layouts(&alike, 8).len(), 1000);
         // On thousands of servers fewer.
-        assert_eq!(with_layouts(&alike, 2048).len(), 512);
+        assert_eq!(with_layouts(&alike, 4096).len(), 512);
         assert_eq!(with_layouts(&alike, 1 << 20).len(), KINDS_MAX);
         // Three kinds.
         let mixed = summary(600, |file| u64::from(3 + file % 3));

@@ -374,8 +374,8 @@ fn first_refusal<'s>(
     servers: impl IntoIterator<Item = &'s Server>,
     outcomes: Vec<io::Result<()>>,
 ) -> Result<(), (&'s Server, io::Error)> {
-    let refusals = servers.into_iter().zip(outcomes);
-    let first = refusals.filter_map(|(server, outcome)| Some((server, outcome.err()?))).next();
+    let mut refusals = servers.into_iter().zip(outcomes);
+    let first = refusals.find_map(|(server, outcome)| Some((server, outcome.err()?)));
     first.map_or(Ok(()), Err)
 }
 
