@@ -357,3 +357,34 @@ fn whoever_reads_a_file_does_not_keep_it_from_being_copied() {
         assert_eq!(finals(&world).len(), 1);
     }
 }
+
+/// A copy became the file when its SSD was lost; then another node changed the file, on its own SSD, and that was copied, too.
+/// When the first SSD is back and the store lost, the newest of the two is the file.
+#[test]
+fn i13_a_rebuild_takes_the_file_that_was_copied_last() {
+    for is_written_last in [true, false] {
+        let (world, at) = world();
+        archive(&world.node("n1"), &at).unwrap();
+        lose_ssd(&world);
+        let other = world.node_until("n2", 5, i64::MAX);
+        assert_eq!(demote(&other, 5, &at, SHARED).unwrap(), Moved::Done(0));
+        assert!(matches!(demote(&other, 5, &at, SSD).unwrap(), Moved::Done(_)));
+        write(&other, 2, &at).unwrap();
+        assert!(matches!(archive(&other, &at).unwrap(), Archived::Done(_)));
+        fs::rename(world.at("n1/lost"), world.at("n1/ssd")).unwrap();
+        if !is_written_last {
+            // Somebody wrote the old one past the mounts, or has put a clock back: nobody can tell.
+            let old = File::options().write(true).open(world.at("n1/ssd/a/f")).unwrap();
+            old.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(60))
+                .unwrap();
+        }
+        world.forget();
+        let report = world.repair(true);
+        let tree = world.tree();
+        let newest = tree.iter().find(|(_, text)| *text == WRITTEN).map(|(path, _)| &**path);
+        assert!(newest.is_some_and(|path| !is_written_last || path == "/a/f"), "{report:?}");
+        let both = tree.values().filter(|text| *text == TEXT).count();
+        assert_eq!(both, usize::from(!is_written_last), "{report:?}, {tree:?}");
+        assert_eq!(report.told.len(), both, "{report:?}");
+    }
+}

@@ -354,6 +354,8 @@ impl<'a> Builder<'a> {
             self.found.never_arrived.extend(all);
             return Ok(());
         }
+        let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
+        let is_stored = stored.is_some();
         let chosen = {
             let moves_of = |paths: &Vec<At>| {
                 let item = self.item(paths[0]);
@@ -362,11 +364,16 @@ impl<'a> Builder<'a> {
             let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
                 copies.iter().position(|copy| is(moves_of(copy)))
             };
+            // A copy that became the file may have been changed, moved to another SSD and copied again since: numbers of the
+            // store only grow.
+            let copied_last = copies.iter().enumerate().filter_map(|(at, copy)| {
+                moves_of(copy).0.map(|number| (number, std::cmp::Reverse(at)))
+            });
+            let copied_last = copied_last.max().map(|(_, std::cmp::Reverse(at))| at);
             let newest = copies.iter().filter_map(|copy| moves_of(copy).1).max();
-            let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
             stored
                 .or_else(|| by(&|moves| moves == (None, None)))
-                .or_else(|| by(&|(leaving, _)| leaving.is_some()))
+                .or(copied_last)
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
         };
@@ -381,7 +388,9 @@ impl<'a> Builder<'a> {
                     );
                 }
                 self.file(is_first.then_some(number), paths)?;
-            } else if (item.leaving, item.arriving) == (None, None) {
+            } else if (item.leaving, item.arriving) == (None, None)
+                || (!is_stored && self.may_be_newer(paths, &copies[chosen]))
+            {
                 self.told(
                     paths[0],
                     "there is another file with its number; it gets one of its own",
@@ -392,6 +401,14 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a file of which a clean copy was made, but which no move left, may be newer than the chosen one with its
+    /// number: their order cannot be told if their numbers are the same, or if it was written later.
+    fn may_be_newer(&self, paths: &[At], chosen: &[At]) -> bool {
+        let (item, chosen) = (self.item(paths[0]), self.item(chosen[0]));
+        let is_later = item.attributes.mtime_ns > chosen.attributes.mtime_ns;
+        item.is_only_copied && (is_later || item.leaving == chosen.leaving)
     }
 
     /// Whether this is a copy whose move was never made, while its source is gone: then the file was removed.
