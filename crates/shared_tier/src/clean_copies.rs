@@ -11,17 +11,19 @@ use crate::errors::of_names;
 use crate::places::Places;
 use crate::places::copies::{Copies, CopyName};
 
-/// Removes the clean copy of a file that has these attributes in the store, before the file is changed. Its mark may stay:
-/// alone it is nothing. Returns the mark.
+/// Removes the clean copy of a file that has these attributes in the store, before the file is changed, once the file itself
+/// has been found on its SSD. Its mark may stay: alone it is nothing. Returns the mark.
 ///
 /// # Errors
-/// If the shared disk refuses it: then the file must not be changed, because the copy would be taken for it later.
+/// If the file is not reached: then the copy may be all that is left of it. `ENOENT` if it is not there (any more). If the
+/// shared disk refuses it: then the file must not be changed, because the copy would be taken for it later.
 pub(crate) fn take_away(
     places: &Places,
     of: &Attributes,
     number: InodeNumber,
 ) -> Result<Option<CleanCopy>> {
-    if let Some(copy) = CopyName::of(of, number.0) {
+    if let Some((copy, place)) = CopyName::of(of, number.0).zip(of.location.as_ref()) {
+        places.stat(place, number.0)?;
         Copies::of(places).remove(&copy)?;
     }
     Ok(of.copy)
@@ -70,6 +72,10 @@ pub(crate) fn renamed(base: &Base, before: &StoredInode, to: &EntryName) -> Resu
     // Nodes that rename it at once may have written over each other's names.
     let is_same = names()?.is_some_and(|now| now.attributes.location.as_ref() == Some(place));
     if followed.is_err() || found.links > 1 || !is_same {
+        // Where the file is not reached, the copy may be all that is left of it.
+        if base.places.stat(place, number.0).is_err() {
+            return followed;
+        }
         Copies::of(&base.places).remove(&copy)?;
     }
     Ok(())

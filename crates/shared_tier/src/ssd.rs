@@ -258,7 +258,7 @@ impl OwnSsd {
 
     /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.
     pub(crate) fn copies_give_way(&self, bytes: u64) -> bool {
-        let given = Copies::of(&self.base.places).give_way(bytes);
+        let given = Copies::give_way(&self.base.places, bytes);
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
     }
 

@@ -388,3 +388,25 @@ fn i13_a_rebuild_takes_the_file_that_was_copied_last() {
         assert_eq!(report.told.len(), both, "{report:?}");
     }
 }
+
+/// While an SSD is not reached, or has lost a file, nothing that fails takes its copy away, and no copy gives way.
+#[test]
+fn i13_a_copy_that_may_be_all_that_is_left_stays() {
+    for is_emptied in [false, true] {
+        let (world, at) = world();
+        archive(&world.node("n1"), &at).unwrap();
+        let away = if is_emptied { "n1/ssd/a/f" } else { "n1/ssd" };
+        fs::rename(world.at(away), world.at("n1/lost")).unwrap();
+        let other = world.node_until("n2", 5, i64::MAX);
+        let written = write(&other, 5, &at);
+        assert!(written.is_err(), "{written:?}");
+        let found = other.names.lookup(&at).unwrap();
+        assert!(take_away(&other.places, &found.attributes, found.inode).is_err());
+        assert!(!Copies::give_way(&other.places, u64::MAX).unwrap());
+        assert_eq!(finals(&world).len(), 1, "{is_emptied}");
+        // Once it is found again, it does.
+        fs::rename(world.at("n1/lost"), world.at(away)).unwrap();
+        assert!(Copies::give_way(&other.places, u64::MAX).unwrap());
+        assert!(finals(&world).is_empty() && read(&other, &at).as_deref() == Some(TEXT));
+    }
+}

@@ -194,11 +194,13 @@ impl<'a> Copies<'a> {
         Ok(all)
     }
 
-    /// Removes copies, the largest first, until so many bytes are free; returns whether any was removed.
-    pub(crate) fn give_way(self, bytes: u64) -> Result<bool> {
+    /// Removes copies whose files are found on their SSDs, the largest first, until so many bytes are free; returns whether
+    /// any was removed.
+    pub(crate) fn give_way(places: &Places, bytes: u64) -> Result<bool> {
+        let copies = Copies::of(places);
         let mut all: Vec<(u64, CopyName)> = Vec::new();
-        for copy in self.all(None)? {
-            if let Some((_, stat)) = self.look(&copy)? {
+        for copy in copies.all(None)? {
+            if let Some((_, stat)) = copies.look(&copy)? {
                 all.push((stat.disk_bytes(), copy));
             }
         }
@@ -208,11 +210,30 @@ impl<'a> Copies<'a> {
             if freed >= bytes {
                 break;
             }
-            self.remove(&copy)?;
+            if !copies.is_of_file_at_its_place(places, &copy)? {
+                continue;
+            }
+            copies.remove(&copy)?;
             freed = freed.saturating_add(bytes_of);
         }
         Ok(freed > 0)
     }
+
+    /// Whether the file of a copy is found where the copy says, with the same or a newer content: then nothing is lost with
+    /// the copy. `false` if its SSD is not reached.
+    pub(crate) fn is_of_file_at_its_place(self, places: &Places, copy: &CopyName) -> Result<bool> {
+        let Some((fd, of)) = self.look(copy)? else { return Ok(false) };
+        let Some(place) = own_xattrs::from(&fd) else { return Ok(false) };
+        let is_its = place.tier == SSD && place.node.as_ref() == Some(&copy.node);
+        let found = if is_its { places.stat(&place, copy.inode).ok() } else { None };
+        Ok(found.is_some_and(|file| has_bytes_of(&file, &of)))
+    }
+}
+
+/// Whether a file has the content of a copy of it, or a newer one.
+pub(crate) const fn has_bytes_of(file: &Stat, copy: &Stat) -> bool {
+    mtime_ns(file) > mtime_ns(copy)
+        || mtime_ns(file) == mtime_ns(copy) && file.raw.st_size == copy.raw.st_size
 }
 
 /// When the content of a file last changed.
