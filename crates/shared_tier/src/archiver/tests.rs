@@ -410,3 +410,65 @@ fn i13_a_copy_that_may_be_all_that_is_left_stays() {
         assert!(finals(&world).is_empty() && read(&other, &at).as_deref() == Some(TEXT));
     }
 }
+
+/// The names are lost, and an SSD is reached that has lost a file, or has an older one: the copy is not removed.
+#[test]
+fn i13_a_rebuild_gives_files_that_their_ssd_has_lost_the_names_of_their_copies() {
+    let (world, at) = world();
+    archive(&world.node("n1"), &at).unwrap();
+    fs::remove_file(world.at("n1/ssd/a/f")).unwrap();
+    world.forget();
+    let report = world.repair(true);
+    assert!(report.told.iter().any(|line| line.contains("drain n1")), "{report:?}");
+    assert_eq!((report.named, finals(&world).len()), ([1, 1, 0], 1), "{report:?}");
+    // A check later lists it as lost, and takes nothing away.
+    let report = world.repair(true);
+    assert_eq!((report.lost.len(), finals(&world).len()), (1, 1), "{report:?}");
+    let other = world.node_until("n2", 5, i64::MAX);
+    assert_eq!(demote(&other, 5, &at, SHARED).unwrap(), Moved::Done(0));
+    assert_eq!(read(&other, &at).as_deref(), Some(TEXT));
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+}
+
+#[test]
+fn a_rebuild_sets_a_copy_aside_whose_file_on_the_ssd_is_older() {
+    let (world, at) = world();
+    archive(&world.node("n1"), &at).unwrap();
+    let old = File::options().write(true).open(world.at("n1/ssd/a/f")).unwrap();
+    old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    old.write_all_at(b"OLD", 0).unwrap();
+    old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    world.forget();
+    let report = world.repair(true);
+    assert!(report.set_aside.len() == 1 && finals(&world).is_empty(), "{report:?}");
+    let left = fs::read_dir(world.at("shared/.halocline/leftovers")).unwrap();
+    let left: Vec<_> = left.map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+    assert_eq!(left, [TEXT.as_bytes()]);
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+}
+
+/// A store that has forgotten the mark is confirmed while the SSD is lost, or is reached.
+#[test]
+fn i13_to_confirm_an_older_store_removes_no_copy_whose_file_is_not_found() {
+    for is_lost in [true, false] {
+        let (world, at) = world();
+        let saved = world.store.saved();
+        archive(&world.node("n1"), &at).unwrap();
+        if is_lost {
+            lose_ssd(&world);
+        }
+        world.store.restart(saved);
+        crate::repair::confirm(&world.at("n2"), Some(&world.peers()), &world.store).unwrap();
+        assert_eq!(finals(&world).len(), usize::from(is_lost));
+        let report = repair_by_n2(&world, true);
+        assert_eq!(report.told.len(), usize::from(is_lost), "{report:?}");
+        assert_eq!(finals(&world).len(), usize::from(is_lost), "{report:?}");
+        if is_lost {
+            fs::rename(world.at("n1/lost"), world.at("n1/ssd")).unwrap();
+            let node = world.node("n1");
+            Archiver { names: &node.names, places: &node.places }.sweep().unwrap();
+        }
+        assert!(finals(&world).is_empty());
+        assert_eq!(read(&world.node("n2"), &at).as_deref(), Some(TEXT));
+    }
+}

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
-use super::tree::Tree;
+use super::tree::{Tree, fresh};
 use super::{Places, SSD};
 use crate::stat_conversion::joined;
 
@@ -210,7 +210,7 @@ impl<'a> Copies<'a> {
             if freed >= bytes {
                 break;
             }
-            if !copies.is_of_file_at_its_place(places, &copy)? {
+            if !copies.is_seen_elsewhere(places, &copy, None)? {
                 continue;
             }
             copies.remove(&copy)?;
@@ -219,26 +219,51 @@ impl<'a> Copies<'a> {
         Ok(freed > 0)
     }
 
-    /// Whether the file of a copy is found where the copy says, with the same or a newer content: then nothing is lost with
-    /// the copy. `false` if its SSD is not reached.
-    pub(crate) fn is_of_file_at_its_place(self, places: &Places, copy: &CopyName) -> Result<bool> {
+    /// Whether the file of a copy is found at a place, or where the copy says, with the same or a newer content: then nothing is
+    /// lost with the copy. `false` if its SSD is not reached.
+    pub(crate) fn is_seen_elsewhere(
+        self,
+        places: &Places,
+        copy: &CopyName,
+        at: Option<&Location>,
+    ) -> Result<bool> {
         let Some((fd, of)) = self.look(copy)? else { return Ok(false) };
-        let Some(place) = own_xattrs::from(&fd) else { return Ok(false) };
-        let is_its = place.tier == SSD && place.node.as_ref() == Some(&copy.node);
-        let found = if is_its { places.stat(&place, copy.inode).ok() } else { None };
-        Ok(found.is_some_and(|file| has_bytes_of(&file, &of)))
+        let of = seen_as(&of);
+        let claimed = own_xattrs::from(&fd)
+            .filter(|place| place.tier == SSD && place.node.as_ref() == Some(&copy.node));
+        let mut all = at.into_iter().chain(&claimed);
+        Ok(all.any(|place| {
+            places.stat(place, copy.inode).is_ok_and(|file| has_bytes_of(seen_as(&file), of))
+        }))
     }
-}
 
-/// Whether a file has the content of a copy of it, or a newer one.
-pub(crate) const fn has_bytes_of(file: &Stat, copy: &Stat) -> bool {
-    mtime_ns(file) > mtime_ns(copy)
-        || mtime_ns(file) == mtime_ns(copy) && file.raw.st_size == copy.raw.st_size
+    /// Moves a copy out of the way, to where people still find it. Nobody uses the names meanwhile.
+    pub(crate) fn set_aside(self, copy: &CopyName) -> Result<()> {
+        let (dir, aside) = (self.dir(&copy.node)?, self.0.private.sub("leftovers")?);
+        let name = &copy.names()[usize::from(copy.is_final)];
+        self.0.step("setting a clean copy aside", || {
+            rename_new(&dir, name, &aside, &fresh("leftover", copy.inode))?;
+            fsync(&aside)?;
+            Ok::<_, Error>(fsync(&dir)?)
+        })
+    }
 }
 
 /// When the content of a file last changed.
 pub(crate) const fn mtime_ns(stat: &Stat) -> i64 {
     joined(stat.raw.st_mtime, stat.raw.st_mtime_nsec)
+}
+
+/// Size and time of a content.
+pub(crate) type Content = (u64, i64);
+
+const fn seen_as(stat: &Stat) -> Content {
+    (stat.raw.st_size.unsigned_abs(), mtime_ns(stat))
+}
+
+/// Whether a file has the content of a copy of it, or a newer one.
+pub(crate) const fn has_bytes_of(file: Content, copy: Content) -> bool {
+    file.1 > copy.1 || file.1 == copy.1 && file.0 == copy.0
 }
 
 /// The mark of a copy.

@@ -1,13 +1,13 @@
 //! Clean copies in a check: which of them stand, and for what (`docs/decisions/0081-clean-copies-that-nodes-share.md`).
 //!
-//! What must hold: before nodes use the names again, each copy with its final name has its mark in the store, or belongs to
-//! a file without a name on an SSD that is not reached.
+//! What must hold: a copy is removed only if its file is found with the same or a newer content. After a repair, each other
+//! copy with its final name has its mark in the store, or belongs to a file on an SSD that is not reached, or is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
+use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location};
 use halocline_model::namespace::ROOT;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
@@ -18,7 +18,7 @@ use super::scan::{describe, tell};
 use super::view::View;
 use super::{Repair, Report};
 use crate::places::SSD;
-use crate::places::copies::{Copies, CopyName, mark};
+use crate::places::copies::{Copies, CopyName, has_bytes_of, mark};
 use crate::places::missed::MissedChange;
 use crate::places::own_xattrs::{self, NameIn};
 use crate::places::steps::Steps;
@@ -41,9 +41,16 @@ impl FoundCopy {
         let (names, place) = (own_xattrs::names(fd), own_xattrs::from(fd));
         Ok(Self { name, attributes, mark, names, place })
     }
+
+    /// Whether its file was found with these attributes, and has the same or a newer content. Others' claims to its number are
+    /// not believed.
+    fn is_seen_as(&self, file: &Attributes) -> bool {
+        let content = |of: &Attributes| (of.size, of.mtime_ns);
+        file.uid == self.attributes.uid && has_bytes_of(content(file), content(&self.attributes))
+    }
 }
 
-/// A file whose SSD is not reached, and whose copy says which name it had.
+/// A file that is on no disk that is reached, and whose copy says which name it had.
 #[derive(Debug)]
 pub(crate) struct StandIn {
     pub(crate) number: u64,
@@ -57,8 +64,10 @@ pub(super) struct CleanCopies {
     all: Vec<FoundCopy>,
     /// Files that get names.
     pub(super) stand_ins: Vec<StandIn>,
-    /// Copies that go.
+    /// Copies that go: their files are found.
     gone: Vec<CopyName>,
+    /// Copies without a use that may be all that is left of their files.
+    aside: Vec<CopyName>,
 }
 
 /// Reads all copies.
@@ -71,6 +80,8 @@ fn read(shared: &Tree) -> Result<Vec<FoundCopy>> {
             all.push(FoundCopy::new(name, &found)?);
         }
     }
+    // The last one of a file is its newest.
+    all.sort_by_key(|copy| (copy.name.inode, copy.name.number));
     Ok(all)
 }
 
@@ -86,15 +97,11 @@ impl CleanCopies {
         let all = read(&shared.tree)?;
         let nodes: Vec<_> = disks.all.iter().map(|disk| disk.node.as_deref()).collect();
         mark_files(&all, &nodes, found);
-        let is_missing = |node: &str| disks.missing.iter().any(|(missing, _)| missing == node);
         let ends = shared.missed.iter().filter(|note| note.change == MissedChange::Gone);
         let removed = ends.map(|note| note.number).collect();
-        let stand_ins = if is_rebuilt {
-            stand_ins(&all, is_missing, (found, &removed), numbers)
-        } else {
-            Vec::new()
-        };
-        Ok(Self { all, stand_ins, gone: Vec::new() })
+        let stand_ins =
+            if is_rebuilt { stand_ins(&all, (found, &removed), numbers) } else { Vec::new() };
+        Ok(Self { all, stand_ins, gone: Vec::new(), aside: Vec::new() })
     }
 
     /// Plans which of them go, and tells of those that stand for files of SSDs that are not reached.
@@ -103,26 +110,47 @@ impl CleanCopies {
         let files = files.map(|file| (file.number, &file.attributes));
         let stand_ins = self.stand_ins.iter().map(|one| (one.number, &one.attributes));
         let named: BTreeMap<u64, &Attributes> = files.chain(stand_ins).collect();
-        let missing = &repair.disks.missing;
-        let may_wait =
-            |node: &str| missing.iter().any(|(one, _)| one == node) && repair.is_missed(node);
-        let gone = without_mark(&self.all, &repair.view, &named, may_wait);
+        let is_missing = |node: &str| repair.disks.missing.iter().any(|(one, _)| one == node);
+        let may_wait = |node: &str| is_missing(node) && repair.is_missed(node);
         let on_disk: BTreeMap<u64, &Attributes> =
             found.files.iter().map(|file| (file.number, &file.attributes)).collect();
         // Somebody has changed one of the two past the mounts, or died while he changed both.
-        let differs = |copy: &&FoundCopy| {
+        let differs = |copy: &FoundCopy| {
             let of = |of: &Attributes| (of.size, of.mtime_ns, of.mode, of.uid, of.gid);
             on_disk.get(&copy.name.inode).is_some_and(|file| of(file) != of(&copy.attributes))
         };
-        let old = self.all.iter().filter(differs).map(|copy| &copy.name);
-        self.gone = gone.chain(old).cloned().collect();
-        // One without its final name may be under way.
-        for copy in self.gone.iter().filter(|copy| copy.is_final) {
-            let CopyName { node, inode, number, .. } = copy;
-            tell(
-                &mut report.left_copies,
-                format!("the copy {number} of file {inode} of node {node}, which is not in use"),
-            );
+        let unmarked = without_mark(&self.all, &repair.view, &named, may_wait);
+        let unmarked: Vec<&CopyName> = unmarked.collect();
+        for copy in self.all.iter().filter(|copy| differs(copy) || unmarked.contains(&&copy.name)) {
+            let CopyName { node, inode, number, is_final } = &copy.name;
+            let line =
+                format!("the copy {number} of file {inode} of node {node}, which is not in use");
+            let file = on_disk.get(inode).copied();
+            if file.is_some_and(|file| copy.is_seen_as(file)) || self.has_newer(copy) {
+                self.gone.push(copy.name.clone());
+                // One without its final name may be under way.
+                if *is_final {
+                    tell(&mut report.left_copies, line);
+                }
+            } else if is_missing(node) || file.is_none() && repair.view.files.contains_key(inode) {
+                if *is_final {
+                    tell(&mut report.told, format!("{line}, but may be all that is left of it"));
+                }
+            } else {
+                self.aside.push(copy.name.clone());
+                tell(&mut report.set_aside, line);
+            }
+        }
+        for one in &self.stand_ins {
+            let node = one.attributes.location.as_ref().and_then(|place| place.node.as_deref());
+            if let Some(node) = node.filter(|node| !is_missing(node)) {
+                let line = format!(
+                    "file {} is not on the SSD of node {node}; the shared disk has its copy, which `halocline cluster drain \
+                     {node}` makes the file",
+                    one.number
+                );
+                tell(&mut report.told, line);
+            }
         }
         report.named[1] += self.stand_ins.len() as u64;
         for (node, why) in &mut report.missing {
@@ -139,9 +167,18 @@ impl CleanCopies {
         }
     }
 
+    /// Whether a newer copy of the same file has its final name and stays.
+    fn has_newer(&self, copy: &FoundCopy) -> bool {
+        self.stand_ins.iter().any(|one| {
+            let number = one.attributes.copy.map_or(0, |mark| mark.number);
+            one.number == copy.name.inode && number > copy.name.number
+        })
+    }
+
     /// Removes those that go. No node uses the names yet.
     pub(super) fn clear_away(&self, disks: &Disks) -> Result<()> {
         let Some(shared) = disks.all.first() else { return Ok(()) };
+        self.aside.iter().try_for_each(|copy| Copies::on(&shared.tree).set_aside(copy))?;
         self.gone.iter().try_for_each(|copy| Copies::on(&shared.tree).remove(copy))
     }
 }
@@ -161,10 +198,10 @@ fn mark_files(copies: &[FoundCopy], nodes: &[Option<&str>], found: &mut FoundNam
     }
 }
 
-/// In a rebuild: files of SSDs that are not reached get the names that their copies carry, as before the loss of the names.
+/// In a rebuild: files of SSDs that are not reached, or have lost them, get the names that their copies carry, as before the loss
+/// of the names.
 fn stand_ins(
     copies: &[FoundCopy],
-    is_missing: impl Fn(&str) -> bool,
     (found, gone): (&FoundNames, &BTreeSet<u64>),
     numbers: &dyn Numbers,
 ) -> Vec<StandIn> {
@@ -174,7 +211,7 @@ fn stand_ins(
     let directories: BTreeSet<u64> = found.directories.iter().map(|one| one.number).collect();
     let is_directory = |number: u64| number == ROOT.0 || directories.contains(&number);
     let mut all = Vec::new();
-    for copy in copies.iter().filter(|copy| copy.name.is_final && is_missing(&copy.name.node)) {
+    for copy in copies.iter().rev().filter(|copy| copy.name.is_final) {
         let [name] = copy.names.as_slice() else { continue };
         let is_its = |place: &&Location| {
             place.tier == SSD && place.node.as_deref() == Some(&*copy.name.node)
@@ -209,13 +246,26 @@ fn without_mark<'a>(
 }
 
 /// Removes the copies without a mark from the shared disk of the tier at `root`, before a store is used that may have
-/// forgotten some.
-pub(super) fn sweep(root: &Path, view: &View) -> Result<()> {
+/// forgotten some; only those whose files are found on disks that are reached, the others are told of by the next check.
+pub(super) fn sweep(root: &Path, peers: Option<&str>, view: &View) -> Result<()> {
     let shared = &Tree::open(&root.join("hdd"), Steps::default())?;
     let all = read(shared)?;
     let none = BTreeMap::new();
-    for name in without_mark(&all, view, &none, |_| false) {
-        Copies::on(shared).remove(name)?;
+    let unmarked: Vec<&CopyName> = without_mark(&all, view, &none, |_| false).collect();
+    if unmarked.is_empty() {
+        return Ok(());
+    }
+    let disks = Disks::read(root, peers)?;
+    let items = disks.all.iter().flat_map(|disk| &disk.scanned.items);
+    let mut seen: BTreeMap<u64, Vec<&Attributes>> = BTreeMap::new();
+    for item in items.filter(|item| item.attributes.kind == Kind::File) {
+        seen.entry(item.number.unwrap_or(0)).or_default().push(&item.attributes);
+    }
+    for copy in all.iter().filter(|copy| unmarked.contains(&&copy.name)) {
+        let files = seen.get(&copy.name.inode).map_or(&[][..], Vec::as_slice);
+        if files.iter().any(|file| copy.is_seen_as(file)) {
+            Copies::on(shared).remove(&copy.name)?;
+        }
     }
     Ok(())
 }
