@@ -364,16 +364,11 @@ impl<'a> Builder<'a> {
             let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
                 copies.iter().position(|copy| is(moves_of(copy)))
             };
-            // A copy that became the file may have been changed, moved to another SSD and copied again since: numbers of the
-            // store only grow.
-            let copied_last = copies.iter().enumerate().filter_map(|(at, copy)| {
-                moves_of(copy).0.map(|number| (number, std::cmp::Reverse(at)))
-            });
-            let copied_last = copied_last.max().map(|(_, std::cmp::Reverse(at))| at);
+            let leaving = copies.iter().map(|copy| moves_of(copy).0);
             let newest = copies.iter().filter_map(|copy| moves_of(copy).1).max();
             stored
                 .or_else(|| by(&|moves| moves == (None, None)))
-                .or(copied_last)
+                .or_else(|| precedence::left_last(leaving))
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
         };
@@ -389,7 +384,7 @@ impl<'a> Builder<'a> {
                 }
                 self.file(is_first.then_some(number), paths)?;
             } else if (item.leaving, item.arriving) == (None, None)
-                || (!is_stored && self.may_be_newer(paths, &copies[chosen]))
+                || (!is_stored && precedence::may_be_newer(item, self.item(copies[chosen][0])))
             {
                 self.told(
                     paths[0],
@@ -401,14 +396,6 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Whether a file of which a clean copy was made, but which no move left, may be newer than the chosen one with its
-    /// number: their order cannot be told if their numbers are the same, or if it was written later.
-    fn may_be_newer(&self, paths: &[At], chosen: &[At]) -> bool {
-        let (item, chosen) = (self.item(paths[0]), self.item(chosen[0]));
-        let is_later = item.attributes.mtime_ns > chosen.attributes.mtime_ns;
-        item.is_only_copied && (is_later || item.leaving == chosen.leaving)
     }
 
     /// Whether this is a copy whose move was never made, while its source is gone: then the file was removed.
