@@ -71,7 +71,7 @@ impl Archiver<'_> {
         if found.links > 1 {
             return Ok(Archived::Busy);
         }
-        let number = self.names.number().map_err(of_names)?.0;
+        let number = self.names.attributes().number_of_copy().map_err(of_names)?.0;
         let Some(before) = self.announce((name, inode), number, is_over)? else {
             return Ok(Archived::Busy);
         };
@@ -204,9 +204,7 @@ impl Archiver<'_> {
             let stored = self.stored(&copy)?;
             let marked = stored.as_ref().and_then(|of| CopyName::of(of, copy.inode));
             let place = stored.as_ref().and_then(|of| of.location.as_ref());
-            if marked.as_ref() != Some(&copy)
-                && copies.is_seen_elsewhere(self.places, &copy, place)?
-            {
+            if marked.as_ref() != Some(&copy) && copies.is_seen(self.places, &copy, place)? {
                 copies.remove(&copy)?;
             }
         }

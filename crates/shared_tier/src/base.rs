@@ -17,6 +17,8 @@ use crate::errors::of_names;
 use crate::inodes::Table;
 use crate::late_names::{Late, LateNames};
 use crate::passthrough::Passthrough;
+use crate::places::copies::Copies;
+use crate::places::room::{MakesRoom, Need};
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
 use crate::told_names::{Changed, or_note, tell_names};
@@ -37,6 +39,14 @@ pub(crate) struct Base {
     /// Names that other nodes took away just now.
     pub(crate) contested: ContestedNames,
     pub(crate) clock: Clock,
+}
+
+/// Clean copies give way.
+impl MakesRoom for Base {
+    fn make_room(&self, need: Need) -> bool {
+        let given = Copies::give_way(&self.places, need);
+        given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
+    }
 }
 
 impl Base {

@@ -23,8 +23,7 @@ pub(crate) fn take_away(
     number: InodeNumber,
 ) -> Result<Option<CleanCopy>> {
     if let Some((copy, place)) = CopyName::of(of, number.0).zip(of.location.as_ref()) {
-        places.stat(place, number.0)?;
-        Copies::of(places).remove(&copy)?;
+        Copies::of(places).remove_seen(places, &copy, place)?;
     }
     Ok(of.copy)
 }
@@ -73,10 +72,10 @@ pub(crate) fn renamed(base: &Base, before: &StoredInode, to: &EntryName) -> Resu
     let is_same = names()?.is_some_and(|now| now.attributes.location.as_ref() == Some(place));
     if followed.is_err() || found.links > 1 || !is_same {
         // Where the file is not reached, the copy may be all that is left of it.
-        if base.places.stat(place, number.0).is_err() {
+        if let Err(error) = Copies::of(&base.places).remove_seen(&base.places, &copy, place) {
+            tracing::debug!(%error, ?copy, "a clean copy stays under an old name");
             return followed;
         }
-        Copies::of(&base.places).remove(&copy)?;
     }
     Ok(())
 }

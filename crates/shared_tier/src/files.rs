@@ -404,6 +404,11 @@ impl Files {
         self.ssd.renamed(number, name);
     }
 
+    /// See [`OwnSsd::make_room_for_attributes`].
+    pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
+        self.ssd.make_room_for_attributes(number)
+    }
+
     /// The last handle of this node was closed.
     fn close(self: &Arc<Self>, handle: &Handle) {
         let inode = &handle.vnode.0;

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use halocline_api::control::tier::PRIVATE;
@@ -38,6 +38,7 @@ use crate::late_names::LateNames;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
+use crate::places::room::{self, MakesRoom};
 use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
 use crate::sessions::Sessions;
@@ -151,6 +152,8 @@ impl Joining<'_> {
             contested: ContestedNames::default(),
             clock: clock.clone(),
         });
+        let by = Arc::downgrade(&base);
+        room::is_made_by(&base.places, &(by as Weak<dyn MakesRoom>));
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
             let _ended_later = base.sessions.leave();

@@ -21,7 +21,7 @@ use halocline_vfs::{SetAttr, SetTime, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
 use rustix::io::Errno;
 
-use super::copies::{Copies, CopyName};
+use super::copies::{Copies, CopyName, mtime_ns};
 use super::tree::{Tree, fresh, proc_path};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
@@ -200,6 +200,13 @@ impl<'a> FileMove<'a> {
             })
             .map_err(own_xattrs::or_too_many(&to))?;
             mode_and_times(tree, source, &to)?;
+            let written = mtime_ns(&source.stat);
+            if let Ok(written) = u64::try_from(written)
+                && mtime_ns(&stat_descriptor(&to)?) != mtime_ns(&source.stat)
+            {
+                // The disk keeps whole seconds only.
+                own_xattrs::set_number(&to, own_xattrs::WRITTEN, written)?;
+            }
             tree.step("syncing a copy", || fsync(&to))?;
             if !source.is_unchanged()? {
                 return Err(Errno::CANCELED.into());
@@ -227,6 +234,7 @@ impl<'a> FileMove<'a> {
         let file = File::from(openat(CWD, proc_path(copy), flags, Mode::empty())?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
+            own_xattrs::clear(&file, own_xattrs::WRITTEN)?;
             own_xattrs::set_from(&file, from)
         })
         .map_err(own_xattrs::or_too_many(&file))?;

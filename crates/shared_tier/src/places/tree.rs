@@ -27,6 +27,7 @@ use rustix::io::Errno;
 
 use super::DirectoryStep;
 use super::own_xattrs;
+use super::room::Room;
 use super::steps::Steps;
 use crate::entry_names::os;
 use durable_directories::DurableDirectories;
@@ -52,6 +53,7 @@ pub(crate) struct Tree {
     /// Where things are made before they get a name.
     pub(crate) tmp: PrivateDir,
     steps: Steps,
+    pub(super) room: Room,
     durable: DurableDirectories,
 }
 
@@ -85,16 +87,16 @@ impl Tree {
         let private = PrivateDir::make_in(&root, path, PRIVATE)?;
         let tmp = private.sub("tmp")?;
         let (path, durable) = (path.to_owned(), DurableDirectories::default());
-        Ok(Self { root, path, private, tmp, steps, durable })
+        Ok(Self { root, path, private, tmp, steps, room: Room::default(), durable })
     }
 
-    /// Makes a step.
+    /// Makes a step. Where something on this disk gives way, a full one is no error.
     pub(crate) fn step<T, E: Into<Error>>(
         &self,
         what: &'static str,
-        act: impl FnOnce() -> Result<T, E>,
+        act: impl FnMut() -> Result<T, E>,
     ) -> Result<T> {
-        self.steps.step(what, act)
+        self.steps.step(what, act, || self.room.make(|| self.totals()))
     }
 
     /// Refuses a file system that keeps no extended attributes.

@@ -13,12 +13,12 @@ use halocline_os::error::Result;
 use halocline_vfs::Stat;
 
 use super::disks::Disks;
-use super::merge::{FoundNames, Numbers};
+use super::merge::{FoundFile, FoundNames, Numbers};
 use super::scan::{describe, tell};
 use super::view::View;
 use super::{Repair, Report};
 use crate::places::SSD;
-use crate::places::copies::{Copies, CopyName, has_bytes_of, mark};
+use crate::places::copies::{Copies, CopyName, Version, mark};
 use crate::places::missed::MissedChange;
 use crate::places::own_xattrs::{self, NameIn};
 use crate::places::steps::Steps;
@@ -36,17 +36,35 @@ pub(crate) struct FoundCopy {
 
 impl FoundCopy {
     fn new(name: CopyName, (fd, stat): &(OwnedFd, Stat)) -> Result<Self> {
-        let (attributes, _) = describe(fd)?;
+        let (mut attributes, _) = describe(fd)?;
         let mark = mark(name.number, stat);
+        attributes.mtime_ns = mark.mtime_ns;
         let (names, place) = (own_xattrs::names(fd), own_xattrs::from(fd));
         Ok(Self { name, attributes, mark, names, place })
     }
 
-    /// Whether its file was found with these attributes, and has the same or a newer content. Others' claims to its number are
-    /// not believed.
-    fn is_seen_as(&self, file: &Attributes) -> bool {
-        let content = |of: &Attributes| (of.size, of.mtime_ns);
-        file.uid == self.attributes.uid && has_bytes_of(content(file), content(&self.attributes))
+    /// Whether its file was found with the same or a newer content. Others' claims to its number are not believed.
+    fn is_seen_in(&self, file: &FileOnDisk<'_>) -> bool {
+        let of = &self.attributes;
+        let copied = Some(self.name.number);
+        let copy = Version { size: of.size, mtime_ns: of.mtime_ns, copied };
+        file.attributes.uid == of.uid && file.version.has(copy)
+    }
+}
+
+/// A file that was found on a disk.
+#[derive(Debug)]
+struct FileOnDisk<'a> {
+    attributes: &'a Attributes,
+    version: Version,
+}
+
+impl<'a> FileOnDisk<'a> {
+    fn new(disks: &Disks, file: &'a FoundFile) -> Self {
+        let attributes = &file.attributes;
+        let copied = disks.all[file.at.0].scanned.items[file.at.1].copied;
+        let version = Version { size: attributes.size, mtime_ns: attributes.mtime_ns, copied };
+        Self { attributes, version }
     }
 }
 
@@ -95,12 +113,14 @@ impl CleanCopies {
     ) -> Result<Self> {
         let Some(shared) = disks.all.first() else { return Ok(Self::default()) };
         let all = read(&shared.tree)?;
-        let nodes: Vec<_> = disks.all.iter().map(|disk| disk.node.as_deref()).collect();
-        mark_files(&all, &nodes, found);
+        mark_files(&all, disks, found);
         let ends = shared.missed.iter().filter(|note| note.change == MissedChange::Gone);
         let removed = ends.map(|note| note.number).collect();
-        let stand_ins =
-            if is_rebuilt { stand_ins(&all, (found, &removed), numbers) } else { Vec::new() };
+        let stand_ins = if is_rebuilt {
+            stand_ins(&all, disks, (found, &removed), numbers)?
+        } else {
+            Vec::new()
+        };
         Ok(Self { all, stand_ins, gone: Vec::new(), aside: Vec::new() })
     }
 
@@ -112,12 +132,14 @@ impl CleanCopies {
         let named: BTreeMap<u64, &Attributes> = files.chain(stand_ins).collect();
         let is_missing = |node: &str| repair.disks.missing.iter().any(|(one, _)| one == node);
         let may_wait = |node: &str| is_missing(node) && repair.is_missed(node);
-        let on_disk: BTreeMap<u64, &Attributes> =
-            found.files.iter().map(|file| (file.number, &file.attributes)).collect();
+        let on_disk = found.files.iter();
+        let on_disk: BTreeMap<u64, FileOnDisk<'_>> =
+            on_disk.map(|file| (file.number, FileOnDisk::new(repair.disks, file))).collect();
         // Somebody has changed one of the two past the mounts, or died while he changed both.
         let differs = |copy: &FoundCopy| {
             let of = |of: &Attributes| (of.size, of.mtime_ns, of.mode, of.uid, of.gid);
-            on_disk.get(&copy.name.inode).is_some_and(|file| of(file) != of(&copy.attributes))
+            let file = on_disk.get(&copy.name.inode);
+            file.is_some_and(|file| of(file.attributes) != of(&copy.attributes))
         };
         let unmarked = without_mark(&self.all, &repair.view, &named, may_wait);
         let unmarked: Vec<&CopyName> = unmarked.collect();
@@ -125,8 +147,8 @@ impl CleanCopies {
             let CopyName { node, inode, number, is_final } = &copy.name;
             let line =
                 format!("the copy {number} of file {inode} of node {node}, which is not in use");
-            let file = on_disk.get(inode).copied();
-            if file.is_some_and(|file| copy.is_seen_as(file)) || self.has_newer(copy) {
+            let file = on_disk.get(inode);
+            if file.is_some_and(|file| copy.is_seen_in(file)) || self.has_newer(copy) {
                 self.gone.push(copy.name.clone());
                 // One without its final name may be under way.
                 if *is_final {
@@ -184,13 +206,15 @@ impl CleanCopies {
 }
 
 /// Gives files that are to get names the marks of their copies, if the copies have their sizes and times.
-fn mark_files(copies: &[FoundCopy], nodes: &[Option<&str>], found: &mut FoundNames) {
+fn mark_files(copies: &[FoundCopy], disks: &Disks, found: &mut FoundNames) {
+    let nodes: Vec<_> = disks.all.iter().map(|disk| disk.node.as_deref()).collect();
     let finals = copies.iter().filter(|copy| copy.name.is_final);
     let by_file: BTreeMap<u64, &FoundCopy> = finals.map(|copy| (copy.name.inode, copy)).collect();
     for file in &mut found.files {
         let Some(copy) = by_file.get(&file.number) else { continue };
         let (of, is) = (&file.attributes, &copy.attributes);
-        let is_same = (of.size, of.mtime_ns) == (is.size, is.mtime_ns);
+        let is_same = (of.size, of.mtime_ns) == (is.size, is.mtime_ns)
+            && copy.is_seen_in(&FileOnDisk::new(disks, file));
         let is_its_node = nodes.get(file.at.0).copied().flatten() == Some(&*copy.name.node);
         if is_same && is_its_node && file.is_numbered && file.names.len() == 1 {
             file.attributes.copy = Some(copy.mark);
@@ -198,19 +222,36 @@ fn mark_files(copies: &[FoundCopy], nodes: &[Option<&str>], found: &mut FoundNam
     }
 }
 
+/// Whether a file that was found is what a copy's file was before: what a move left, or what was copied before the copy had become
+/// the file. The numbers of copies tell their order; where the times contradict it, that is not sure.
+fn is_older((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<bool> {
+    let (of, disk) = (&file.attributes, &disks.all[file.at.0]);
+    let leaving = disk.scanned.items[file.at.1].leaving;
+    if of.uid != copy.attributes.uid
+        || leaving.is_none_or(|number| number >= copy.name.number)
+        || of.mtime_ns > copy.attributes.mtime_ns
+    {
+        return Ok(false);
+    }
+    Ok(of.size != copy.attributes.size
+        || !Copies::on(&disks.all[0].tree).has_bytes_of(&copy.name, &disk.look(file.at.1)?)?)
+}
+
 /// In a rebuild: files of SSDs that are not reached, or have lost them, get the names that their copies carry, as before the loss
-/// of the names.
+/// of the names. Older versions that were found elsewhere are set aside.
 fn stand_ins(
     copies: &[FoundCopy],
-    (found, gone): (&FoundNames, &BTreeSet<u64>),
+    disks: &Disks,
+    (found, gone): (&mut FoundNames, &BTreeSet<u64>),
     numbers: &dyn Numbers,
-) -> Vec<StandIn> {
-    let files = found.files.iter().map(|file| file.number);
+) -> Result<Vec<StandIn>> {
+    let files = found.files.iter().enumerate();
+    let files: BTreeMap<u64, usize> = files.map(|(at, file)| (file.number, at)).collect();
     let lost = found.never_arrived.iter().map(|(_, number)| *number);
-    let mut known: BTreeSet<u64> = files.chain(lost).chain(gone.iter().copied()).collect();
+    let mut known: BTreeSet<u64> = lost.chain(gone.iter().copied()).collect();
     let directories: BTreeSet<u64> = found.directories.iter().map(|one| one.number).collect();
     let is_directory = |number: u64| number == ROOT.0 || directories.contains(&number);
-    let mut all = Vec::new();
+    let (mut all, mut old) = (Vec::new(), BTreeSet::new());
     for copy in copies.iter().rev().filter(|copy| copy.name.is_final) {
         let [name] = copy.names.as_slice() else { continue };
         let is_its = |place: &&Location| {
@@ -221,11 +262,20 @@ fn stand_ins(
         if !is_directory(name.0) || number >= numbers.first_unused() || !known.insert(number) {
             continue;
         }
+        if let Some(at) = files.get(&number) {
+            if !is_older((disks, &found.files[*at]), copy)? {
+                continue;
+            }
+            old.insert(number);
+        }
         let mut attributes = copy.attributes.clone();
         (attributes.location, attributes.copy) = (Some(place.clone()), Some(copy.mark));
         all.push(StandIn { number, name: name.clone(), attributes });
     }
-    all
+    for file in found.files.extract_if(.., |file| old.contains(&file.number)) {
+        found.never_arrived.extend(file.paths.iter().map(|path| (*path, file.number)));
+    }
+    Ok(all)
 }
 
 /// Which copies must go. `named` are the files that get names now, with their attributes.
@@ -257,13 +307,16 @@ pub(super) fn sweep(root: &Path, peers: Option<&str>, view: &View) -> Result<()>
     }
     let disks = Disks::read(root, peers)?;
     let items = disks.all.iter().flat_map(|disk| &disk.scanned.items);
-    let mut seen: BTreeMap<u64, Vec<&Attributes>> = BTreeMap::new();
+    let mut seen: BTreeMap<u64, Vec<FileOnDisk<'_>>> = BTreeMap::new();
     for item in items.filter(|item| item.attributes.kind == Kind::File) {
-        seen.entry(item.number.unwrap_or(0)).or_default().push(&item.attributes);
+        let attributes = &item.attributes;
+        let (size, mtime_ns, copied) = (attributes.size, attributes.mtime_ns, item.copied);
+        let file = FileOnDisk { attributes, version: Version { size, mtime_ns, copied } };
+        seen.entry(item.number.unwrap_or(0)).or_default().push(file);
     }
     for copy in all.iter().filter(|copy| unmarked.contains(&&copy.name)) {
         let files = seen.get(&copy.name.inode).map_or(&[][..], Vec::as_slice);
-        if files.iter().any(|file| copy.is_seen_as(file)) {
+        if files.iter().any(|file| copy.is_seen_in(file)) {
             Copies::on(shared).remove(&copy.name)?;
         }
     }

@@ -47,7 +47,9 @@ pub(crate) struct Item {
     pub(crate) names: Vec<(u64, Name)>,
     /// The number of its last move away, or of its last clean copy.
     pub(crate) leaving: Option<u64>,
-    /// Whether that is only the number of a copy.
+    /// The number of its last clean copy.
+    pub(crate) copied: Option<u64>,
+    /// Whether it has no other one than that.
     pub(crate) is_only_copied: bool,
     pub(crate) arriving: Option<u64>,
     /// Where the old copy is, as it claims, if it is the new one.
@@ -222,6 +224,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         number,
         names,
         leaving,
+        copied,
         is_only_copied,
         arriving,
         from,

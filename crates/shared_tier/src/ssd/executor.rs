@@ -26,6 +26,7 @@ use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::copies::Copies;
 use crate::places::own_xattrs::is_too_many;
+use crate::places::room::Need;
 use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
@@ -169,7 +170,8 @@ impl Executor {
 
     /// Removes clean copies from the shared disk, which has no room for a file; returns whether it has room by now.
     fn copies_give_way(&self, size: u64, fits: impl Fn() -> bool) -> bool {
-        let given = Copies::give_way(&self.base.places, size.saturating_add(COPY_SLACK));
+        let given =
+            Copies::give_way(&self.base.places, Need::bytes(size.saturating_add(COPY_SLACK)));
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
             && fits()
     }
