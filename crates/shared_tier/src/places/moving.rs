@@ -18,7 +18,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
 use rustix::io::Errno;
 
 use super::copies::{Copies, CopyName, mtime_ns};
@@ -273,9 +273,9 @@ impl<'a> FileMove<'a> {
             own_xattrs::clear(&to.file, own_xattrs::ARRIVING)
         })?;
         tree.step("syncing a copy", || fsync(&to.file))?;
-        let removed = self.places.find(self.from, self.inode, |tree, _, path| {
-            tree.unlink(&path, AtFlags::empty())?;
-            tree.sync_parent(&path).map(drop)
+        let removed = self.places.find(self.from, self.inode, |_, _, at| {
+            at.remove()?;
+            at.sync_directory()
         });
         match removed {
             Err(error) if error.errno() == libc::ENOENT => {}
@@ -297,11 +297,11 @@ pub(super) fn remove_old_copy(places: &Places, place: &Location, inode: u64) -> 
         left => left?,
     };
     let Some((left, owner)) = left.filter(|(left, _)| left != place) else { return Ok(()) };
-    let removed = places.find(&left, inode, |tree, fd, path| {
+    let removed = places.find(&left, inode, |_, fd, at| {
         // The attribute is a claim: the file's owner can write anything there.
         let is_left = own_xattrs::number(&fd, own_xattrs::LEAVING).is_some()
             && stat_descriptor(&fd)?.raw.st_uid == owner;
-        if is_left { tree.unlink(&path, AtFlags::empty()) } else { Ok(()) }
+        if is_left { at.remove() } else { Ok(()) }
     });
     match missed::or_gone(places, (&left, inode), removed) {
         Err(error) if error.errno() == libc::ENOENT => {}

@@ -7,7 +7,6 @@ mod durable_directories;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
@@ -360,15 +359,6 @@ impl Tree {
             let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
             unlinkat(&above, name, flags)
         })
-    }
-
-    /// The number of a path's parent directory, if it has one.
-    pub(crate) fn parent_number(&self, path: &RelativePath) -> Result<Option<u64>> {
-        let parent = path.as_path().parent().unwrap_or(Path::new(""));
-        let Some(parent) = RelativePath::new(parent.as_os_str().as_bytes()) else {
-            return Ok(Some(ROOT.0));
-        };
-        Ok(own_xattrs::number(&self.look(Some(&parent))?, own_xattrs::DIRECTORY))
     }
 
     /// The parent directory of a path.
