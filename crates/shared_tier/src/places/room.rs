@@ -39,6 +39,16 @@ impl Need {
         }
     }
 
+    /// What a disk does not have of it.
+    const fn missing(self, totals: &libc::statvfs64) -> Self {
+        let has_bytes = Self { files: 0, ..self }.is_free(totals);
+        let has_files = Self { bytes: 0, ..self }.is_free(totals);
+        Self {
+            bytes: if has_bytes { 0 } else { self.bytes },
+            files: if has_files { 0 } else { self.files },
+        }
+    }
+
     /// Whether a disk has so much; some file systems count no inodes.
     pub(crate) const fn is_free(self, totals: &libc::statvfs64) -> bool {
         totals.f_bavail.saturating_mul(totals.f_frsize) >= self.bytes
@@ -74,8 +84,8 @@ impl Room {
             return false;
         }
         // Somebody else may have made some meanwhile.
-        let is_free = totals().is_ok_and(|now| need.is_free(&now));
-        let is_made = is_free || by.make_room(need);
+        let missing = totals().map_or(need, |now| need.missing(&now));
+        let is_made = missing == Need::default() || by.make_room(missing);
         is_under_way.set(false);
         is_made
     }
