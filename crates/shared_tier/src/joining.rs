@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use halocline_api::control::tier::PRIVATE;
@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
-use crate::base::Base;
+use crate::base::{self, Base};
 use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
 use crate::entry_names::REGISTRY;
@@ -38,7 +38,6 @@ use crate::late_names::LateNames;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
-use crate::places::room::{self, MakesRoom};
 use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
 use crate::sessions::Sessions;
@@ -140,7 +139,7 @@ impl Joining<'_> {
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
         let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
-        let base = Arc::new(Base {
+        let base = base::shared(Base {
             names,
             places,
             table,
@@ -152,8 +151,6 @@ impl Joining<'_> {
             contested: ContestedNames::default(),
             clock: clock.clone(),
         });
-        let by = Arc::downgrade(&base);
-        room::is_made_by(&base.places, &(by as Weak<dyn MakesRoom>));
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
             let _ended_later = base.sessions.leave();

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::sync::Weak;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
 use halocline_os::error::{Error, Result};
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
-use super::room::Need;
+use super::room::{MakesRoom, Need};
 use super::tree::{Tree, fresh, proc_path};
 use super::{Places, SSD};
 use crate::stat_conversion::{joined, split};
@@ -317,10 +318,20 @@ impl<'a> Copies<'a> {
         let (dir, aside) = (self.dir(&copy.node)?, self.0.private.sub("leftovers")?);
         let name = &copy.names()[usize::from(copy.is_final)];
         self.0.step("setting a clean copy aside", || {
-            rename_new(&dir, name, &aside, &fresh("leftover", copy.inode))?;
+            rename_new(&dir, name, &aside, fresh("leftover", copy.inode))?;
             fsync(&aside)?;
             Ok::<_, Error>(fsync(&dir)?)
         })
+    }
+}
+
+/// From now on `by` has copies give way on the shared disk, and on the SSD if that is the same disk.
+pub(crate) fn give_way_by(places: &Places, by: &Weak<dyn MakesRoom>) {
+    let id = |tree: &Tree| tree.totals().ok().map(|totals| totals.f_fsid);
+    let shared = &places.shared.tree;
+    shared.room.is_made_by(by.clone());
+    if id(&places.ssd) == id(shared) {
+        places.ssd.room.is_made_by(by.clone());
     }
 }
 

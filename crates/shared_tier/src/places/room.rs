@@ -7,9 +7,6 @@ use std::sync::{OnceLock, Weak};
 use halocline_os::error::Result;
 use parking_lot::ReentrantMutex;
 
-use super::Places;
-use super::tree::Tree;
-
 /// The least and the most that is made free on a full disk at once; in between it is one part in so many of the disk, which is
 /// less than what is left free by those who make copies.
 const ROOM_MIN: Need = Need { bytes: 1 << 20, files: 8 };
@@ -71,6 +68,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// From now on this makes room.
+    pub(super) fn is_made_by(&self, by: Weak<dyn MakesRoom>) {
+        let _only_once = self.by.set(by);
+    }
+
     /// Makes room, if the disk is full. Not each error that says so means that: a file may have too many attributes.
     pub(super) fn make(&self, totals: impl Fn() -> Result<libc::statvfs64>) -> bool {
         let Some(by) = self.by.get().and_then(Weak::upgrade) else { return false };
@@ -88,15 +90,5 @@ impl Room {
         let is_made = missing == Need::default() || by.make_room(missing);
         is_under_way.set(false);
         is_made
-    }
-}
-
-/// From now on `by` makes room on the shared disk, and on the SSD if that is the same disk.
-pub(crate) fn is_made_by(places: &Places, by: &Weak<dyn MakesRoom>) {
-    let id = |tree: &Tree| tree.totals().ok().map(|totals| totals.f_fsid);
-    let shared = &places.shared.tree;
-    let is_same = id(&places.ssd) == id(shared);
-    for tree in [shared, &places.ssd].into_iter().take(if is_same { 2 } else { 1 }) {
-        let _only_once = tree.room.by.set(by.clone());
     }
 }

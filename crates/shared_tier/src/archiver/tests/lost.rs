@@ -25,8 +25,7 @@ fn i13_a_rebuild_takes_the_file_that_was_copied_last() {
         if !is_written_last {
             // Somebody wrote the old one past the mounts, or has put a clock back: nobody can tell.
             let old = File::options().write(true).open(world.at("n1/ssd/a/f")).unwrap();
-            old.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(60))
-                .unwrap();
+            old.set_modified(SystemTime::now() + Duration::from_mins(1)).unwrap();
         }
         world.forget();
         let report = world.repair(true);
@@ -225,11 +224,12 @@ fn i13_no_copy_goes_for_older_bytes() {
     assert_eq!(set_aside(&world), [TEXT], "{report:?}");
 }
 
+const SECOND: i64 = 1_000_000_000;
+
 /// Of whole seconds nobody knows what was changed in the same one, unless the numbers tell.
 #[test]
 fn a_version_of_a_file_has_what_a_copy_has_if_nothing_is_lost_with_the_copy() {
     let version = |size, mtime_ns, copied| Version { size, mtime_ns, copied };
-    const SECOND: i64 = 1_000_000_000;
     let copy = version(5, SECOND, Some(7));
     let exact = version(5, SECOND + 1, Some(7));
     for (file, copy, has) in [
