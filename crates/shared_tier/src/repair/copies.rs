@@ -174,6 +174,7 @@ impl CleanCopies {
                 tell(&mut report.told, line);
             }
         }
+        tell_of_lost_copies(repair, found, report);
         report.named[1] += self.stand_ins.len() as u64;
         for (node, why) in &mut report.missing {
             let is_kept = |copy: &&FoundCopy| {
@@ -276,6 +277,24 @@ fn stand_ins(
         found.never_arrived.extend(file.paths.iter().map(|path| (*path, file.number)));
     }
     Ok(all)
+}
+
+/// In a rebuild: a file whose copy is gone may have been changed or moved since it was copied, and lie on an SSD that is not
+/// reached. Of those that gave way nobody knows, either.
+fn tell_of_lost_copies(repair: &Repair<'_>, found: &FoundNames, report: &mut Report) {
+    if !repair.is_rebuilt || repair.disks.missing.is_empty() {
+        return;
+    }
+    for file in found.files.iter().filter(|file| file.attributes.copy.is_none()) {
+        if repair.disks.all[file.at.0].scanned.items[file.at.1].copied.is_some() {
+            let line = format!(
+                "{}: it may be an old version: the shared disk has no copy of it any more, and an SSD that is not reached may have \
+                 a newer one",
+                repair.path(file.at)
+            );
+            tell(&mut report.told, line);
+        }
+    }
 }
 
 /// Which copies must go. `named` are the files that get names now, with their attributes.

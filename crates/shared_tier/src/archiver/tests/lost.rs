@@ -188,6 +188,24 @@ fn i13_a_rebuild_takes_a_newer_copy_than_the_bytes_that_an_ssd_brings_back() {
     }
 }
 
+/// The newer version has no copy, and is lost with its SSD: nobody can know that, but it is told.
+#[test]
+fn i13_an_old_version_of_a_file_whose_copy_is_gone_is_told_of() {
+    let (world, at) = older_bytes_and_a_newer_copy((900, 0), (1000, 0));
+    let copies = fs::read_dir(world.at("shared/.halocline/copies/n2")).unwrap();
+    copies.for_each(|copy| fs::remove_file(copy.unwrap().path()).unwrap());
+    let report = world.repair(true);
+    assert!(report.told.iter().any(|line| line.contains("an old version")), "{report:?}");
+    assert_eq!(read(&world.node_until("n1", 7, i64::MAX), &at).as_deref(), Some(TEXT));
+    // Where every SSD is reached, there is no doubt.
+    let (world, _) = self::world();
+    archive(&world.node("n1"), &at).unwrap();
+    let copies = fs::read_dir(world.at("shared/.halocline/copies/n1")).unwrap();
+    copies.for_each(|copy| fs::remove_file(copy.unwrap().path()).unwrap());
+    world.forget();
+    assert!(world.repair(true).told.is_empty());
+}
+
 /// The same bytes are better where they are reached.
 #[test]
 fn a_rebuild_takes_the_bytes_of_an_ssd_that_are_those_of_a_newer_copy() {
