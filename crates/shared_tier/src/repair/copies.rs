@@ -12,11 +12,12 @@ use halocline_model::namespace::ROOT;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 
+use super::Repair;
 use super::disks::Disks;
+use super::findings::{About, Finding, Findings, note};
 use super::merge::{FoundNames, Numbers};
-use super::scan::{describe, tell};
+use super::scan::describe;
 use super::view::View;
-use super::{Repair, Report};
 use crate::places::SSD;
 use crate::places::copies::{Copies, CopyName, mark};
 use crate::places::missed::MissedChange;
@@ -98,7 +99,12 @@ impl CleanCopies {
     }
 
     /// Plans which of them go, and tells of those that stand for files of SSDs that are not reached.
-    pub(super) fn plan(&mut self, repair: &Repair<'_>, found: &FoundNames, report: &mut Report) {
+    pub(super) fn plan(
+        &mut self,
+        repair: &Repair<'_>,
+        found: &FoundNames,
+        findings: &mut Findings,
+    ) {
         let files = repair.files.iter().map(|at| &found.files[*at]);
         let files = files.map(|file| (file.number, &file.attributes));
         let stand_ins = self.stand_ins.iter().map(|one| (one.number, &one.attributes));
@@ -119,13 +125,12 @@ impl CleanCopies {
         // One without its final name may be under way.
         for copy in self.gone.iter().filter(|copy| copy.is_final) {
             let CopyName { node, inode, number, .. } = copy;
-            tell(
-                &mut report.left_copies,
-                format!("the copy {number} of file {inode} of node {node}, which is not in use"),
-            );
+            let line =
+                format!("the copy {number} of file {inode} of node {node}, which is not in use");
+            note(&mut findings.left_copies, Finding::new(About::Numbered(*inode, 0), line));
         }
-        report.named[1] += self.stand_ins.len() as u64;
-        for (node, why) in &mut report.missing {
+        findings.named[1] += self.stand_ins.len() as u64;
+        for (node, why) in &mut findings.missing {
             let is_kept = |copy: &&FoundCopy| {
                 copy.name.is_final && copy.name.node == *node && !self.gone.contains(&copy.name)
             };

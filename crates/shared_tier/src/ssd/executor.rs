@@ -76,8 +76,9 @@ impl Executor {
 
     fn migrator(&self) -> Migrator<'_> {
         let base = &self.base;
-        let session = base.sessions.own();
-        Migrator { names: &base.names, places: &base.places, directories: &*base.paths, session }
+        let (session, clock) = (base.sessions.own(), &base.clock);
+        let (names, places) = (&base.names, &base.places);
+        Migrator { names, places, directories: &*base.paths, session, clock }
     }
 
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
