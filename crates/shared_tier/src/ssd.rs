@@ -253,7 +253,8 @@ impl OwnSsd {
         if !is_here {
             return self.copies_give_way(need);
         }
-        self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
+        self.executor.frees_disk()
+            && self.executor.free_up(need, &|other| other == number.0).is_ok()
     }
 
     /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.
@@ -354,6 +355,6 @@ impl OwnSsd {
             .filter(|(_, resident)| is_excluded(resident))
             .map(|(number, _)| number)
             .collect();
-        self.executor.demote_all(&order, u64::MAX);
+        let _all_that_could = self.executor.demote_all(&order, u64::MAX);
     }
 }
