@@ -120,7 +120,7 @@ impl Files {
         (noting.kept, noting.closes_later) = (None, false);
         // Keep the latest file: those opened before a lapse of the lease may be of a copy that was moved away.
         let mut without_name = vnode.0.without_name.lock();
-        without_name.file = Some(Arc::clone(&file));
+        (without_name.file, without_name.is_only_looked_up) = (Some(Arc::clone(&file)), false);
         let last = without_name.last.as_ref();
         let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
         drop(without_name);
