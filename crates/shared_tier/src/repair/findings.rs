@@ -123,7 +123,9 @@ impl Findings {
         let may_be_older = self.lists().into_iter().flatten().any(|one| one.suggests_older);
         let lines = |findings: Vec<Finding>| {
             let mut lines = Vec::new();
-            findings.into_iter().for_each(|one| tell(&mut lines, one.line));
+            for one in findings {
+                tell(&mut lines, one.line);
+            }
             lines
         };
         let newly_named = self.newly_named.each_ref().map(|named| named.len() as u64);

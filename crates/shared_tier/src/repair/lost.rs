@@ -34,16 +34,13 @@ pub(super) fn look_at_places(
         }
         let (path, should) = (repair.view.path(file.directory, &file.name), shown(place));
         let about = repair.view.about(*number);
-        match lies {
-            Some((file, _)) => {
-                let at = repair.path(file.at);
-                let line = format!("{path}: its bytes should be {should}, and are at {at}");
-                note(&mut findings.told, Finding::of_older_store(about, line));
-            }
-            None => {
-                let line = format!("{path} (should be {should})");
-                note(&mut findings.lost, Finding::new(about, line));
-            }
+        if let Some((file, _)) = lies {
+            let at = repair.path(file.at);
+            let line = format!("{path}: its bytes should be {should}, and are at {at}");
+            note(&mut findings.told, Finding::of_older_store(about, line));
+        } else {
+            let line = format!("{path} (should be {should})");
+            note(&mut findings.lost, Finding::new(about, line));
         }
     }
 }

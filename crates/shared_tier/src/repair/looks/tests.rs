@@ -67,17 +67,20 @@ fn what_is_over_when_it_is_looked_at_again_is_not_told() {
 
 #[test]
 fn another_file_of_the_same_name_is_another_difference() {
-    let (make, world) = (CHANGES[0].1, world());
-    let half_made = (0..).find(|steps| {
-        let made = make(&world.node_until("n2", 2, *steps));
-        made.unwrap_err();
-        !found(&world).are_none()
-    });
+    let (create, world) = (CHANGES[0].1, world());
+    let mut half_made = 0;
+    loop {
+        create(&world.node_until("n2", 2, half_made)).unwrap_err();
+        if !found(&world).are_none() {
+            break;
+        }
+        half_made += 1;
+    }
     let mut first = found(&world);
     let told = |findings: &Findings| findings.set_aside.clone();
     let before = told(&first);
     world.repair(true);
-    make(&world.node_until("n2", 2, half_made.unwrap())).unwrap_err();
+    create(&world.node_until("n2", 2, half_made)).unwrap_err();
     let mut second = found(&world);
     assert_eq!((before.len(), told(&second).len()), (1, 1));
     assert!(first.keep_those_in(&mut second) > 0 && first.are_none());
