@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Output;
+use std::thread;
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
@@ -15,6 +16,28 @@ const NODES: [&str; 2] = ["one", "two"];
 fn nodes() -> Option<SharedTiers> {
     let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
     Some(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[]))
+}
+
+/// Regression: all but one of the nodes that mounted a new tier at the same moment were told that the store began a new epoch.
+#[test]
+fn nodes_that_mount_a_new_tier_at_once_share_it() {
+    const TOGETHER: [&str; 4] = ["one", "two", "three", "four"];
+    for _ in 0..3 {
+        let Some(scratch) = Scratch::with_mountpoints(program!(), &TOGETHER) else { return };
+        let Some(nodes) = SharedTiers::new(scratch, &TOGETHER) else { return };
+        thread::scope(|scope| {
+            let mounts = TOGETHER.map(|node| scope.spawn(|| nodes.mount(node, &[])));
+            for mounted in mounts.map(|mount| mount.join().unwrap()) {
+                assert!(mounted.status.success(), "{}", said(&mounted));
+            }
+        });
+        for node in TOGETHER {
+            fs::write(nodes.at(node, node), node).unwrap();
+        }
+        for (node, name) in TOGETHER.iter().flat_map(|node| TOGETHER.map(|name| (node, name))) {
+            assert_eq!(fs::read_to_string(nodes.at(node, name)).unwrap(), name);
+        }
+    }
 }
 
 /// Regression: it exited with 1, and said only that the store did not answer.

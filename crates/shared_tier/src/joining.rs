@@ -12,7 +12,7 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
-use halocline_cluster::names::{NameStore, State};
+use halocline_cluster::names::{NameStore, NamesError, State};
 use halocline_cluster::registry::{FileIdentity, Registry};
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
@@ -62,8 +62,10 @@ const FORMATTED: &str = "names";
 const NODE_NAME: &str = "node-";
 /// The most bytes of any of them.
 const BYTES_MAX: u64 = 1024;
-/// How often to check whether an earlier session is over.
+/// How often to check whether an earlier session is over, or another node has made the names.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Within what time a node that makes the names of a new tier is done, or dead.
+const FORMATTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a mount of a shared tier needs.
 #[derive(Debug)]
@@ -181,7 +183,8 @@ impl Joining<'_> {
         Ok(rustix::system::uname().nodename().to_string_lossy().into_owned())
     }
 
-    /// Makes the names of a tier that never had any.
+    /// Makes the names of a tier that never had any. Several nodes may mount a new tier at the same moment, and begin epochs
+    /// over one another: whoever finds the names half made looks again until they are there.
     fn format_if_new(
         &self,
         common: &PrivateDir,
@@ -189,24 +192,33 @@ impl Joining<'_> {
         clock: &Clock,
     ) -> Result<()> {
         let is_marked = common.read(FORMATTED, BYTES_MAX)?.is_some();
-        match self.names.refresh().map_err(|error| of_store(&error))? {
-            State::Empty if is_marked => return Err(Error::Cluster {
-                what: format!("{}: this tier had names, and the store has none of them", shared.display()),
-                remedy: "name its store; if that has lost them, have them built again: halocline cluster fsck --repair"
-                    .to_owned(),
-            }),
-            State::Empty => {
-                for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
-                    check_empty(dir, ours)?;
+        let begun = clock.instant();
+        let store_failed = |error: NamesError| of_store(&error);
+        loop {
+            let failure = match self.names.refresh().map_err(store_failed)? {
+                State::Empty if is_marked => return Err(Error::Cluster {
+                    what: format!("{}: this tier had names, and the store has none of them", shared.display()),
+                    remedy: "name its store; if that has lost them, have them built again: halocline cluster fsck --repair"
+                        .to_owned(),
+                }),
+                State::Empty => {
+                    for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
+                        check_empty(dir, ours)?;
+                    }
+                    match Namespace::format(&*self.names, &root(shared, clock.now_ns())?) {
+                        Ok(()) | Err(Failure::Refused(Errno::EXIST)) => break,
+                        Err(Failure::Store(error @ (NamesError::Stale | NamesError::Forgot(_)))) => error,
+                        Err(failure) => return Err(of_names(failure)),
+                    }
                 }
-                match Namespace::format(&*self.names, &root(shared, clock.now_ns())?) {
-                    // Another node may have been faster.
-                    Ok(()) | Err(Failure::Refused(Errno::EXIST)) => {}
-                    Err(failure) => return Err(of_names(failure)),
-                }
+                State::Confirmed => break,
+                state @ State::Doubtful(_) if !is_marked => state.refusal(),
+                state => return Err(of_store(&state.refusal())),
+            };
+            if clock.elapsed(begun) >= FORMATTED_WITHIN {
+                return Err(of_store(&failure));
             }
-            State::Confirmed => {}
-            state => return Err(of_store(&state.refusal())),
+            clock.sleep(LOOK_AGAIN);
         }
         if is_marked { Ok(()) } else { set_formatted(common) }
     }
