@@ -1,5 +1,7 @@
 //! `warm`, `demote` and `cluster drain`: moves files that a person names.
 
+mod why_files_stay;
+
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
 use crate::ssd::paths::Paths;
 use crate::tree_walk::{shortened, walk_named};
+use why_files_stay::{IS_OPEN, NO_ROOM, Now, Room, SHARED_DISK_FULL, TOO_LARGE, of_error};
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
@@ -43,33 +46,6 @@ struct SelectedFile {
     is_there: bool,
     /// Whether a program on some node had it open.
     is_open: bool,
-}
-
-/// Why a file stays: for people.
-const IS_OPEN: &str = "a program on some node has it open, or changed it meanwhile; move it again when it is closed. If its node was \
-     killed meanwhile, mount that again, and move it there";
-const NO_ROOM: &str = "there is no room: what else is on this SSD is open, pinned, or named by this command, too; free some, or raise the \
-     limit";
-const TOO_LARGE: &str = "it is larger than the limit of this SSD admits: raise that (--ssd-limit)";
-const SSD_FULL: &str = "this SSD has no room for it: free some";
-const SHARED_DISK_FULL: &str = "the shared disk has no room for it: free some there";
-
-/// What has become of a file since the command has found it.
-enum Now {
-    Here,
-    /// A program on some node has it open.
-    Open,
-    /// It was renamed or removed.
-    Gone,
-}
-
-/// Whether there is room on the own SSD.
-enum Room {
-    Made,
-    /// The file cannot be moved now, or at all, so nothing has to leave for it.
-    NotNeeded(Now),
-    /// There is none, and why.
-    None(String),
 }
 
 /// The sizes that the store has of files, which may be any numbers, and those of sparse files, are together at most this.
@@ -422,12 +398,7 @@ impl MoveCommands<'_> {
         if matches!(self.now(&file), Ok(Now::Gone)) {
             return None;
         }
-        let reason = match error {
-            // A store without room tells it in its own words.
-            Error::Io(_) if error.is_full() && self.tier == SSD => SSD_FULL.to_owned(),
-            Error::Io(_) if error.is_full() => SHARED_DISK_FULL.to_owned(),
-            error => error.to_string(),
-        };
+        let reason = of_error(&error, self.tier);
         pass.skip(file, reason);
         None
     }
