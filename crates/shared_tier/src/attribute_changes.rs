@@ -27,11 +27,10 @@ use crate::inodes::{Inode, Vnode};
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
 use crate::places::tree::Tree;
-use crate::places::users_xattrs::{remove_xattr, set_xattr};
+use crate::places::users_xattrs::{CAPABILITY, remove_xattr, set_xattr};
 use crate::renames;
 use crate::stat_conversion::time_ns;
 
-const CAPABILITY: &[u8] = b"security.capability";
 /// How often something is found again that other nodes rename while it is changed.
 const TRIES: usize = 16;
 
@@ -51,14 +50,18 @@ fn at(ns: i64) -> SetTime {
 
 /// Applies a change to attributes, except for the size.
 fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
+    let is_given = change.uid.is_some() || change.gid.is_some();
+    let is_given = is_given && attributes.kind != Kind::Directory;
     if let Some(mode) = change.mode {
         attributes.mode = mode & 0o7777;
-    } else if (change.uid.is_some() || change.gid.is_some()) && attributes.kind != Kind::Directory {
+    } else if is_given {
         // A new owner does not get the rights of the old one.
         attributes.mode &= !libc::S_ISUID;
         if attributes.mode & libc::S_IXGRP != 0 {
             attributes.mode &= !libc::S_ISGID;
         }
+    }
+    if is_given {
         attributes.xattrs.remove(CAPABILITY);
     }
     attributes.uid = change.uid.unwrap_or(attributes.uid);

@@ -9,6 +9,7 @@
 
 pub(crate) mod copies;
 mod directories;
+pub(crate) mod directory_times;
 mod found_file;
 mod listed_names;
 pub(crate) mod missed;
@@ -448,8 +449,7 @@ impl Places {
         directory: u64,
         change: &SetAttr,
     ) -> Result<Stat> {
-        let fd = self.shared.descriptor(directory)?;
-        self.shared.tree.step("setting a directory's attributes", || set_attr_on(&fd, change))
+        directory_times::set_attributes(self, directory, change)
     }
 
     /// Sets an extended attribute of a directory on the shared disk.

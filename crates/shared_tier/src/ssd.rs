@@ -252,7 +252,7 @@ impl OwnSsd {
     ) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
         if is_here && self.executor.frees_disk() {
-            return self.executor.free_up(need, &|other| other == number.0);
+            return self.executor.free_up(need, &|other| other == number.0).is_ok();
         }
         self.copies_give_way(need)
     }
@@ -380,6 +380,6 @@ impl OwnSsd {
             .filter(|(_, resident)| is_excluded(resident))
             .map(|(number, _)| number)
             .collect();
-        self.executor.demote_all(&order, u64::MAX);
+        let _all_that_could = self.executor.demote_all(&order, u64::MAX);
     }
 }

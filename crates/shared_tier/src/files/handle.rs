@@ -78,7 +78,9 @@ impl Handle {
     /// Changes the file. If the lease lapsed meanwhile because this process was suspended, the change may have gone
     /// to a copy that is gone: it is not acknowledged.
     fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        act(self.file()?)?;
+        let file = self.file()?;
+        act(file)?;
+        self.files.follow_capability(&self.vnode.0, file)?;
         self.file().map(drop)
     }
 

@@ -12,11 +12,12 @@ use halocline_model::namespace::ROOT;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 
+use super::Repair;
 use super::disks::Disks;
+use super::findings::{About, Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames, Numbers};
-use super::scan::{describe, tell};
+use super::scan::describe;
 use super::view::View;
-use super::{Repair, Report};
 use crate::places::SSD;
 use crate::places::copies::{Copies, CopyName, Version, mark};
 use crate::places::missed::MissedChange;
@@ -125,7 +126,12 @@ impl CleanCopies {
     }
 
     /// Plans which of them go, and tells of those that stand for files of SSDs that are not reached.
-    pub(super) fn plan(&mut self, repair: &Repair<'_>, found: &FoundNames, report: &mut Report) {
+    pub(super) fn plan(
+        &mut self,
+        repair: &Repair<'_>,
+        found: &FoundNames,
+        findings: &mut Findings,
+    ) {
         let files = repair.files.iter().map(|at| &found.files[*at]);
         let files = files.map(|file| (file.number, &file.attributes));
         let stand_ins = self.stand_ins.iter().map(|one| (one.number, &one.attributes));
@@ -152,15 +158,16 @@ impl CleanCopies {
                 self.gone.push(copy.name.clone());
                 // One without its final name may be under way.
                 if *is_final {
-                    tell(&mut report.left_copies, line);
+                    note(&mut findings.left_copies, Finding::new(About::Numbered(*inode, 0), line));
                 }
             } else if is_missing(node) || file.is_none() && repair.view.files.contains_key(inode) {
                 if *is_final {
-                    tell(&mut report.told, format!("{line}, but may be all that is left of it"));
+                    let line = format!("{line}, but may be all that is left of it");
+                    note(&mut findings.told, Finding::new(About::Numbered(*inode, 0), line));
                 }
             } else {
                 self.aside.push(copy.name.clone());
-                tell(&mut report.set_aside, line);
+                note(&mut findings.set_aside, Finding::new(About::Numbered(*inode, 0), line));
             }
         }
         for one in &self.stand_ins {
@@ -171,12 +178,12 @@ impl CleanCopies {
                      {node}` makes the file",
                     one.number
                 );
-                tell(&mut report.told, line);
+                note(&mut findings.told, Finding::new(About::Numbered(one.number, 0), line));
             }
         }
-        tell_of_lost_copies(repair, found, report);
-        report.named[1] += self.stand_ins.len() as u64;
-        for (node, why) in &mut report.missing {
+        tell_of_lost_copies(repair, found, findings);
+        findings.named[1] += self.stand_ins.len() as u64;
+        for (node, why) in &mut findings.missing {
             let is_kept = |copy: &&FoundCopy| {
                 copy.name.is_final && copy.name.node == *node && !self.gone.contains(&copy.name)
             };
@@ -281,7 +288,7 @@ fn stand_ins(
 
 /// In a rebuild: a file whose copy is gone may have been changed or moved since it was copied, and lie on an SSD that is not
 /// reached. Of those that gave way nobody knows, either.
-fn tell_of_lost_copies(repair: &Repair<'_>, found: &FoundNames, report: &mut Report) {
+fn tell_of_lost_copies(repair: &Repair<'_>, found: &FoundNames, findings: &mut Findings) {
     if !repair.is_rebuilt || repair.disks.missing.is_empty() {
         return;
     }
@@ -292,7 +299,8 @@ fn tell_of_lost_copies(repair: &Repair<'_>, found: &FoundNames, report: &mut Rep
                  a newer one",
                 repair.path(file.at)
             );
-            tell(&mut report.told, line);
+            let item = &repair.disks.all[file.at.0].scanned.items[file.at.1];
+            note(&mut findings.told, Finding::new(About::item(item), line));
         }
     }
 }

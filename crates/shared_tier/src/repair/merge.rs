@@ -5,6 +5,7 @@
 //! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
+mod directory_times;
 mod half_made_renames;
 mod links_and_devices;
 mod missed_changes;
@@ -20,7 +21,8 @@ use halocline_os::private::own_uid;
 
 use super::conflicts::conflict;
 use super::disks::Disk;
-use super::scan::{Item, tell};
+use super::findings::{About, Finding, note};
+use super::scan::Item;
 use super::view::View;
 use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
@@ -77,9 +79,9 @@ pub(crate) struct FoundNames {
     /// Copies of files that were removed during a move, and files that were replaced by something else.
     pub(crate) never_arrived: Vec<(At, u64)>,
     /// Files that get another name than they say, because something else has that.
-    pub(crate) conflicts: Vec<String>,
+    pub(crate) conflicts: Vec<Finding>,
     /// Inconsistent things that were left alone.
-    pub(crate) told: Vec<String>,
+    pub(crate) told: Vec<Finding>,
 }
 
 /// Gives unused numbers.
@@ -128,6 +130,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     }
     builder.shared_directories()?;
     builder.ssd_directories()?;
+    directory_times::set(&mut builder);
     builder.files()?;
     links_and_devices::add(&mut builder);
     builder.found.directory_of = builder.directory_of;
@@ -145,7 +148,8 @@ impl<'a> Builder<'a> {
 
     fn told(&mut self, at: At, what: &str) {
         let line = format!("{}: {what}", self.disks[at.0].shown(at.1));
-        tell(&mut self.found.told, line);
+        let about = About::item(self.item(at));
+        note(&mut self.found.told, Finding::new(about, line));
     }
 
     /// All items of a kind on a disk.
@@ -448,7 +452,9 @@ impl<'a> Builder<'a> {
                     plain
                 } else {
                     let path = self.disks[file.at.0].shown(file.at.1);
-                    tell(&mut self.found.conflicts, conflict(&path, &plain, &numbered));
+                    let line = conflict(&path, &plain, &numbered);
+                    let about = About::item(self.item(file.at));
+                    note(&mut self.found.conflicts, Finding::new(about, line));
                     numbered
                 };
                 self.taken.insert((*directory, name.clone()), None);

@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::entry_names::REGISTRY;
-use crate::places::own_xattrs::{self, TwoNames};
+use crate::places::own_xattrs::{self, Dated, TwoNames};
 use crate::places::tree::Tree;
 use crate::places::users_xattrs;
 use crate::stat_conversion::{joined, kind};
@@ -56,6 +56,8 @@ pub(crate) struct Item {
     pub(crate) from: Option<Location>,
     /// An unfinished rename of it and another file, as it claims.
     pub(crate) renaming: Option<TwoNames>,
+    /// Of a directory: when its names were changed last, as it claims.
+    pub(crate) dated: Option<Dated>,
 }
 
 /// Everything on a disk; directories come before their contents.
@@ -64,8 +66,12 @@ pub(crate) struct Scanned {
     pub(crate) items: Vec<Item>,
     /// The root's attributes.
     pub(crate) root: Option<Attributes>,
+    /// When its names were changed last, as it claims.
+    pub(crate) root_dated: Option<Dated>,
     /// What could not be read, and why.
     pub(crate) unread: Vec<String>,
+    /// A directory that was moved or removed before it was read, if there was one.
+    pub(crate) vanished: Option<String>,
 }
 
 impl Scanned {
@@ -117,7 +123,8 @@ impl Scanned {
 /// Reads a disk. Unreadable things are listed, and hide nothing else.
 pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
     let root = tree.look(None)?;
-    let mut scanned = Scanned { root: Some(describe(&root)?.0), ..Scanned::default() };
+    let (described, root_dated) = (describe(&root)?.0, own_xattrs::dated(&root));
+    let mut scanned = Scanned { root: Some(described), root_dated, ..Scanned::default() };
     let mut cursor = TreeCursor::new(&root)?;
     // Directories to be read, and how deep they are. What is read next is always in a directory that was just passed.
     let mut todo: Vec<(Option<usize>, usize)> = vec![(None, 0)];
@@ -127,6 +134,10 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
             Ok(names) => names,
             Err(errno) => {
                 let path = above.map_or_else(|| "/".to_owned(), |at| scanned.shown(at));
+                if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::STALE) {
+                    scanned.vanished = Some(path);
+                    continue;
+                }
                 tell(&mut scanned.unread, format!("{path}: {}", std::io::Error::from(errno)));
                 continue;
             }
@@ -215,6 +226,8 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
     let from = if is_link { None } else { own_xattrs::from(&fd) };
     let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
+    let is_directory = attributes.kind == Kind::Directory;
+    let dated = if is_directory { own_xattrs::dated(&fd) } else { None };
     let (key, name) = (stat.key(), Name::from(name.as_bytes()));
     Ok(Some(Item {
         name,
@@ -229,6 +242,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         arriving,
         from,
         renaming,
+        dated,
     }))
 }
 
