@@ -22,7 +22,7 @@ use halocline_os::error::{Error, Result};
 use halocline_os::locked_file::LockedFile;
 use halocline_os::open_files::OpenFiles;
 use halocline_os::private::{PrivateDir, Use};
-use rustix::fs::{FlockOperation, flock, stat};
+use rustix::fs::{FlockOperation, flock, fsync, stat};
 use rustix::io::Errno;
 
 use crate::SharedTier;
@@ -235,9 +235,19 @@ fn held(names: Arc<dyn NameStore>) -> Watched {
     (names, None)
 }
 
-/// Notes on the shared disk that the tier has names in a store.
+/// Notes on the shared disk that the tier has names in a store. Other nodes may do so at the same moment; what counts is that
+/// the file is there.
 pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
-    common.replace(FORMATTED, b"in the store\n")
+    use std::io::Write;
+    let at = |error| Error::at(common.path().join(FORMATTED), "write")(error);
+    match common.file(FORMATTED, Use::New) {
+        Ok(mut file) => {
+            file.write_all(b"in the store\n").and_then(|()| file.sync_all()).map_err(at)?;
+        }
+        Err(error) if error.errno() == libc::EEXIST => {}
+        Err(error) => return Err(error),
+    }
+    fsync(common).map_err(|errno| at(errno.into()))
 }
 
 /// Whether a store has the names of the tier below a root.
