@@ -374,7 +374,7 @@ impl AttributeChanges {
             _ => None,
         };
         let now_ns = self.base.now_ns();
-        self.change_xattr(inode, (name, Some(value)), &|attributes| {
+        let change = |attributes: &mut Attributes| {
             match (is_there, attributes.xattrs.contains_key(name_bytes)) {
                 (Some(true), false) => return Err(Failure::Refused(Errno::NODATA)),
                 (Some(false), true) => return Err(Failure::Refused(Errno::EXIST)),
@@ -383,7 +383,13 @@ impl AttributeChanges {
             attributes.xattrs.insert(name_bytes.to_vec(), value.to_vec());
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
-        })
+        };
+        match self.change_xattr(inode, (name, Some(value)), &change) {
+            Err(error) if error.is_full() && self.files.make_room_for_attributes(inode.number) => {
+                self.change_xattr(inode, (name, Some(value)), &change)
+            }
+            changed => changed,
+        }
     }
 
     /// Changes extended attributes: `below`, on a disk, to that value, or to none, and in the store by `change`, which

@@ -224,7 +224,7 @@ impl Files {
     }
 
     /// Notes in the store that this node has the file open; before a writer is noted, the file's clean copy goes. `known` is
-    /// what the store had on it just now. `None` if it has another name or copy by now.
+    /// what the store had on it just now. `None` if it has another name, place or copy by now.
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
@@ -232,8 +232,14 @@ impl Files {
         (flags, for_kernel): (i32, bool),
     ) -> Result<Option<namespace::StoredInode>> {
         let (own, writes) = (self.base.sessions.own(), writes(flags));
-        let taken =
-            if writes { take_away(&self.base.places, &known.attributes, at.1)? } else { None };
+        let taken = if writes {
+            match take_away(&self.base.places, &known.attributes, at.1) {
+                Err(error) if error.errno() == libc::ENOENT => return Ok(None),
+                taken => taken?,
+            }
+        } else {
+            None
+        };
         let note = |attributes: &mut Attributes| {
             if writes {
                 check_taken(attributes, taken)?;
@@ -398,6 +404,11 @@ impl Files {
     /// A file was renamed.
     pub(crate) fn renamed(&self, number: InodeNumber, name: &EntryName) {
         self.ssd.renamed(number, name);
+    }
+
+    /// See [`OwnSsd::make_room_for_attributes`].
+    pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
+        self.ssd.make_room_for_attributes(number)
     }
 
     /// The content of a file was changed: its capability, if it was known to have one, has gone with that on the disk, and

@@ -152,7 +152,7 @@ impl Migrator<'_> {
         (tier, near): (u8, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
-        let number = self.names.number().map_err(of_names)?;
+        let number = self.names.attributes().number_of_copy().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0);
         let mut copied = 0;

@@ -120,7 +120,11 @@ fn is_sound(state: &State, disks: &Disks) -> Result<bool> {
 ///
 /// # Errors
 /// If there are no names, or a rebuild was not finished.
-pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFindings> {
+pub fn confirm(
+    root: &Path,
+    peers: Option<&str>,
+    store: &dyn NameStore,
+) -> Result<check::CheckFindings> {
     let state = store.refresh().map_err(of_store)?;
     if disks::is_rebuilding(root)? || state == State::Empty {
         return Err(Error::invalid(
@@ -130,7 +134,7 @@ pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFinding
     }
     if matches!(state, State::Doubtful(_)) {
         store.begin_epoch(true).map_err(of_store)?;
-        copies::sweep(root, &View::read(store).map_err(of_store)?)?;
+        copies::sweep(root, peers, &View::read(store).map_err(of_store)?)?;
         store.begin_epoch(false).map_err(of_store)?;
     }
     check::clean(store).map_err(of_store)

@@ -359,3 +359,5 @@ fn whoever_reads_a_file_does_not_keep_it_from_being_copied() {
         assert_eq!(finals(&world).len(), 1);
     }
 }
+
+mod lost;

@@ -30,6 +30,8 @@ pub(crate) const LEAVING: &str = "user.halocline.leaving";
 pub(crate) const ARRIVING: &str = "user.halocline.arriving";
 /// On a file of an SSD: the number of the clean copy that the shared disk has got of it.
 pub(crate) const COPIED: &str = "user.halocline.copied";
+/// On a clean copy, if its file system keeps whole seconds only: when the content of its file last changed, in nanoseconds.
+pub(crate) const WRITTEN: &str = "user.halocline.written";
 /// On the new copy: where the old one is, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared
 /// disk.
 const FROM: &str = "user.halocline.from";

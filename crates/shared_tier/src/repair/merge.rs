@@ -358,6 +358,8 @@ impl<'a> Builder<'a> {
             self.found.never_arrived.extend(all);
             return Ok(());
         }
+        let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
+        let is_stored = stored.is_some();
         let chosen = {
             let moves_of = |paths: &Vec<At>| {
                 let item = self.item(paths[0]);
@@ -366,11 +368,11 @@ impl<'a> Builder<'a> {
             let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
                 copies.iter().position(|copy| is(moves_of(copy)))
             };
+            let leaving = copies.iter().map(|copy| moves_of(copy).0);
             let newest = copies.iter().filter_map(|copy| moves_of(copy).1).max();
-            let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
             stored
                 .or_else(|| by(&|moves| moves == (None, None)))
-                .or_else(|| by(&|(leaving, _)| leaving.is_some()))
+                .or_else(|| precedence::left_last(leaving))
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
         };
@@ -385,7 +387,9 @@ impl<'a> Builder<'a> {
                     );
                 }
                 self.file(is_first.then_some(number), paths)?;
-            } else if (item.leaving, item.arriving) == (None, None) {
+            } else if (item.leaving, item.arriving) == (None, None)
+                || (!is_stored && precedence::may_be_newer(item, self.item(copies[chosen][0])))
+            {
                 self.told(
                     paths[0],
                     "there is another file with its number; it gets one of its own",

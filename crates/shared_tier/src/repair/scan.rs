@@ -45,7 +45,12 @@ pub(crate) struct Item {
     pub(crate) number: Option<u64>,
     /// The names that it claims.
     pub(crate) names: Vec<(u64, Name)>,
+    /// The number of its last move away, or of its last clean copy.
     pub(crate) leaving: Option<u64>,
+    /// The number of its last clean copy.
+    pub(crate) copied: Option<u64>,
+    /// Whether it has no other one than that.
+    pub(crate) is_only_copied: bool,
     pub(crate) arriving: Option<u64>,
     /// Where the old copy is, as it claims, if it is the new one.
     pub(crate) from: Option<Location>,
@@ -215,7 +220,8 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
     let number = claims(what).filter(|number| *number > 1);
     let names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
     // A file of which a clean copy was made is an old one if the copy has become the file.
-    let leaving = claims(own_xattrs::LEAVING).or_else(|| claims(own_xattrs::COPIED));
+    let (moved, copied) = (claims(own_xattrs::LEAVING), claims(own_xattrs::COPIED));
+    let (leaving, is_only_copied) = (moved.max(copied), moved.is_none() && copied.is_some());
     let arriving = claims(own_xattrs::ARRIVING);
     let from = if is_link { None } else { own_xattrs::from(&fd) };
     let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
@@ -231,6 +237,8 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         number,
         names,
         leaving,
+        copied,
+        is_only_copied,
         arriving,
         from,
         renaming,

@@ -26,6 +26,7 @@ use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::copies::Copies;
 use crate::places::own_xattrs::is_too_many;
+use crate::places::room::Need;
 use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
@@ -126,6 +127,8 @@ impl Executor {
         if tier == SHARED
             && !fits()
             && !self.has_copy(name, inode)
+            // No copy gives way for a file that cannot be moved.
+            && self.base.places.stat(from, inode.0).is_ok()
             && !self.copies_give_way(size, fits)
         {
             // Rather than copying until the disk is full.
@@ -171,8 +174,8 @@ impl Executor {
 
     /// Removes clean copies from the shared disk, which has no room for a file; returns whether it has room by now.
     fn copies_give_way(&self, size: u64, fits: impl Fn() -> bool) -> bool {
-        let copies = Copies::of(&self.base.places);
-        let given = copies.give_way(size.saturating_add(COPY_SLACK));
+        let given =
+            Copies::give_way(&self.base.places, Need::bytes(size.saturating_add(COPY_SLACK)));
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
             && fits()
     }

@@ -65,7 +65,8 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         adopt(root, node, true)?;
     }
     if args.confirm {
-        let found = repair::confirm(root, &names).map_err(Failure::refused)?;
+        let found =
+            repair::confirm(root, args.peers.as_deref(), &names).map_err(Failure::refused)?;
         say!(
             "confirmed: {} in {}; {} of dead nodes were completed",
             counted(found.names, "name"),
