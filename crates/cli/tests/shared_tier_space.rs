@@ -438,7 +438,7 @@ fn a_warm_takes_only_what_fits_and_a_dry_run_says_so_before() {
     fs::write(nodes.at("one", "huge"), bytes_of("huge", 3000 * KIB)).unwrap();
     nodes.until_closed("one", "huge");
     let huge = nodes.scratch.halocline(&["warm", "two/huge"]);
-    assert!(said(&huge).contains("--ssd-limit"), "{}", said(&huge));
+    assert!(written(&huge).contains("--ssd-limit"), "{}", written(&huge));
     nodes.scratch.succeed(&["pin", "big0", "--on", "one"]);
     eventually("the rule is known", || nodes.scratch.status("two")["rules"]["pin"][0] == "big0");
     let dry = nodes.scratch.halocline(&["demote", "two", "--dry-run", "--json"]);

@@ -76,9 +76,10 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         return agree_with_disks(root, args, &names);
     }
     let peers = args.peers.as_deref();
-    let report = match args.repair {
-        true => repair::run(root, peers, &names, true),
-        false => repair::check(root, peers, &names, (&live, &Clock::MACHINE)),
+    let report = if args.repair {
+        repair::run(root, peers, &names, true)
+    } else {
+        repair::check(root, peers, &names, (&live, &Clock::MACHINE))
     };
     let report = report.map_err(Failure::refused)?;
     // Whoever asked for a repair has to choose between files that have one name.
@@ -146,13 +147,13 @@ fn open(root: &Path, args: &FsckArgs) -> Result<(RedisNames, BTreeSet<Session>)>
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
     let nodes = sessions::nodes(&*store, &registry)?;
     let mut live = nodes.iter().filter(|node| node.lease_ms > 0);
-    if args.repair || args.confirm {
-        if let Some(node) = live.next() {
-            return Err(Error::invalid(
-                format!("{} uses the tier", registry.name(node.session)),
-                "unmount all nodes first; one that was killed is gone when its lease is over",
-            ));
-        }
+    if (args.repair || args.confirm)
+        && let Some(node) = live.next()
+    {
+        return Err(Error::invalid(
+            format!("{} uses the tier", registry.name(node.session)),
+            "unmount all nodes first; one that was killed is gone when its lease is over",
+        ));
     }
     let live = live.map(|node| node.session).collect();
     let names = RedisNames::connect(url, password.as_deref(), &origin);
