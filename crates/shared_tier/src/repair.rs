@@ -60,7 +60,8 @@ pub struct Report {
     pub lost: Vec<String>,
     /// Directories and links of the store that are missing or misplaced on the shared disk; they are made or renamed.
     pub remade: Vec<String>,
-    /// Copies left by moves, and second places left by renames; they are removed.
+    /// Copies left by moves, second places left by renames, and further paths of files whose names are listed; they are
+    /// removed.
     pub left_copies: Vec<String>,
     /// Directories on the shared disk that the store does not know, with nothing left in them; they are removed.
     pub left_directories: Vec<String>,
@@ -279,6 +280,9 @@ impl<'a> Repair<'a> {
         let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
         let all = unfinished_changes(self.disks, (&self.view, self.is_rebuilt), found, gone);
         all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
+        let is_known = |at: &At| self.disk(*at).scanned.items[at.1].number.is_some();
+        let paths = all.paths.iter().filter(|(at, _)| is_known(at));
+        paths.for_each(|(at, _)| tell(&mut report.left_copies, self.path(*at)));
         all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
         all.others.iter().for_each(|at| tell(&mut report.set_aside, self.path(*at)));
         let shared = &self.disks.all[0];
@@ -371,17 +375,18 @@ impl<'a> Repair<'a> {
             if halocline_vfs::namespace::stat_descriptor(&fd)?.key() != item.key {
                 return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
             }
-            disk.tree.step("numbering a file", || {
-                own_xattrs::set_number(&fd, own_xattrs::INODE, file.number)?;
-                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
-                own_xattrs::clear(&fd, own_xattrs::ARRIVING)
-            })?;
             let names = file.names.as_slice();
             let is_last = matches!(names, [(_, name)] if *name == item.name);
             let is_far = disk.is_too_far(file.at.1);
             if is_far || !(is_last && item.names.is_empty()) {
                 unfinished_changes::list(disk, (&fd, file.at.1), &file.names, told)?;
             }
+            // Last: whoever dies before leaves a file whose paths are still believed.
+            disk.tree.step("numbering a file", || {
+                own_xattrs::set_number(&fd, own_xattrs::INODE, file.number)?;
+                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
+                own_xattrs::clear(&fd, own_xattrs::ARRIVING)
+            })?;
             if is_far {
                 disk.bring_nearer(file.at.1, file.number)?;
             }
