@@ -58,9 +58,15 @@ pub(super) fn unfinished_changes(
         let is_there = |at: &&At| place.is_some_and(|place| is_at(disks, **at, place, found));
         let Some(at) = file.paths.iter().find(is_there) else { continue };
         let names = stored.map_or(&file.names, |stored| &stored.names);
+        // On the shared disk, bytes stay only in a directory in which the file has a name.
+        let may_stay = place.is_some_and(|place| {
+            let is_its = |(directory, _): &NameIn| *directory == place.base;
+            place.node.is_some() || place.base == ROOT.0 || names.iter().any(is_its)
+        });
         for other in file.paths.iter().filter(|other| *other != at) {
             match names.iter().find(|name| is_name(disks, *other, name, found)) {
-                Some(name) => all.paths.push((*other, name.clone())),
+                Some(name) if may_stay => all.paths.push((*other, name.clone())),
+                Some(_) => {}
                 None => all.places.push(*other),
             }
         }
