@@ -282,15 +282,8 @@ impl Adoption {
     /// Gives a directory exactly these attributes: one that was made for files may be that of another directory, which had
     /// the name before.
     fn liken(&self, fd: &OwnedFd, to: &Attributes) -> Result<()> {
-        let time = |ns| Some(SetTime::At(system_time(split(ns))));
-        let change = SetAttr {
-            mode: Some(to.mode),
-            uid: Some(to.uid),
-            gid: Some(to.gid),
-            atime: time(to.atime_ns),
-            mtime: time(to.mtime_ns),
-            ..SetAttr::default()
-        };
+        let change =
+            SetAttr { mode: Some(to.mode), uid: Some(to.uid), gid: Some(to.gid), ..times(to) };
         self.shared.step("setting a directory's attributes", || {
             users_xattrs::replace(fd, &to.xattrs)?;
             // Last: an ACL changes the mode.
@@ -298,13 +291,17 @@ impl Adoption {
         })
     }
 
-    /// Makes the directories on the SSD ours alone.
+    /// Makes the directories on the SSD ours alone, with the times from before their links were removed.
     fn close(&self, scanned: &Scanned) -> Result<()> {
         let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
-        let closed =
-            SetAttr { mode: Some(0o700), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
         for item in OnSsd::directories(scanned) {
             let fd = self.ssd.look(Some(&item.path()))?;
+            let closed = SetAttr {
+                mode: Some(0o700),
+                uid: Some(uid),
+                gid: Some(gid),
+                ..times(&item.attributes)
+            };
             self.ssd.step("closing a directory", || {
                 own_xattrs::clear(&fd, own_xattrs::DIRECTORY)?;
                 set_attr_on(fd.as_fd(), &closed)
@@ -312,6 +309,13 @@ impl Adoption {
         }
         Ok(())
     }
+}
+
+/// The times of something.
+fn times(of: &Attributes) -> SetAttr {
+    let [atime, mtime] =
+        [of.atime_ns, of.mtime_ns].map(|ns| Some(SetTime::At(system_time(split(ns)))));
+    SetAttr { atime, mtime, ..SetAttr::default() }
 }
 
 fn last(item: &Item) -> &std::ffi::OsStr {

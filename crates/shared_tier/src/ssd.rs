@@ -39,6 +39,7 @@ use rustix::io::Errno;
 
 use crate::base::Base;
 use crate::places::copies::Copies;
+use crate::places::room::Need;
 use crate::places::{SHARED, SSD};
 use archive::Archive;
 use background::{SsdWakeups, wakeups};
@@ -250,15 +251,40 @@ impl OwnSsd {
         bytes: u64,
     ) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
-        if !is_here {
-            return self.copies_give_way(need);
+        if is_here && self.executor.frees_disk() {
+            return self.executor.free_up(need, &|other| other == number.0).is_ok();
         }
-        self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
+        self.copies_give_way(need)
+    }
+
+    /// Makes room for bytes that are to be reserved, as [`make_room_for_write`](Self::make_room_for_write); not if everything would
+    /// leave in vain.
+    pub(crate) fn make_room_for_allocation(
+        &self,
+        file @ (_, is_here): (InodeNumber, bool),
+        bytes: u64,
+    ) -> bool {
+        let places = &self.base.places;
+        let (tier, may_leave) = if is_here && self.executor.frees_disk() {
+            (SSD, Ok(self.executor.residents.used()))
+        } else {
+            (SHARED, Copies::of(places).bytes())
+        };
+        let may_be_free =
+            places.free_bytes(tier).and_then(|free| Ok(free.saturating_add(may_leave?)));
+        may_be_free.is_ok_and(|all| bytes <= all) && self.make_room_for_write(file, bytes)
+    }
+
+    /// Makes room for a change of a file's attributes, if the SSD is full; returns whether a retry may succeed.
+    pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
+        let Ok(totals) = self.base.places.totals(SSD) else { return false };
+        let need = Need::at_once(&totals);
+        !need.is_free(&totals) && self.make_room_for_write((number, true), need.bytes)
     }
 
     /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.
     pub(crate) fn copies_give_way(&self, bytes: u64) -> bool {
-        let given = Copies::of(&self.base.places).give_way(bytes);
+        let given = Copies::give_way(&self.base.places, Need::bytes(bytes));
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
     }
 
@@ -354,6 +380,6 @@ impl OwnSsd {
             .filter(|(_, resident)| is_excluded(resident))
             .map(|(number, _)| number)
             .collect();
-        self.executor.demote_all(&order, u64::MAX);
+        let _all_that_could = self.executor.demote_all(&order, u64::MAX);
     }
 }

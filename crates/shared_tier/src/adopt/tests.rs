@@ -103,6 +103,7 @@ fn names_of_others(world: &World) {
     fs::set_permissions(ssd.join("pipe"), fs::Permissions::from_mode(0o622)).unwrap();
     linkat(CWD, ssd.join("pipe"), CWD, ssd.join("q/pipe"), AtFlags::empty()).unwrap();
     made_then(ssd.join("pipe"));
+    made_then(ssd.join("q"));
 }
 
 /// How many names it has.
@@ -175,6 +176,8 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     let report = world.repair(true);
     assert!(report.is_rebuilt && report.told.is_empty(), "{report:?}");
     check(&world);
+    let q = world.node_until("n1", 901, i64::MAX).names.lookup(&Node::entry(1, "q")).unwrap();
+    assert_eq!(q.attributes.mtime_ns, 1_000_000_000_000_000_007, "no program has changed it");
     let now = ["n1/ssd/hot", "shared/cold", "shared/new/deep/moved"].map(inode);
     assert_eq!(now, [hot, cold, moved]);
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));

@@ -78,7 +78,9 @@ impl Handle {
     /// Changes the file. If the lease lapsed meanwhile because this process was suspended, the change may have gone
     /// to a copy that is gone: it is not acknowledged.
     fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        act(self.file()?)?;
+        let file = self.file()?;
+        act(file)?;
+        self.files.follow_capability(&self.vnode.0, file)?;
         self.file().map(drop)
     }
 
@@ -122,7 +124,17 @@ impl Handle {
     }
 
     pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.change(|file| Ok(fallocate(file, how.mode(), offset, len)?))
+        let file = (self.vnode.0.number, self.tier == 0);
+        self.change(|fd| match fallocate(fd, how.mode(), offset, len) {
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => {
+                if !self.files.ssd.make_room_for_allocation(file, len) {
+                    return Err(errno.into());
+                }
+                // Making room may have taken longer than the lease.
+                Ok(fallocate(self.file()?, how.mode(), offset, len)?)
+            }
+            done => Ok(done?),
+        })
     }
 
     pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -14,6 +15,22 @@ use rustix::io::Errno;
 use super::own_xattrs;
 use super::tree::Tree;
 use crate::acl::{ACCESS, DEFAULT};
+
+/// Rights that a program gets when it is run from the file. Whoever changes a file's content takes them away, root, too.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Takes a file's capability from its attributes if the file with the bytes has lost it.
+pub(crate) fn follow_capability(attributes: &mut Attributes, file: &File) {
+    if has_lost_capability(attributes, file) {
+        attributes.xattrs.remove(CAPABILITY);
+    }
+}
+
+/// Whether attributes have a capability that the file with the bytes has not.
+pub(crate) fn has_lost_capability(attributes: &Attributes, file: &File) -> bool {
+    attributes.xattrs.contains_key(CAPABILITY)
+        && !xattr::is_set(file, OsStr::from_bytes(CAPABILITY))
+}
 
 /// Refuses own attributes, which programs may not touch.
 fn check_xattr(name: &OsStr) -> Result<()> {
@@ -80,6 +97,6 @@ fn is_replaced(name: &[u8]) -> bool {
     let begins = |with: &[u8]| name.starts_with(with);
     let is_users = begins(b"user.")
         || begins(b"trusted.") && !begins(b"trusted.overlay.")
-        || [ACCESS, DEFAULT, b"security.capability"].contains(&name);
+        || [ACCESS, DEFAULT, CAPABILITY].contains(&name);
     is_users && !xattr::hidden_xattr(OsStr::from_bytes(name))
 }

@@ -140,6 +140,13 @@ fn directories(disks: &Disks, disk: usize, view: &View, gone: &BTreeSet<At>) -> 
 }
 
 impl UnfinishedChanges {
+    /// Paths that are told: those of files that were known before. What somebody put there by hand gets its names.
+    pub(super) fn left_paths(&self, disks: &Disks) -> impl Iterator<Item = At> {
+        let is_known = move |at: &At| disks.all[at.0].scanned.items[at.1].number.is_some();
+        let paths = self.paths.iter().map(|(at, _)| *at).filter(is_known);
+        self.places.iter().copied().chain(paths)
+    }
+
     /// Puts it right.
     pub(super) fn put_right(&self, disks: &Disks, told: &mut Vec<String>) -> Result<()> {
         for (at, names) in &self.relisted {

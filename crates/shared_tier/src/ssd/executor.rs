@@ -26,12 +26,16 @@ use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::copies::Copies;
 use crate::places::own_xattrs::is_too_many;
+use crate::places::room::Need;
 use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
 const FAILURES_MAX: usize = 8;
 /// Space that a copy may need in addition to its data.
 pub(crate) const COPY_SLACK: u64 = 16 << 10;
+
+/// Whether files have left the SSD; if not, why one of them failed, if one did: others may be open, or pinned.
+pub(crate) type Freed = std::result::Result<(), Option<String>>;
 
 /// The outcome of a demotion.
 enum Left {
@@ -76,8 +80,9 @@ impl Executor {
 
     fn migrator(&self) -> Migrator<'_> {
         let base = &self.base;
-        let session = base.sessions.own();
-        Migrator { names: &base.names, places: &base.places, directories: &*base.paths, session }
+        let (session, clock) = (base.sessions.own(), &base.clock);
+        let (names, places) = (&base.names, &base.places);
+        Migrator { names, places, directories: &*base.paths, session, clock }
     }
 
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
@@ -122,6 +127,8 @@ impl Executor {
         if tier == SHARED
             && !fits()
             && !self.has_copy(name, inode)
+            // No copy gives way for a file that cannot be moved.
+            && self.base.places.stat(from, inode.0).is_ok()
             && !self.copies_give_way(size, fits)
         {
             // Rather than copying until the disk is full.
@@ -167,8 +174,8 @@ impl Executor {
 
     /// Removes clean copies from the shared disk, which has no room for a file; returns whether it has room by now.
     fn copies_give_way(&self, size: u64, fits: impl Fn() -> bool) -> bool {
-        let copies = Copies::of(&self.base.places);
-        let given = copies.give_way(size.saturating_add(COPY_SLACK));
+        let given =
+            Copies::give_way(&self.base.places, Need::bytes(size.saturating_add(COPY_SLACK)));
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
             && fits()
     }
@@ -209,7 +216,7 @@ impl Executor {
             return true;
         };
         let missing = used.saturating_add(wanted).saturating_sub(self.watermarks.limit());
-        self.free_up(missing, &|_| false)
+        self.free_up(missing, &|_| false).is_ok()
     }
 
     /// How many bytes are above the watermark, waiting to be demoted.
@@ -217,16 +224,22 @@ impl Executor {
         self.watermarks.waiting(self.residents.used())
     }
 
-    /// Demotes files in the policy's order until so many bytes have left; returns whether they have.
-    pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> bool {
+    /// Demotes files in the policy's order until so many bytes have left.
+    ///
+    /// # Errors
+    /// As [`demote_all`](Self::demote_all).
+    pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> Freed {
         let paths = Paths::new(&self.base.paths);
         let order = self.planner.plan_room(&self.residents, except, &paths);
         self.demote_all(&order, missing)
     }
 
-    /// Demotes files in the given order until so many bytes have left; returns whether they have.
-    pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> bool {
-        let left = Mutex::new((0_u64, missing));
+    /// Demotes files in the given order until so many bytes have left.
+    ///
+    /// # Errors
+    /// If they have not: why the last one failed that did.
+    pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> Freed {
+        let (left, failed) = (Mutex::new((0_u64, missing)), Mutex::new(None));
         let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let moves = MovesAtOnce::default();
         let work = || {
@@ -258,7 +271,9 @@ impl Executor {
                             failures.fetch_add(1, Ordering::Relaxed);
                         }
                         let path = Paths::new(&self.base.paths).shown(&resident.name);
-                        *self.trouble.lock() = Some(format!("{}: {error}", path.display()));
+                        let why = format!("{}: {error}", path.display());
+                        *self.trouble.lock() = Some(why.clone());
+                        *failed.lock() = Some(why);
                     }
                 }
                 left.lock().0 -= resident.bytes;
@@ -272,7 +287,7 @@ impl Executor {
             work();
         });
         let left = left.into_inner();
-        left.0 >= left.1
+        if left.0 >= left.1 { Ok(()) } else { Err(failed.into_inner()) }
     }
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
@@ -349,7 +364,7 @@ impl Executor {
         if self.base.paths.is_too_deep_for_ssd(name.directory) {
             return stays("its directory is too deep for an SSD");
         }
-        if room.missing > 0 && !self.demote_all(&plan, room.missing) {
+        if room.missing > 0 && self.demote_all(&plan, room.missing).is_err() {
             return stays("files that should have left the SSD for it did not");
         }
         let goes_on = &mut |_| self.goes_on();
