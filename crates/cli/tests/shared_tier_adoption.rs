@@ -29,7 +29,7 @@ fn a_tier_that_was_moved_keeps_the_names_of_its_files() {
     fs::create_dir(at("d")).unwrap();
     fs::write(at("d/f"), "below").unwrap();
     fs::write(at("d/two"), "has two names").unwrap();
-    fs::hard_link(at("d/two"), at("d/names")).unwrap();
+    fs::hard_link(at("d/two"), at("d/more")).unwrap();
     scratch.succeed(&["demote", "m/d"]);
     fs::rename(at("d"), at("e")).unwrap();
     fs::create_dir(at("d")).unwrap();
@@ -47,18 +47,19 @@ fn a_tier_that_was_moved_keeps_the_names_of_its_files() {
     scratch.succeed(&mount);
     let text = |path: &str| fs::read_to_string(at(path)).unwrap();
     assert_eq!((text("e/f"), text("d/f")), ("below".to_owned(), "another".to_owned()));
-    assert_eq!((text("e/names"), text("hot")), ("has two names".to_owned(), "hot".to_owned()));
+    assert_eq!((text("e/more"), text("hot")), ("has two names".to_owned(), "hot".to_owned()));
     for path in ["e/two", "hot"] {
         assert_eq!(fs::metadata(at(path)).unwrap().nlink(), 2, "{path}");
     }
     // Regression: its bytes stayed with the last name gone, and came back in a rebuild.
-    for path in ["e/two", "e/names", "hot", "d/hot"] {
+    for path in ["e/two", "e/more", "hot", "d/hot"] {
         fs::remove_file(at(path)).unwrap();
     }
     scratch.succeed(&["umount", "m"]);
     let mut find = Command::new("find");
-    find.arg(scratch.path("b"))
-        .args(["-name", "two", "-o", "-name", "names", "-o", "-name", "hot"]);
+    find.arg(scratch.path("b")).args([
+        "-type", "f", "(", "-name", "two", "-o", "-name", "more", "-o", "-name", "hot", ")",
+    ]);
     let left = find.output().unwrap();
     assert!(left.stdout.is_empty(), "{left:?}");
     let checked = ["cluster", "fsck", "--tier", "b", "--cluster", &store.url()];
