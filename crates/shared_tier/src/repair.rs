@@ -296,7 +296,7 @@ impl<'a> Repair<'a> {
     fn plan_unfollowed(&mut self, found: &FoundNames, findings: &mut Findings) {
         let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
         let all = unfinished_changes(self.disks, (&self.view, self.is_rebuilt), found, gone);
-        all.places.iter().for_each(|at| self.note(&mut findings.left_copies, *at));
+        all.left_paths(self.disks).for_each(|at| self.note(&mut findings.left_copies, at));
         for (at, _) in &all.relisted {
             let Some(number) = self.item(*at).number else { continue };
             // A node that lives is about to record them.
@@ -399,17 +399,18 @@ impl<'a> Repair<'a> {
             if halocline_vfs::namespace::stat_descriptor(&fd)?.key() != item.key {
                 return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
             }
-            disk.tree.step("numbering a file", || {
-                own_xattrs::set_number(&fd, own_xattrs::INODE, file.number)?;
-                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
-                own_xattrs::clear(&fd, own_xattrs::ARRIVING)
-            })?;
             let names = file.names.as_slice();
             let is_last = matches!(names, [(_, name)] if *name == item.name);
             let is_far = disk.is_too_far(file.at.1);
             if is_far || !(is_last && item.names.is_empty()) {
                 unfinished_changes::list(disk, (&fd, file.at.1), &file.names, told)?;
             }
+            // Last: until then its paths are believed.
+            disk.tree.step("numbering a file", || {
+                own_xattrs::set_number(&fd, own_xattrs::INODE, file.number)?;
+                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
+                own_xattrs::clear(&fd, own_xattrs::ARRIVING)
+            })?;
             if is_far {
                 disk.bring_nearer(file.at.1, file.number)?;
             }

@@ -4,20 +4,45 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
+use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_os::beneath::TreeCursor;
-use rustix::fs::{OFlags, openat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, OFlags, Timespec, Timestamps, linkat, mknodat, openat, utimensat,
+};
 
 use super::*;
-use crate::repair::tests::{Death, World};
+use crate::acl::DEFAULT;
+use crate::places::peers::LABEL;
+use crate::repair::tests::{Death, Node, World};
+
+/// Where the disk below was at an earlier mount.
+const FORMER: &str = "/was/mounted/here/hdd";
+/// A default ACL that gives user 2000 everything.
+const ACL: &[u8] = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x07\0\xd0\x07\0\0\x04\0\0\0\xff\xff\xff\xff\x10\0\x07\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+/// The time of links and pipes.
+const TIME: Timespec = Timespec { tv_sec: 1_000_000_000, tv_nsec: 7 };
+
+/// The labels of a tier whose disk below was at these directories.
+fn labels(world: &World, roots: &str) {
+    for (disk, tier, roots) in [("n1/ssd", 0, roots), ("shared", 1, "")] {
+        let label = format!(r#"{{"set": "s", "tier": {tier}, "roots": [{roots}]}}"#);
+        fs::create_dir_all(world.at(disk).join(".halocline/intents")).unwrap();
+        fs::write(world.at(disk).join(".halocline").join(LABEL), label).unwrap();
+    }
+}
+
+fn made_then(path: impl AsRef<Path>) {
+    let times = Timestamps { last_access: TIME, last_modification: TIME };
+    utimensat(CWD, path.as_ref(), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
 
 /// A tier that was one node's.
 fn old() -> World {
     let world = World::unformatted();
-    let (ssd, hdd) = (world.at("n1/ssd"), world.at("n1/hdd"));
+    let (ssd, hdd) = (world.at("n1/ssd"), world.at("shared"));
     let below = |path: &str| hdd.join(path);
-    fs::create_dir_all(ssd.join(".halocline/intents")).unwrap();
-    fs::write(ssd.join(".halocline").join(LABEL), "{}").unwrap();
+    labels(&world, &format!(r#"["{FORMER}", 1]"#));
     fs::create_dir_all(ssd.join("new/deep")).unwrap();
     fs::create_dir(ssd.join("empty")).unwrap();
     fs::create_dir_all(below("was/deep")).unwrap();
@@ -27,9 +52,9 @@ fn old() -> World {
     fs::write(below("cold"), "cold").unwrap();
     own_xattrs::set_number(&File::open(below("cold")).unwrap(), own_xattrs::INODE, 3).unwrap();
     symlink(below("cold"), ssd.join("cold")).unwrap();
-    // A directory above it was renamed.
+    // A directory above it was renamed, before the whole tier was moved.
     fs::write(below("was/deep/moved"), "moved").unwrap();
-    symlink(below("was/deep/moved"), ssd.join("new/deep/moved")).unwrap();
+    symlink(format!("{FORMER}/was/deep/moved"), ssd.join("new/deep/moved")).unwrap();
     fs::write(below(".halocline/files/7"), "path was taken").unwrap();
     symlink(below(".halocline/files/7"), ssd.join("new/taken")).unwrap();
     // Two names of one file below.
@@ -37,11 +62,52 @@ fn old() -> World {
     symlink(format!("{}/./twice", hdd.display()), ssd.join("twice")).unwrap();
     fs::hard_link(ssd.join("twice"), ssd.join("empty too")).unwrap();
     symlink("anywhere", ssd.join("users")).unwrap();
+    made_then(ssd.join("users"));
     symlink(format!("{}/.//cold", hdd.display()), ssd.join("users too")).unwrap();
     fs::set_permissions(ssd.join("new"), fs::Permissions::from_mode(0o751)).unwrap();
     fs::write(below("by hand"), "by hand").unwrap();
+    names_of_others(&world);
     world
 }
+
+/// Names that files below, or directories made for them, had before.
+fn names_of_others(world: &World) {
+    let (ssd, hdd) = (world.at("n1/ssd"), world.at("shared"));
+    // Two directories have changed their names, and a link has the name of a third one.
+    for [of, text] in [["one", "other"], ["other", "one"]] {
+        fs::create_dir(ssd.join(of)).unwrap();
+        fs::create_dir(hdd.join(of)).unwrap();
+        fs::write(hdd.join(of).join("f"), text).unwrap();
+    }
+    for [of, place] in [["one", "other"], ["other", "one"]] {
+        symlink(hdd.join(place).join("f"), ssd.join(of).join("f")).unwrap();
+    }
+    symlink("new/deep", ssd.join("was")).unwrap();
+    // A directory has the name of a file, whose directory was renamed.
+    fs::create_dir_all(ssd.join("p/x")).unwrap();
+    fs::create_dir(ssd.join("q")).unwrap();
+    fs::create_dir(hdd.join("p")).unwrap();
+    fs::write(hdd.join("p/x"), "of q").unwrap();
+    symlink(hdd.join("p/x"), ssd.join("q/x")).unwrap();
+    // The directory of that name was another one, whose owner had given it an ACL.
+    fs::create_dir(hdd.join("new")).unwrap();
+    let left = File::open(hdd.join("new")).unwrap();
+    own_xattrs::set_users(&left, b"user.left", b"by another").unwrap();
+    own_xattrs::set_users(&left, DEFAULT, ACL).unwrap();
+    let kept = File::open(ssd.join("new")).unwrap();
+    own_xattrs::set_users(&kept, b"user.kept", b"is its own").unwrap();
+    own_xattrs::set_number(&kept, own_xattrs::DIRECTORY, 77).unwrap();
+    // Links and pipes have several names, too.
+    linkat(CWD, ssd.join("users"), CWD, ssd.join("p/users"), AtFlags::empty()).unwrap();
+    mknodat(CWD, ssd.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WOTH, 0).unwrap();
+    fs::set_permissions(ssd.join("pipe"), fs::Permissions::from_mode(0o622)).unwrap();
+    linkat(CWD, ssd.join("pipe"), CWD, ssd.join("q/pipe"), AtFlags::empty()).unwrap();
+    made_then(ssd.join("pipe"));
+    made_then(ssd.join("q"));
+}
+
+/// How many names it has.
+const NAMES: usize = 25;
 
 fn check(world: &World) {
     let tree = world.tree();
@@ -55,22 +121,44 @@ fn check(world: &World) {
         ("/twice", "twice"),
         ("/empty too", "twice"),
         ("/users", "Symlink"),
+        ("/p/users", "Symlink"),
         ("/users too", "Symlink"),
+        ("/pipe", "Fifo"),
+        ("/q/pipe", "Fifo"),
         ("/by hand", "by hand"),
         ("/empty", "directory"),
+        ("/one/f", "one"),
+        ("/other/f", "other"),
+        ("/was", "Symlink"),
+        ("/p/x", "directory"),
+        ("/q/x", "of q"),
     ] {
         assert_eq!(text(path), Some(expected), "{path}: {tree:?}");
     }
-    // And the renamed directories, which are empty below.
-    assert_eq!(tree.len(), 15, "{tree:?}");
+    assert_eq!(tree.len(), NAMES, "{tree:?}");
     let node = world.node_until("n1", 900, i64::MAX);
-    let lookup =
-        |name: &str| node.names.lookup(&crate::repair::tests::Node::entry(1, name)).unwrap();
-    assert_eq!((lookup("hot").links, lookup("twice").links), (2, 2));
-    assert_eq!(lookup("new").attributes.mode, 0o751);
+    let lookup = |name: &str| node.names.lookup(&Node::entry(1, name)).unwrap();
+    for name in ["hot", "twice", "users", "pipe"] {
+        assert_eq!(lookup(name).links, 2, "{name}");
+    }
+    for name in ["users", "pipe"] {
+        assert_eq!(lookup(name).attributes.mtime_ns, 1_000_000_000_000_000_007, "{name}");
+    }
+    assert_eq!(lookup("pipe").attributes.mode, 0o622);
+    let StoredInode { inode, attributes, .. } = lookup("new");
+    assert_eq!(attributes.mode, 0o751);
+    let xattrs: Vec<_> = attributes.xattrs.into_iter().collect();
+    assert_eq!(xattrs, [(b"user.kept".to_vec(), b"is its own".to_vec())]);
     let target = lookup("users too").attributes.target;
-    assert!(target.ends_with(b"hdd/cold"), "{target:?}");
-    assert!(node.names.parent(InodeNumber(lookup("new").inode.0)).unwrap() == ROOT);
+    assert!(target.ends_with(b"shared/cold"), "{target:?}");
+    assert!(node.names.parent(InodeNumber(inode.0)).unwrap() == ROOT);
+    // As the shared tier has them: a file has one path.
+    for path in ["n1/ssd/hot", "shared/cold"] {
+        assert_eq!(fs::metadata(world.at(path)).unwrap().nlink(), 1, "{path}");
+    }
+    let twice = ["shared/twice", "shared/empty too"].map(|path| fs::metadata(world.at(path)));
+    let links: Vec<_> = twice.iter().flatten().map(MetadataExt::nlink).collect();
+    assert_eq!(links, [1]);
 }
 
 #[test]
@@ -82,15 +170,37 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     assert!(world.at("n1/ssd/cold").is_symlink(), "nothing was changed");
     let adopted = run(&world.at("n1"), "n1", true).unwrap();
     assert_eq!(adopted, dry);
-    assert_eq!((adopted.directories, adopted.ssd_files, adopted.disk_files), (3, 2, 5));
-    assert!(adopted.told.is_empty(), "{adopted:?}");
+    assert_eq!((adopted.directories, adopted.ssd_files, adopted.disk_files), (8, 2, 8));
+    let new = File::open(world.at("n1/ssd/new")).unwrap();
+    assert_eq!(own_xattrs::number(&new, own_xattrs::DIRECTORY), None, "nobody gave it one");
     let report = world.repair(true);
     assert!(report.is_rebuilt && report.told.is_empty(), "{report:?}");
     check(&world);
+    let q = world.node_until("n1", 901, i64::MAX).names.lookup(&Node::entry(1, "q")).unwrap();
+    assert_eq!(q.attributes.mtime_ns, 1_000_000_000_000_000_007, "no program has changed it");
     let now = ["n1/ssd/hot", "shared/cold", "shared/new/deep/moved"].map(inode);
     assert_eq!(now, [hot, cold, moved]);
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
     assert!(run(&world.at("n1"), "n1", true).is_err(), "it is shared by now");
+    // All of it is recorded on the disks.
+    world.forget();
+    world.repair(true);
+    check(&world);
+}
+
+/// Regression: further paths of a file stayed. Its bytes then outlived its last name, and came back with it in a rebuild.
+#[test]
+fn a_check_finds_further_paths_of_a_file_and_a_repair_removes_them() {
+    let world = old();
+    run(&world.at("n1"), "n1", true).unwrap();
+    world.repair(true);
+    // As an earlier version left them.
+    fs::hard_link(world.at("n1/ssd/hot"), world.at("n1/ssd/new/hot too")).unwrap();
+    let report = world.repair(false);
+    assert!(report.left_copies.len() == 1 && !report.is_clean(), "{report:?}");
+    world.repair(true);
+    check(&world);
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
 }
 
 #[test]
@@ -101,8 +211,7 @@ fn an_adoption_that_dies_at_any_step_is_completed() {
         death.end_after(steps);
         let died = run_watched(&world.at("n1"), "n1", true, Some(death)).is_err();
         if died {
-            let adopted = run(&world.at("n1"), "n1", true).unwrap();
-            assert!(adopted.told.is_empty(), "step {steps}: {adopted:?}");
+            run(&world.at("n1"), "n1", true).unwrap_or_else(|error| panic!("{steps}: {error}"));
         }
         world.repair(true);
         check(&world);
@@ -168,8 +277,7 @@ fn directories_deeper_than_paths_are_long_are_adopted() {
         rustix::io::write(made, name.as_bytes()).unwrap();
     }
     linkat(at, "g", at, "h", AtFlags::empty()).unwrap();
-    let adopted = run(&world.at("n1"), "n1", true).unwrap();
-    assert!(adopted.told.is_empty(), "{adopted:?}");
+    run(&world.at("n1"), "n1", true).unwrap();
     let report = world.repair(true);
     assert!(report.is_rebuilt && report.told.is_empty(), "{report:?}");
     for _ in 0..2 {
@@ -178,9 +286,85 @@ fn directories_deeper_than_paths_are_long_are_adopted() {
         for (name, text) in [("f", "f"), ("g", "g"), ("h", "g")] {
             assert_eq!(tree[&format!("{deep}/{name}")], text);
         }
-        assert_eq!(tree.len(), 15 + 23);
+        assert_eq!(tree.len(), NAMES + 23);
         assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
         world.forget();
         world.repair(true);
     }
+}
+
+/// Regression: files whose links named a directory that was renamed, or that had gone, lost their names.
+#[test]
+fn names_whose_files_are_not_known_are_refused_before_anything_is_changed() {
+    type Spoil = fn(&World);
+    let spoils: [(&str, Spoil, &str); 8] = [
+        ("new/deep/moved", |world| labels(world, ""), "does not know"),
+        (
+            "by hand too",
+            |world| {
+                symlink("/gone/hdd/by hand", world.at("n1/ssd/by hand too")).unwrap();
+            },
+            "does not know",
+        ),
+        ("cold", |world| fs::remove_file(world.at("shared/cold")).unwrap(), "are not on the disk"),
+        (
+            "second",
+            |world| symlink(world.at("shared/cold"), world.at("n1/ssd/second")).unwrap(),
+            "another name's file",
+        ),
+        (
+            "q/x",
+            |world| fs::hard_link(world.at("n1/ssd/q/x"), world.at("n1/ssd/q/y")).unwrap(),
+            "did not give them",
+        ),
+        (
+            "users",
+            |world| fs::write(world.at("shared/users"), "by hand").unwrap(),
+            "something else has these names",
+        ),
+        (
+            "new",
+            |world| {
+                fs::remove_dir(world.at("shared/new")).unwrap();
+                fs::write(world.at("shared/new"), "by hand").unwrap();
+            },
+            "something else has these names",
+        ),
+        (
+            "was",
+            |world| fs::write(world.at("shared/was/by hand"), "by hand").unwrap(),
+            "something else has these names",
+        ),
+    ];
+    for (name, spoil, why) in spoils {
+        let world = old();
+        made_with_number(&world, "n1/ssd/new/deep/moved");
+        spoil(&world);
+        for repair in [false, true] {
+            let error = run(&world.at("n1"), "n1", repair).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(name), "{name}: {error}");
+        }
+        assert!(world.at("n1/ssd/users").is_symlink(), "nothing was changed");
+        assert!(!world.at("shared/one/f").is_symlink() && !world.at("shared/q").exists());
+    }
+}
+
+/// As the tier of one node makes its links.
+fn made_with_number(world: &World, path: &str) {
+    let number = Timespec { tv_sec: 0, tv_nsec: 1234 };
+    let times = Timestamps { last_access: number, last_modification: number };
+    utimensat(CWD, world.at(path), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+#[test]
+fn a_disk_below_of_another_tier_is_refused() {
+    let label = |world: &World| world.at("shared/.halocline").join(LABEL);
+    let refused = |world: &World| run(&world.at("n1"), "n1", true).unwrap_err().to_string();
+    let world = old();
+    fs::write(label(&world), r#"{"set": "another", "tier": 1}"#).unwrap();
+    assert!(refused(&world).contains("not the disk below"), "{}", refused(&world));
+    fs::remove_file(label(&world)).unwrap();
+    assert!(refused(&world).contains("mount its device there first"), "{}", refused(&world));
+    labels(&world, r#"["/b", 1], ["/c", 2]"#);
+    assert!(refused(&world).contains("ssd and hdd alone"), "{}", refused(&world));
 }

@@ -12,7 +12,9 @@ use halocline_os::error::Result;
 use halocline_vfs::namespace::xattr;
 use rustix::io::Errno;
 
+use super::own_xattrs;
 use super::tree::Tree;
+use crate::acl::{ACCESS, DEFAULT};
 
 /// Rights that a program gets when it is run from the file. Whoever changes a file's content takes them away, root, too.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -71,4 +73,30 @@ pub(crate) fn all(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Ve
         }
     }
     Ok(with.xattrs)
+}
+
+/// Gives something exactly these extended attributes, as far as programs and users of the file system set them: labels of
+/// security modules stay.
+///
+/// # Errors
+/// Those of `setxattr(2)` and `removexattr(2)`.
+pub(crate) fn replace(fd: &impl AsFd, wanted: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
+    let names = match xattr::list_on(fd) {
+        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(()),
+        names => names?,
+    };
+    for name in names.split(|byte| *byte == 0).filter(|name| is_replaced(name)) {
+        if !wanted.contains_key(name) {
+            own_xattrs::clear(fd, OsStr::from_bytes(name))?;
+        }
+    }
+    wanted.iter().try_for_each(|(name, value)| own_xattrs::set_users(fd, name, value))
+}
+
+fn is_replaced(name: &[u8]) -> bool {
+    let begins = |with: &[u8]| name.starts_with(with);
+    let is_users = begins(b"user.")
+        || begins(b"trusted.") && !begins(b"trusted.overlay.")
+        || [ACCESS, DEFAULT, CAPABILITY].contains(&name);
+    is_users && !xattr::hidden_xattr(OsStr::from_bytes(name))
 }

@@ -15,7 +15,8 @@ pub struct Report {
     pub lost: Vec<String>,
     /// Directories and links of the store that are missing or misplaced on the shared disk; they are made or renamed.
     pub remade: Vec<String>,
-    /// Copies left by moves, and second places left by renames; they are removed.
+    /// Copies left by moves, second places left by renames, and further paths of files whose names are listed; they are
+    /// removed.
     pub left_copies: Vec<String>,
     /// Directories on the shared disk that the store does not know, with nothing left in them; they are removed.
     pub left_directories: Vec<String>,

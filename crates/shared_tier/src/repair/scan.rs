@@ -25,6 +25,9 @@ use crate::stat_conversion::{joined, kind};
 /// The most lines of each kind that are kept for display.
 const TOLD_MAX: usize = 1000;
 
+/// Where a check of a file system puts what it finds.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
 /// The longest path that is shown whole.
 const SHOWN_BYTES: usize = 4096;
 /// How much of the beginning and of the end of a longer one is shown.
@@ -152,6 +155,7 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
                 item(&cursor, &name, above)
             };
             match found {
+                Ok(Some(item)) if is_lost_and_found(&item, &root) => {}
                 Ok(Some(item)) => {
                     if item.attributes.kind == Kind::Directory {
                         todo.push((Some(scanned.items.len()), depth + 1));
@@ -169,6 +173,21 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
         }
     }
     Ok(scanned)
+}
+
+/// Whether it is the directory that a file system keeps in its root for itself, and not one that programs made.
+fn is_lost_and_found(item: &Item, root: &OwnedFd) -> bool {
+    let Item { name, above: None, number: None, .. } = item else { return false };
+    if name.as_bytes() != LOST_AND_FOUND || item.attributes.kind != Kind::Directory {
+        return false;
+    }
+    let key = |fd: &OwnedFd| stat_descriptor(fd).map(|stat| stat.key());
+    let above = openat(root, "..", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let Some((above, root)) = above.ok().and_then(|above| key(&above).ok().zip(key(root).ok()))
+    else {
+        return false;
+    };
+    above.0 != root.0 || above == root
 }
 
 /// Goes to a directory that was found before, and lists it.
@@ -264,4 +283,32 @@ pub(super) fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     }
     attributes.xattrs = users_xattrs::all(fd, &attributes)?;
     Ok((attributes, stat))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use halocline_testkit::small_disk::SmallDisk;
+
+    use super::*;
+    use crate::places::steps::Steps;
+
+    /// Regression: each check told of a directory that would get a name.
+    #[test]
+    fn what_a_file_system_keeps_for_itself_is_no_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let disk = scratch.path().join("disk");
+        fs::create_dir(&disk).unwrap();
+        let names = || {
+            fs::create_dir_all(disk.join("d/lost+found")).unwrap();
+            fs::create_dir_all(disk.join("lost+found/of a check")).unwrap();
+            let scanned = scan(&Tree::open(&disk, Steps::default()).unwrap()).unwrap();
+            (0..scanned.items.len()).map(|at| scanned.shown(at)).collect::<Vec<_>>()
+        };
+        let plain = names();
+        assert!(plain.contains(&"lost+found".to_owned()) && plain.len() == 4, "{plain:?}");
+        let Some(_small) = SmallDisk::over(disk.clone(), 1 << 20) else { return };
+        assert_eq!(names(), ["d", "d/lost+found"]);
+    }
 }

@@ -16,7 +16,7 @@ use super::links_and_devices;
 use super::merge::{At, FoundNames};
 use super::scan::tell;
 use super::view::View;
-use crate::places::own_xattrs;
+use crate::places::own_xattrs::{self, NameIn};
 
 /// What must be put right.
 #[derive(Debug, Default)]
@@ -25,6 +25,9 @@ pub(super) struct UnfinishedChanges {
     pub(super) relisted: Vec<(At, Vec<(u64, Name)>)>,
     /// Second places of files, which the bytes have left.
     pub(super) places: Vec<At>,
+    /// Further paths of files, which the tier of one node or somebody by hand gave to each name: a file has one, and all its
+    /// names are listed with it.
+    pub(super) paths: Vec<(At, NameIn)>,
     /// Links and special files that have no name in the store, under their own or with a number appended.
     pub(super) others: Vec<At>,
     /// Directories that the store does not know and in which nothing is left; contents come before their directory.
@@ -41,17 +44,32 @@ pub(super) fn unfinished_changes(
     let mut all = UnfinishedChanges::default();
     for file in &found.files {
         let stored = view.files.get(&file.number);
+        if stored.is_none() && !file.is_numbered {
+            // It gets its names now, which are those of its paths.
+            let others = file.paths.iter().zip(&file.names).filter(|(at, _)| **at != file.at);
+            all.paths.extend(others.map(|(at, name)| (*at, name.clone())));
+            continue;
+        }
         let place = match stored {
             Some(stored) => stored.attributes.location.as_ref(),
-            None if is_rebuilt && file.is_numbered => file.attributes.location.as_ref(),
+            None if is_rebuilt => file.attributes.location.as_ref(),
             None => None,
         };
         let is_there = |at: &&At| place.is_some_and(|place| is_at(disks, **at, place, found));
         let Some(at) = file.paths.iter().find(is_there) else { continue };
-        // A file put there by hand, or of a tier of one node, is at one of its names.
         let names = stored.map_or(&file.names, |stored| &stored.names);
-        let is_left = |other: &&At| *other != at && !is_named(disks, **other, names, found);
-        all.places.extend(file.paths.iter().filter(is_left));
+        // On the shared disk, bytes stay only in a directory in which the file has a name.
+        let may_stay = place.is_some_and(|place| {
+            let is_its = |(directory, _): &NameIn| *directory == place.base;
+            place.node.is_some() || place.base == ROOT.0 || names.iter().any(is_its)
+        });
+        for other in file.paths.iter().filter(|other| *other != at) {
+            match names.iter().find(|name| is_name(disks, *other, name, found)) {
+                Some(name) if may_stay => all.paths.push((*other, name.clone())),
+                Some(_) => {}
+                None => all.places.push(*other),
+            }
+        }
         if let Some(stored) = stored {
             let mut names = stored.names.clone();
             names.sort();
@@ -83,11 +101,10 @@ pub(super) fn is_at(disks: &Disks, at: At, place: &Location, found: &FoundNames)
     disk.node == place.node && disk.is_path(at.1, &place.path) && is_above()
 }
 
-/// Whether an item is at one of these names.
-fn is_named(disks: &Disks, at: At, names: &[(u64, Name)], found: &FoundNames) -> bool {
+/// Whether an item is at a name.
+fn is_name(disks: &Disks, at: At, (directory, name): &NameIn, found: &FoundNames) -> bool {
     let last = &disks.all[at.0].scanned.items[at.1].name;
-    let above = above(at, disks, found);
-    names.iter().any(|(directory, name)| Some(*directory) == above && name == last)
+    above(at, disks, found) == Some(*directory) && name == last
 }
 
 /// The names that a scan attributes to the file at a place.
@@ -123,6 +140,13 @@ fn directories(disks: &Disks, disk: usize, view: &View, gone: &BTreeSet<At>) -> 
 }
 
 impl UnfinishedChanges {
+    /// Paths that are told: those of files that were known before. What somebody put there by hand gets its names.
+    pub(super) fn left_paths(&self, disks: &Disks) -> impl Iterator<Item = At> {
+        let is_known = move |at: &At| disks.all[at.0].scanned.items[at.1].number.is_some();
+        let paths = self.paths.iter().map(|(at, _)| *at).filter(is_known);
+        self.places.iter().copied().chain(paths)
+    }
+
     /// Puts it right.
     pub(super) fn put_right(&self, disks: &Disks, told: &mut Vec<String>) -> Result<()> {
         for (at, names) in &self.relisted {
@@ -131,6 +155,15 @@ impl UnfinishedChanges {
         for at in &self.places {
             let disk = &disks.all[at.0];
             disk.remove(at.1)?;
+        }
+        for (at, name) in &self.paths {
+            let disk = &disks.all[at.0];
+            let Ok(fd) = disk.look(at.1) else { continue };
+            // Where there is no room to list a name, its path is all that tells of it.
+            let is_same = stat_descriptor(&fd)?.key() == disk.scanned.items[at.1].key;
+            if is_same && own_xattrs::names(&fd).contains(name) {
+                disk.remove(at.1)?;
+            }
         }
         for at in &self.others {
             let disk = &disks.all[at.0];

@@ -117,9 +117,6 @@ fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome
 /// Makes a tier of one node a shared one, or says what that would concern.
 fn adopt(root: &Path, node: &str, repair: bool) -> Result<(), Failure> {
     let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
-    for line in &adopted.told {
-        tell!("halocline: {}", text::line(line));
-    }
     tell!(
         "{}, {} on the SSD and {} below {} adopted; no byte is copied",
         counted(adopted.directories, "directory"),

@@ -167,7 +167,11 @@ pub(crate) fn make(
     })
 }
 
-fn make_unnamed(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
+/// Makes one in a private directory, with all its attributes.
+///
+/// # Errors
+/// Those of `mknod(2)`, `chown(2)` and `setxattr(2)`.
+pub(crate) fn make_unnamed(dir: &PrivateDir, fresh: &str, of: &Attributes) -> Result<()> {
     let is_link = of.kind == Kind::Symlink;
     if is_link {
         symlinkat(of.target.as_slice(), dir, fresh)?;
