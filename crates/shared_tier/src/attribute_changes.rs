@@ -283,7 +283,7 @@ impl AttributeChanges {
     /// Changes what has no name any more, and the file with its bytes.
     ///
     /// # Errors
-    /// Those of the changes; `ESTALE` if nothing is left of it here.
+    /// Those of the changes; `ESTALE` if nothing is left of it here, `ENOENT` of a directory.
     fn change_without_name(
         &self,
         inode: &Inode,
@@ -468,7 +468,9 @@ impl AttributeChanges {
         take_away(places, attributes, inode.number)?;
         let done = match (attributes.kind, value) {
             (Kind::File, Some(value)) => {
-                places.set_xattr(place_of(attributes)?, number, name, value, 0)
+                let place = place_of(attributes)?;
+                let set = || places.set_xattr(place, number, name, value, 0);
+                self.files.ssd.with_room((inode.number, place), set)
             }
             (Kind::File, None) => places.remove_xattr(place_of(attributes)?, number, name),
             (Kind::Directory, Some(value)) => places.set_directory_xattr(number, name, value, 0),

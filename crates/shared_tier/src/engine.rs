@@ -153,7 +153,21 @@ impl Engine for SharedTier {
         handle.read(offset, buf)
     }
 
-    fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            done += self.write_some(handle, offset + done as u64, &data[done..], caller)?;
+        }
+        Ok(())
+    }
+
+    fn write_some(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        _caller: Caller,
+    ) -> Result<usize> {
         handle.write(offset, data)
     }
 

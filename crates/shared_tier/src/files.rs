@@ -42,7 +42,7 @@ const TRIES: usize = 64;
 pub(crate) struct Files {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
-    ssd: Arc<OwnSsd>,
+    pub(crate) ssd: Arc<OwnSsd>,
 }
 
 /// Why a file is opened.

@@ -118,7 +118,11 @@ impl MoveCommands<'_> {
 
     /// Makes room on the own SSD for a file; files that the same command names do not make room for each other.
     fn make_room(&self, file: &SelectedFile, asked: &FxHashSet<u64>) -> bool {
-        let Some(room) = self.executor.room_for(file.size) else { return false };
+        let bytes = match self.executor.room_for(file.size) {
+            Some(room) if room.missing == 0 => return true,
+            _ => self.executor.bytes_to_copy(file.inode, file.size, &file.place),
+        };
+        let Some(room) = self.executor.room_for(bytes) else { return false };
         room.missing == 0 || self.executor.free_up(room.missing, &|number| asked.contains(&number))
     }
 
@@ -161,10 +165,13 @@ impl MoveCommands<'_> {
                 stay.push((at, why));
             } else if file.is_open {
                 stay.push((at, IS_OPEN));
-            } else if file.size > left {
-                stay.push((at, NO_ROOM));
             } else {
-                left -= file.size;
+                let to_copy = || self.executor.bytes_to_copy(file.inode, file.size, &file.place);
+                let bytes = if file.size > left { to_copy() } else { file.size };
+                match left.checked_sub(bytes) {
+                    Some(rest) => left = rest,
+                    None => stay.push((at, NO_ROOM)),
+                }
             }
         }
         stay

@@ -9,6 +9,7 @@ pub(crate) mod background;
 mod empty_directories;
 pub(crate) mod executor;
 pub(crate) mod moves_at_once;
+mod moves_under_way;
 pub(crate) mod options;
 pub(crate) mod paths;
 pub(crate) mod planner;
@@ -31,7 +32,7 @@ use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::namespace::{Failure, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -242,18 +243,48 @@ impl OwnSsd {
         }
     }
 
+    /// Makes room for so many bytes of a file on a tier (0 is this node's SSD), for which an attempt has failed. Returns
+    /// whether to try again: `tries` times at most, and once where a quota is the limit.
+    pub(crate) fn makes_room(
+        &self,
+        (number, tier): (InodeNumber, usize),
+        bytes: u64,
+        failed: &Error,
+        tries: &mut u32,
+    ) -> bool {
+        if !failed.is_full() || *tries == 0 {
+            return false;
+        }
+        *tries = if failed.errno() == libc::EDQUOT || tier > 0 { 0 } else { *tries - 1 };
+        self.make_room_for_write((number, tier == 0), bytes)
+    }
+
+    /// Does what takes a little room on the disk on which a file is.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub(crate) fn with_room<T>(
+        &self,
+        (number, place): (InodeNumber, &Location),
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let (tier, mut tries) = (self.tier_of(Some(place)), 1);
+        match act() {
+            Err(error) if tier == 0 && self.makes_room((number, tier), 0, &error, &mut tries) => {
+                act()
+            }
+            done => done,
+        }
+    }
+
     /// Makes room for a write of a file, on this SSD if it `is_here`, whose file system is full; returns whether a retry may
     /// succeed. Where the shared disk is full, clean copies give way.
-    pub(crate) fn make_room_for_write(
-        &self,
-        (number, is_here): (InodeNumber, bool),
-        bytes: u64,
-    ) -> bool {
+    fn make_room_for_write(&self, (number, is_here): (InodeNumber, bool), bytes: u64) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
         if !is_here {
             return self.copies_give_way(need);
         }
-        self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
+        self.executor.make_room(number, need)
     }
 
     /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use halocline_api::file_tier::{ActiveMoves, Counters, History};
 use halocline_api::jobs::Ahead;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
+use super::moves_under_way::MovesUnderWay;
 use super::paths::Paths;
 use super::planner::{Planner, Room};
 use super::residents::{Resident, Residents};
@@ -30,6 +32,8 @@ use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
 const FAILURES_MAX: usize = 8;
+/// The pause before a retry where the SSD has room, but gave none.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Space that a copy may need in addition to its data.
 pub(crate) const COPY_SLACK: u64 = 16 << 10;
 
@@ -51,6 +55,8 @@ pub(crate) struct Executor {
     pub(crate) counters: Counters,
     pub(crate) history: History,
     pub(crate) active: ActiveMoves<PathBuf>,
+    /// The files that this node is moving.
+    under_way: MovesUnderWay,
     /// Why files could not be demoted lately.
     pub(crate) trouble: Mutex<Option<String>>,
     pub(crate) stops: AtomicBool,
@@ -68,6 +74,7 @@ impl Executor {
             counters: Counters::default(),
             history: History::new(&base.clock),
             active: ActiveMoves::new(&base.clock),
+            under_way: MovesUnderWay::default(),
             trouble: Mutex::default(),
             stops: AtomicBool::new(false),
             wants_look: AtomicBool::new(false),
@@ -96,7 +103,9 @@ impl Executor {
         (from, tier): (&Location, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
+        let moving = self.under_way.begin(inode.0);
         let moved = self.move_uncounted(name, (inode, size), (from, tier), goes_on);
+        drop(moving);
         match &moved {
             Ok(Moved::Done(_) | Moved::Already) => self.history.moved(inode.0),
             Ok(Moved::Busy) => self.history.not_moved(
@@ -118,7 +127,7 @@ impl Executor {
     ) -> Result<Moved> {
         note_all(&self.base);
         let was_here = self.is_on(from, SSD);
-        let fits = || self.fits_the_shared_disk(inode, size);
+        let fits = || self.fits_the_shared_disk(inode, size, from);
         if tier == SHARED
             && !fits()
             && !self.has_copy(name, inode)
@@ -151,11 +160,17 @@ impl Executor {
     }
 
     /// Whether the shared disk has room for a file.
-    fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64) -> bool {
-        // A sparse file takes fewer bytes on disk.
+    fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64, from: &Location) -> bool {
+        let Ok(free) = self.base.places.free_bytes(SHARED) else { return true };
+        size <= free || self.bytes_to_copy(inode, size, from) <= free
+    }
+
+    /// The bytes that a copy of a closed file takes: of a sparse file fewer than its size. Asks the disk on which it is, which
+    /// may be another node's.
+    pub(crate) fn bytes_to_copy(&self, inode: InodeNumber, size: u64, from: &Location) -> u64 {
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
-        let need = known.map_or(size, |bytes| bytes.min(size));
-        self.base.places.free_bytes(SHARED).map_or(true, |free| need <= free)
+        let on_disk = || Some(self.base.places.stat(from, inode.0).ok()?.disk_bytes());
+        known.or_else(on_disk).map_or(size, |bytes| bytes.min(size))
     }
 
     /// Whether no byte is copied if a file is demoted.
@@ -181,9 +196,19 @@ impl Executor {
         (ssd.f_fsid != shared.f_fsid).then(|| ssd.f_bavail.saturating_mul(ssd.f_frsize))
     }
 
-    /// Whether moving files to the shared disk frees room on the SSD.
-    pub(crate) fn frees_disk(&self) -> bool {
-        self.room_on_disk().is_some()
+    /// Makes room on the SSD, whose file system has none, for so many bytes of a file that stays. Returns whether a retry
+    /// may succeed: something has left, or there is room, which the file system may give a moment later.
+    pub(crate) fn make_room(&self, number: InodeNumber, bytes: u64) -> bool {
+        let Some(room) = self.room_on_disk() else { return false };
+        if room >= bytes {
+            self.base.clock.sleep(PAUSE);
+            return true;
+        }
+        let all = self.base.places.totals(SSD);
+        let can_fit = all.is_ok_and(|all| bytes <= all.f_blocks.saturating_mul(all.f_frsize));
+        can_fit
+            && (self.free_some(bytes - room, &|other| other == number.0) > 0
+                || self.room_on_disk().is_some_and(|room| room >= bytes))
     }
 
     /// The bytes below the high watermark that are free for a file of this size, and those that must leave for it.
@@ -219,13 +244,47 @@ impl Executor {
 
     /// Demotes files in the policy's order until so many bytes have left; returns whether they have.
     pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> bool {
+        self.free_some(missing, except) >= missing
+    }
+
+    /// The same; returns how many bytes have left, which may be fewer if no more can.
+    pub(crate) fn free_some(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> u64 {
         let paths = Paths::new(&self.base.paths);
         let order = self.planner.plan_room(&self.residents, except, &paths);
-        self.demote_all(&order, missing)
+        self.demote_some(&order, missing)
     }
 
     /// Demotes files in the given order until so many bytes have left; returns whether they have.
     pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> bool {
+        self.demote_some(order, missing) >= missing
+    }
+
+    /// The same; returns how many bytes have left. Those that this node is moving already, for whatever reason, are waited
+    /// for if the others are too few.
+    fn demote_some(&self, order: &[u64], missing: u64) -> u64 {
+        let under_way = Mutex::new(Vec::new());
+        let mut left = self.demote_others(order, missing, &under_way);
+        for (number, bytes) in under_way.into_inner() {
+            if left >= missing {
+                break;
+            }
+            self.under_way.wait(number);
+            left += match self.residents.get(number) {
+                // Whoever moved it may have been stopped, or it was opened.
+                Some(_) => self.demote_others(&[number], missing - left, &Mutex::default()),
+                None => bytes,
+            };
+        }
+        left
+    }
+
+    /// The same of those that this node is not moving yet; the others are added to `under_way`, with their bytes.
+    fn demote_others(
+        &self,
+        order: &[u64],
+        missing: u64,
+        under_way: &Mutex<Vec<(u64, u64)>>,
+    ) -> u64 {
         let left = Mutex::new((0_u64, missing));
         let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let moves = MovesAtOnce::default();
@@ -235,6 +294,10 @@ impl Executor {
                     && failures.load(Ordering::Relaxed) < FAILURES_MAX;
                 let Some(number) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                 let Some(resident) = self.residents.get(*number) else { continue };
+                if self.under_way.has(*number) {
+                    under_way.lock().push((*number, resident.bytes));
+                    continue;
+                }
                 {
                     // Count what other threads are moving: else too many files would leave.
                     let mut left = left.lock();
@@ -271,8 +334,7 @@ impl Executor {
             }
             work();
         });
-        let left = left.into_inner();
-        left.0 >= left.1
+        left.into_inner().0
     }
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
@@ -329,9 +391,13 @@ impl Executor {
         let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
             return false;
         };
-        let Some(room) = self.room_for(of.size) else { return false };
+        let bytes = match self.room_for(of.size) {
+            Some(Room { missing: 0, .. }) => of.size,
+            _ => self.bytes_to_copy(found.inode, of.size, place),
+        };
+        let Some(room) = self.room_for(bytes) else { return false };
         let paths = Paths::new(&self.base.paths);
-        let file = (found.inode.0, of.size);
+        let file = (found.inode.0, bytes);
         let plan = self.planner.plan_promotion(file, ahead, room, (&self.residents, &paths));
         let stays = |why: &str| {
             self.history.not_moved(found.inode.0, why);
