@@ -73,6 +73,8 @@ pub struct Report {
     pub set_aside: Vec<String>,
     /// Files that have got another name than the disks say, because something else has that.
     pub conflicts: Vec<String>,
+    /// Names of files that a rebuild does not give back. In a sound store they are right, and stay.
+    pub not_rebuilt: Vec<String>,
     /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,
     /// Whether the store may have lost its last changes, and says that it has not.
@@ -83,8 +85,8 @@ impl Report {
     /// Whether there is nothing to do and nothing to say.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        *self == Self { missing: self.missing.clone(), ..Self::default() }
-            && self.missing.is_empty()
+        let not_rebuilt = self.not_rebuilt.clone();
+        *self == Self { not_rebuilt, ..Self::default() }
     }
 }
 
@@ -232,6 +234,7 @@ impl<'a> Repair<'a> {
             missing: lost::missing(self),
             told: found.told.clone(),
             conflicts: found.conflicts.clone(),
+            not_rebuilt: found.not_rebuilt.clone(),
             ..Report::default()
         };
         for disk in &self.disks.all {
