@@ -1,6 +1,5 @@
 //! Opens a file tier that several nodes share (`docs/SHARED_TIER.md`).
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,9 +29,6 @@ impl Hosted for SharedTier {
     }
 }
 
-/// The environment's variable that allows what is not safe yet.
-const EXPERIMENTAL: &str = "HALOCLINE_EXPERIMENTAL";
-
 /// Checks what a mount of a shared tier is asked for.
 ///
 /// # Errors
@@ -55,19 +51,6 @@ pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
                 config.named("copies")
             ),
             "leave it out",
-        ));
-    }
-    if config.copies == Copies::Archive
-        && env::var_os(EXPERIMENTAL).is_none_or(|set| set != "copies")
-    {
-        return Err(Error::invalid(
-            format!(
-                "{} archive: on a tier that nodes share it is an experiment; after the loss of an SSD and of the store, older bytes may be taken for a file's",
-                config.named("copies")
-            ),
-            format!(
-                "leave it out, or try it on data that you have elsewhere, with {EXPERIMENTAL}=copies in the environment"
-            ),
         ));
     }
     cluster.peers().map_or(Ok(()), check_pattern)

@@ -8,8 +8,6 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::process::id;
-use std::sync::Once;
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
@@ -22,7 +20,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 const NODES: [&str; 2] = ["one", "two"];
 const ARCHIVE: [&str; 4] = ["--copies", "archive", "--archive-after", "1s"];
 const BYTES: usize = 100 << 10;
-static WRITTEN: Once = Once::new();
 
 struct Nodes(SharedTiers);
 
@@ -34,22 +31,10 @@ impl Deref for Nodes {
     }
 }
 
-/// The command with what allows an experiment in its environment.
-fn experimental() -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("copies.{}", id()));
-    WRITTEN.call_once(|| {
-        let command = program!().into_os_string().into_string().unwrap();
-        let script = format!("#!/bin/sh\nHALOCLINE_EXPERIMENTAL=copies exec '{command}' \"$@\"\n");
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-    });
-    path
-}
-
 impl Nodes {
     /// Two mounts that archive; `None`, with the reason, where that cannot be tried.
     fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(experimental(), &NODES)?;
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
         Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &ARCHIVE)))
     }
 
@@ -118,17 +103,13 @@ fn content(letter: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_has_no_effect_or_is_an_experiment_is_refused() {
+fn what_has_no_effect_is_refused() {
     let Some(scratch) = Scratch::with_mountpoints(program!(), &["one"]) else { return };
     let Some(tiers) = SharedTiers::new(scratch, &["one"]) else { return };
     let mounted = tiers.mount("one", &["--copies", "keep"]);
     assert!(!mounted.status.success());
     let told = said(&mounted);
     assert!(told.contains("--copies keep"), "{told}");
-    let mounted = tiers.mount("one", &ARCHIVE);
-    assert!(!mounted.status.success());
-    let told = said(&mounted);
-    assert!(told.contains("--copies archive") && told.contains("HALOCLINE_EXPERIMENTAL"), "{told}");
 }
 
 #[test]

@@ -434,6 +434,11 @@ fn a_warm_takes_only_what_fits_and_a_dry_run_says_so_before() {
     assert_eq!(nodes.tier("two")["promoted"]["files"], 0);
     let done = warm(&[]);
     assert_eq!((&done["files"], &done["skipped"]), (&dry["files"], &dry["skipped"]));
+    // What never fits has another remedy than what finds no room now.
+    fs::write(nodes.at("one", "huge"), bytes_of("huge", 3000 * KIB)).unwrap();
+    nodes.until_closed("one", "huge");
+    let huge = nodes.scratch.halocline(&["warm", "two/huge"]);
+    assert!(said(&huge).contains("--ssd-limit"), "{}", said(&huge));
     nodes.scratch.succeed(&["pin", "big0", "--on", "one"]);
     eventually("the rule is known", || nodes.scratch.status("two")["rules"]["pin"][0] == "big0");
     let dry = nodes.scratch.halocline(&["demote", "two", "--dry-run", "--json"]);

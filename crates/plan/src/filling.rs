@@ -9,8 +9,10 @@ use crate::workload::Workload;
 
 /// Least bytes of a unit that is either touched or not.
 const UNIT_BYTES_MIN: u64 = 4096;
-/// Limit of the units of a file, so that 256 files take 32 MiB at most.
+/// Limit of the units of a file.
 const UNITS_MAX: u64 = 1 << 20;
+/// Limit of those of all files: 32 MiB.
+const UNITS_OF_ALL: u64 = 1 << 28;
 
 /// Whether `layouts` fill the SSDs with the files of `workload`: they have no room for another stripe as wide as the widest
 /// there, and a part of a file lies beside them. What has no layout of its own does not count.
@@ -19,10 +21,7 @@ pub(crate) fn fills(servers: &Servers, workload: &Workload, layouts: &Layouts) -
     let mut is_beside = false;
     let mut widest = vec![0; servers.count()];
     for file in &workload.files {
-        for part in layouts.of(file.number).parts() {
-            if part.begin >= file.bytes {
-                break;
-            }
+        for (_, part) in layouts.of(file.number).parts_in(0, file.bytes) {
             is_beside |= fast.iter().all(|server| part.widths[*server] == 0);
             for server in &fast {
                 widest[*server] = part.widths[*server].max(widest[*server]);
@@ -67,8 +66,9 @@ impl<'a> Filling<'a> {
     pub(crate) fn new(servers: &Servers, workload: &Workload, layouts: &'a Layouts) -> Self {
         let mut is_fast = vec![false; servers.count()];
         servers.fast().for_each(|server| is_fast[server] = true);
+        let most = (UNITS_OF_ALL / workload.files.len().max(1) as u64).min(UNITS_MAX);
         let touched = |bytes: u64| {
-            let unit_bytes = bytes.div_ceil(UNITS_MAX).next_power_of_two().max(UNIT_BYTES_MIN);
+            let unit_bytes = bytes.div_ceil(most).next_power_of_two().max(UNIT_BYTES_MIN);
             let words = bytes.div_ceil(unit_bytes).div_ceil(64);
             Touched { unit_bytes, bits: vec![0; usize::try_from(words).unwrap_or(0)] }
         };

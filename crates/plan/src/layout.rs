@@ -21,8 +21,11 @@ pub(crate) const STRIPE_BYTES_MIN: u64 = 512;
 /// Widest stripe in bytes, as of a volume: what writes a layout out for others may add to it and round it up.
 pub(crate) const WIDTH_BYTES_MAX: u64 = 1 << 40;
 
+/// Limit of the parts of a file's layout: that of a volume.
+pub(crate) const PARTS_MAX: usize = 256;
+
 /// A stretch of a file with the same stripes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
     /// Its first byte.
@@ -32,6 +35,14 @@ pub struct Part {
     pub end: Option<u64>,
     /// Stripe width on each server, in bytes; 0 means that it is not used.
     pub widths: Vec<u64>,
+}
+
+impl Part {
+    /// The servers that have some of it.
+    pub fn servers(&self) -> impl Iterator<Item = usize> {
+        let used = self.widths.iter().enumerate().filter(|(_, width)| **width > 0);
+        used.map(|(server, _)| server)
+    }
 }
 
 /// A piece of a request on one server.
@@ -110,6 +121,13 @@ impl Layout {
         &self.0.parts
     }
 
+    /// The parts that have some of `[offset, end)`, with their indices.
+    pub fn parts_in(&self, offset: u64, end: u64) -> impl Iterator<Item = (usize, &Part)> {
+        let from = self.parts().partition_point(|part| part.begin <= offset) - 1;
+        let parts = self.parts().iter().enumerate().skip(from);
+        parts.take_while(move |(_, part)| part.begin < end)
+    }
+
     /// Whether `other` is this layout itself, shared by two files, not only an equal one.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -134,12 +152,8 @@ impl Layout {
     /// Calls `each` for the contiguous pieces of `[offset, end)`, one per server and part.
     pub fn pieces(&self, offset: u64, end: u64, mut each: impl FnMut(Piece)) {
         debug_assert!(offset <= end, "a range that ends before it begins");
-        let Computed { parts, stripings } = &*self.0;
-        let from = parts.partition_point(|part| part.begin <= offset) - 1;
-        for (part, (striping, base)) in parts.iter().zip(stripings).skip(from) {
-            if part.begin >= end {
-                break;
-            }
+        for (index, part) in self.parts_in(offset, end) {
+            let (striping, base) = &self.0.stripings[index];
             let until = end.min(part.end.unwrap_or(u64::MAX)) - part.begin;
             let range = ByteRange::new(offset.max(part.begin) - part.begin, until);
             striping.split(range, |server, local| {
@@ -229,19 +243,32 @@ impl Placer {
         for widths in wishes {
             at = self.fill(at, end, widths, &mut parts);
         }
-        while at < end {
-            let stripes = [DEFAULT_STRIPE, 4096, 1];
-            let widths = stripes.iter().find_map(|&stripe| {
-                let some = |room: &u64| if *room >= stripe { stripe } else { 0 };
-                let widths: Vec<u64> = self.room.iter().map(some).collect();
-                widths.iter().any(|width| *width > 0).then_some(widths)
-            });
-            let Some(widths) = widths else { return Err(end - at) };
-            at = self.fill(at, end, &widths, &mut parts);
+        for stripe in [DEFAULT_STRIPE, 4096, 1] {
+            if at == end {
+                break;
+            }
+            at = self.fill_where_room(at, end, &vec![stripe; self.room.len()], &mut parts);
+        }
+        if at < end {
+            return Err(end - at);
         }
         let follow = |pair: &[Part]| pair[0].end == Some(pair[1].begin);
         debug_assert!(parts.windows(2).all(follow), "parts without gaps");
         debug_assert!(parts.first().is_none_or(|part| part.begin == begin));
+        Ok(parts)
+    }
+
+    /// Places `[begin, end)` in stripes of `widths`, and goes on without the servers that have no room for another stripe;
+    /// what fits into no such stripes, as [`Self::place`] does.
+    pub(crate) fn place_where_room(
+        &mut self,
+        begin: u64,
+        end: u64,
+        widths: &[u64],
+    ) -> Result<Vec<Part>, u64> {
+        let mut parts = Vec::new();
+        let at = self.fill_where_room(begin, end, widths, &mut parts);
+        parts.extend(self.place(at, end, &[])?);
         Ok(parts)
     }
 
@@ -273,6 +300,29 @@ impl Placer {
             self.room[server] += kept;
         }
         placed
+    }
+
+    /// Fills the servers with room for a stripe, again and again without those that have none left; returns the position
+    /// reached.
+    fn fill_where_room(
+        &mut self,
+        begin: u64,
+        end: u64,
+        widths: &[u64],
+        parts: &mut Vec<Part>,
+    ) -> u64 {
+        let mut at = begin;
+        while at < end {
+            let there = widths.iter().zip(&self.room);
+            let there: Vec<u64> =
+                there.map(|(width, room)| if room >= width { *width } else { 0 }).collect();
+            let reached = self.fill(at, end, &there, parts);
+            if reached == at {
+                break;
+            }
+            at = reached;
+        }
+        at
     }
 
     /// Places whole rounds, or all that remains; returns the position reached.

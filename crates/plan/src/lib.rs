@@ -8,6 +8,7 @@
 //! - [`gain_range`]: how sure a gain is;
 //! - [`judge`]: the time that it takes in a replay;
 //! - [`paper`]: DEF, PA and PSA;
+//! - [`default_layout`]: what users have without a plan;
 //! - [`search`]: our planner;
 //! - [`planner`]: all four side by side, and the choice;
 //! - [`plan_file`]: plans on disk;
@@ -17,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod default_layout;
 mod filling;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -30,6 +32,7 @@ pub mod planner;
 mod predict;
 pub mod search;
 pub mod servers;
+mod shared;
 mod tails;
 pub mod unplanned;
 mod used;

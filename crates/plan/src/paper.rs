@@ -13,6 +13,7 @@ use crate::Error;
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, assemble};
 use crate::servers::{Network, Servers};
+use crate::shared::SharedLayouts;
 use crate::workload::{File, Workload};
 
 /// Stripes are multiples of this, in bytes.
@@ -29,7 +30,7 @@ pub const TIES_MAX: usize = 256;
 /// A layout of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// The default: 64 KiB everywhere.
+    /// The paper's default: 64 KiB everywhere as long as there is room.
     Def,
     /// By performance alone.
     Pa,
@@ -160,12 +161,7 @@ fn fits(params: &Params, task: &Task) -> bool {
 }
 
 /// The pair that PA or PSA chooses, and its ties.
-pub fn choose(
-    scheme: Scheme,
-    servers: &Servers,
-    params: &Params,
-    task: &Task,
-) -> Result<(Vec<u64>, Vec<Candidate>), String> {
+pub fn choose(scheme: Scheme, servers: &Servers, params: &Params, task: &Task) -> Answer {
     let size = task.size;
     let none =
         || format!("no stripes in steps of {STEP} bytes divide its requests of {size} bytes");
@@ -189,6 +185,25 @@ pub fn choose(
     }
 }
 
+/// A scheme's stripes and their ties, or why it has none.
+type Answer = Result<(Vec<u64>, Vec<Candidate>), String>;
+
+/// The last answer: of thousands of files that are alike, each has that of the one before.
+struct Known(Option<((Params, Task), Answer)>);
+
+impl Known {
+    fn choose(&mut self, scheme: Scheme, servers: &Servers, asked: (Params, Task)) -> Answer {
+        if let Some((known, answer)) = &self.0
+            && *known == asked
+        {
+            return answer.clone();
+        }
+        let answer = choose(scheme, servers, &asked.0, &asked.1);
+        self.0 = Some((asked, answer.clone()));
+        answer
+    }
+}
+
 /// Lays out a file in stripes of `first` as far as there is room, and what no longer fits on the slowest servers.
 pub(crate) fn place(
     servers: &Servers,
@@ -203,21 +218,6 @@ pub(crate) fn place(
         missing,
     })?;
     Ok(assemble(parts))
-}
-
-/// The `files`, in the order in which the trace names them, in stripes of `widths` as far as there is room, as with DEF.
-/// The error means that they do not fit.
-pub fn in_stripes(
-    servers: &Servers,
-    files: &[&File],
-    widths: &[u64],
-    placer: &mut Placer,
-) -> Result<Layouts, Error> {
-    let mut files = files.to_vec();
-    files.sort_by_key(|file| file.number);
-    let laid_out = |file: &File| Ok((file.number, place(servers, file, widths, placer)?));
-    let files = files.into_iter().map(laid_out).collect::<Result<_, Error>>()?;
-    Ok(Layouts { files, default: Layout::simple(widths.to_vec()) })
 }
 
 /// The files laid out by a scheme. The outer error means that they do not fit, the inner one that the scheme has a
@@ -238,6 +238,7 @@ pub(crate) fn lay_out(
     let mut all_ties = Vec::new();
     let mut unanswered: Option<Unanswered> = None;
     let default = vec![DEFAULT_STRIPE; servers.count()];
+    let (mut shared, mut known) = (SharedLayouts::default(), Known(None));
     let all = files.len();
     for (done, file) in files.into_iter().enumerate() {
         judge.advanced(Step::PaperLayouts, done, all);
@@ -245,7 +246,7 @@ pub(crate) fn lay_out(
             Scheme::Def => Ok((default.clone(), Vec::new())),
             _ => params(servers, workload, file).and_then(|params| {
                 let task = task(servers, file, placer.room())?;
-                choose(scheme, servers, &params, &task)
+                known.choose(scheme, servers, (params, task))
             }),
         };
         let (first, mut candidates) = match chosen {
@@ -256,7 +257,8 @@ pub(crate) fn lay_out(
                 (default.clone(), Vec::new())
             }
         };
-        layouts.files.insert(file.number, place(servers, file, &first, &mut placer)?);
+        let layout = place(servers, file, &first, &mut placer)?;
+        layouts.files.insert(file.number, shared.share(layout));
         let pairs = candidates.len();
         if pairs > 1 {
             let candidates = candidates.split_off(pairs.saturating_sub(TIES_MAX));

@@ -3,17 +3,18 @@
 use halocline_trace::Request;
 
 use crate::Error;
+use crate::default_layout::{self, Rest};
 use crate::filling::{self, Filling};
 use crate::gain_range::GainRange;
 use crate::judge::{Judge, Layouts, Step};
-use crate::layout::DEFAULT_STRIPE;
+use crate::layout::{DEFAULT_STRIPE, Placer};
 use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::parts::parts;
 use crate::predict;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
 use crate::unplanned::{Beside, Unplanned};
-use crate::workload::Workload;
+use crate::workload::{File, Workload};
 use crate::{tails, used};
 
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
@@ -49,7 +50,7 @@ pub struct Judged {
 /// The kind of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// 64 KiB everywhere.
+    /// 64 KiB everywhere as long as there is room; of the rest, the faster of two ways.
     Def,
     /// Performance-aware.
     Pa,
@@ -83,6 +84,15 @@ impl Name {
     }
 }
 
+/// How the default lies where not all servers have room for its stripes.
+#[derive(Debug, Clone)]
+pub struct RestOfDefault {
+    /// The faster way, which is that of [`Name::Def`].
+    pub rest: Rest,
+    /// The default in the other way.
+    pub other: Judged,
+}
+
 /// All layouts, and the choice.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -94,6 +104,8 @@ pub struct Outcome {
     pub best: Name,
     /// Gain of throughput of the choice, relative to the default.
     pub gain_over_def: f64,
+    /// What the default is beyond the room for its stripes, and what it might have been; `None` where there is room for all.
+    pub rest: Option<RestOfDefault>,
     /// What the best layout gains in parts of the trace.
     pub gains: GainRange,
     /// The gain of the best layout, whether it was chosen or not.
@@ -115,6 +127,14 @@ impl Outcome {
             Name::Pa => pa.as_ref(),
             Name::Psa => psa.as_ref(),
             Name::Ours => ours.as_ref(),
+        }
+    }
+
+    /// The default of the paper, which may be slower than that of [`Name::Def`].
+    pub fn default_of_paper(&self) -> Result<&Judged, &String> {
+        match &self.rest {
+            Some(RestOfDefault { rest: Rest::Default, other }) => Ok(other),
+            _ => self.of(Name::Def),
         }
     }
 
@@ -145,8 +165,9 @@ pub fn plan(
     let judge: &mut dyn Judge = &mut Beside { judge, layouts: &unplanned.layouts };
     let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
     let (mut ties, mut unanswered) = (Vec::new(), Vec::new());
-    let mut papers = Vec::new();
-    for scheme in [Scheme::Def, Scheme::Pa, Scheme::Psa] {
+    let (def, rest) = default_layout(servers, workload, judge, &sample)?;
+    let mut papers = vec![Ok(def)];
+    for scheme in [Scheme::Pa, Scheme::Psa] {
         papers.push(match paper::lay_out(scheme, servers, workload, judge)? {
             Ok(laid_out) => {
                 ties.extend(laid_out.ties);
@@ -174,12 +195,34 @@ pub fn plan(
         chosen,
         best,
         gain_over_def,
+        rest,
         gains,
         best_gain,
         ties,
         unanswered,
         replays,
     })
+}
+
+/// What users have without a plan: the faster of the default layouts, and the other one if they differ.
+fn default_layout(
+    servers: &Servers,
+    workload: &Workload,
+    judge: &mut dyn Judge,
+    sample: &[Request],
+) -> Result<(Judged, Option<RestOfDefault>), Error> {
+    let mut found: Vec<(Rest, Judged)> = Vec::new();
+    let files: Vec<&File> = workload.files.iter().collect();
+    let stripes = vec![DEFAULT_STRIPE; servers.count()];
+    let placer = Placer::new(servers.room());
+    let told = |done| judge.advanced(Step::PaperLayouts, done, files.len());
+    for (rest, layouts) in default_layout::both(servers, &files, &stripes, &placer, told)? {
+        found.push((rest, measured(servers, workload, judge, sample, layouts)));
+    }
+    found.sort_by(|a, b| a.1.simulated_seconds.total_cmp(&b.1.simulated_seconds));
+    let mut found = found.into_iter();
+    let (rest, def) = found.next().ok_or(Error::Empty)?;
+    Ok((def, found.next().map(|(_, other)| RestOfDefault { rest, other })))
 }
 
 /// The best of what our search has found, or one of the paper's layouts if that is faster. Layouts with everything on one

@@ -125,16 +125,13 @@ fn are_mixed(servers: &Servers, workload: &Workload, layouts: &Layouts) -> Vec<b
     };
     for file in &workload.files {
         let Some(chained) = workload.chains_of(file.number).next() else { continue };
-        let parts = layouts.of(file.number).parts().iter();
-        for part in parts.take_while(|part| part.begin < file.bytes) {
-            let used = part.widths.iter().enumerate().filter(|(_, width)| **width > 0);
-            used.for_each(|(server, _)| note(server, chained.process));
+        for (_, part) in layouts.of(file.number).parts_in(0, file.bytes) {
+            part.servers().for_each(|server| note(server, chained.process));
         }
     }
     for chained in workload.chains_of(OTHERS) {
         for part in layouts.default.parts() {
-            let used = part.widths.iter().enumerate().filter(|(_, width)| **width > 0);
-            used.for_each(|(server, _)| note(server, chained.process));
+            part.servers().for_each(|server| note(server, chained.process));
         }
     }
     are_mixed

@@ -110,7 +110,7 @@ impl<'a> Search<'a> {
     pub fn new(servers: &'a Servers, workload: &'a Workload) -> Self {
         let mut items = Vec::new();
         for file in &workload.files {
-            for region in &file.regions {
+            for region in file.regions.iter() {
                 let requests = thinned(&region.requests);
                 let (number, processes) = (file.number, file.processes);
                 items.push(Item { file: number, processes, region, requests });
@@ -163,9 +163,11 @@ impl<'a> Search<'a> {
         let all_replays = self.replays_max;
         let mut alone = BTreeMap::new();
         let mut ranked = self.uniform(judge, &mut alone);
-        self.allow(starts.len() + 1);
+        self.allow(starts.len() + 2);
         let starts = starts.iter().map(|widths| self.everywhere(|_| Some(widths.clone())));
-        let starts: Vec<Choice> = starts.flatten().collect();
+        let mut starts: Vec<Choice> = starts.flatten().collect();
+        let default = starts.first().filter(|_| self.filling.is_some());
+        starts.extend(default.map(|it| it.with_rest(&self.servers.widths(&[DEFAULT_STRIPE]))));
         for choice in starts.into_iter().chain([predicted]) {
             let seconds = self.replay(judge, &choice);
             ranked.push(Replayed { seconds, choice });

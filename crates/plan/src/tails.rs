@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::judge::Layouts;
 use crate::layout::{DEFAULT_STRIPE, Layout, Part};
 use crate::servers::Servers;
+use crate::shared::SharedLayouts;
 use crate::workload::Workload;
 
 /// The same stripes on the disks, and of each file's end as much on the SSDs as there is room for; `None` if files are on
@@ -41,7 +42,7 @@ pub(crate) fn on_ssds<'h>(
     servers.fast().for_each(|server| tail[server] = DEFAULT_STRIPE);
     let stripes = DEFAULT_STRIPE * count;
     let mut is_divided = false;
-    let mut layouts = FxHashMap::default();
+    let (mut layouts, mut shared) = (FxHashMap::default(), SharedLayouts::default());
     for &(file, bytes) in files {
         let head = head(file);
         let share = u64::try_from(u128::from(bytes) * there / all).ok()? / stripes * stripes;
@@ -54,7 +55,7 @@ pub(crate) fn on_ssds<'h>(
             is_divided = true;
             vec![part(0, Some(border), head), part(border, None, &tail)]
         };
-        let layout = Layout::new(parts, servers.count()).ok()?;
+        let layout = shared.of(parts, servers.count()).ok()?;
         for (room, taken) in room.iter_mut().zip(layout.bytes(bytes)) {
             *room = room.checked_sub(taken)?;
         }

@@ -1,15 +1,17 @@
 //! Files that get no layout of their own: they lie in the default stripes as far as there is room, and take it first.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use halocline_trace::Request;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::default_layout::{self, Rest};
 use crate::judge::{Judge, Layouts, Note, Step};
 use crate::layout::{Layout, Placer};
-use crate::paper;
 use crate::servers::Servers;
+use crate::shared::SharedLayouts;
 use crate::workload::File;
 
 /// Where such files lie, and what they leave.
@@ -22,7 +24,7 @@ pub struct Unplanned {
 }
 
 impl Unplanned {
-    /// Places `files`, numbers and lengths in bytes, in stripes of `widths` for each server, and on the slowest servers what
+    /// Places `files`, numbers and lengths in bytes, in stripes of `widths` for each server, and on those with room what
     /// does not fit.
     ///
     /// # Errors
@@ -40,17 +42,13 @@ impl Unplanned {
             let servers = servers.with_room(placer.room());
             return Ok(Self { servers, layouts: FxHashMap::default() });
         }
-        let (mut layouts, mut last) = (FxHashMap::default(), striping.clone());
+        let (mut layouts, mut shared) = (FxHashMap::default(), SharedLayouts::default());
         for (number, bytes) in files {
-            let file = File { number: *number, bytes: *bytes, processes: 1, regions: Vec::new() };
-            let mut layout = paper::place(servers, &file, widths, &mut placer)?;
-            // Thousands may lie alike, and those that share a layout are made once for each replay.
-            if layout == last {
-                layout = last;
-            }
-            last = layout.clone();
+            let regions = Arc::from(Vec::new());
+            let file = File { number: *number, bytes: *bytes, processes: 1, regions };
+            let layout = default_layout::place(servers, &file, widths, Rest::Default, &mut placer)?;
             if layout != striping {
-                layouts.insert(*number, layout);
+                layouts.insert(*number, shared.share(layout));
             }
         }
         Ok(Self { servers: servers.with_room(placer.room()), layouts })

@@ -70,14 +70,9 @@ fn used(
     let mut used: FxHashMap<(u32, usize), Vec<bool>> = FxHashMap::default();
     for request in requests {
         let layout = layouts.of(request.file);
-        let parts = layout.parts();
-        let from = parts.partition_point(|part| part.begin <= request.offset) - 1;
-        for (index, part) in parts.iter().enumerate().skip(from) {
+        for (index, part) in layout.parts_in(request.offset, request.end()) {
             let (begin, end) = (request.offset.max(part.begin), part.end.unwrap_or(u64::MAX));
             let end = end.min(request.end());
-            if begin >= end {
-                break;
-            }
             let of = used.entry((request.file, index));
             let of = of.or_insert_with(|| vec![false; servers.count()]);
             layout.pieces(begin, end, |piece| of[piece.server] = true);

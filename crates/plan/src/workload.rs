@@ -1,18 +1,20 @@
 //! A trace of any length in bounded memory: classes of similar requests with weights for the cost model, and a sample
 //! that keeps the order of the requests for replays.
 
+mod alike;
 mod chains;
+
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use halocline_trace::analysis::{Analysis, Summary};
 use halocline_trace::{Op, Request};
 
+pub use alike::KINDS_MAX;
 pub(crate) use chains::{Chained, Kind};
 use chains::{Chains, quarter};
 
-/// How many files get their own layout: those with the most bytes; others keep the default.
-pub const FILES_MAX: usize = 256;
 /// Number of parts in which a file is analysed.
 const BINS: u64 = 64;
 /// The smallest part, in bytes.
@@ -81,8 +83,8 @@ pub struct File {
     pub bytes: u64,
     /// Processes that use it.
     pub processes: u64,
-    /// Its regions, without gaps.
-    pub regions: Vec<Region>,
+    /// Its regions, without gaps; files that are alike share them.
+    pub regions: Arc<[Region]>,
 }
 
 impl File {
@@ -128,13 +130,13 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Of requests in memory. `processes_per_node` is at least 1.
+    /// Of requests in memory, for a few servers. `processes_per_node` is at least 1.
     pub fn of(requests: &[Request], processes_per_node: u64) -> Self {
         let mut analysis = Analysis::default();
         for request in requests {
             analysis.push(request);
         }
-        let mut aggregator = Aggregator::new(&analysis.finish());
+        let mut aggregator = Aggregator::new(&analysis.finish(), 1);
         for request in requests {
             aggregator.push(request);
         }
@@ -214,7 +216,8 @@ impl Class {
 #[derive(Debug)]
 pub struct Aggregator {
     files: FxHashMap<u32, FileStats>,
-    order: Vec<u32>,
+    /// The files that get layouts, and which of them stands for each.
+    order: Vec<(u32, u32)>,
     classes: FxHashMap<Key, Class>,
     streams: FxHashMap<(u32, u32), u64>,
     sample: Vec<(Vec<Request>, Vec<bool>)>,
@@ -234,19 +237,24 @@ struct FileStats {
     bin: u64,
     processes: u64,
     last_end: u64,
+    /// Whether another file stands for this one, whose requests are in classes.
+    is_like_another: bool,
 }
 
 impl Aggregator {
-    /// For a trace with this summary.
-    pub fn new(summary: &Summary) -> Self {
-        let known = summary.files.iter().take(FILES_MAX).map(|file| {
+    /// For a trace with this summary, and so many servers.
+    pub fn new(summary: &Summary, servers: usize) -> Self {
+        let chosen = alike::with_layouts(summary, servers);
+        let known = chosen.iter().map(|(file, first)| {
             let bin = (file.end.div_ceil(BINS)).max(BIN_MIN).next_multiple_of(BIN_MIN);
-            let processes = file.processes.max(1);
-            (file.file, FileStats { bytes: file.end, bin, processes, last_end: u64::MAX })
+            let (processes, last_end) = (file.processes.max(1), u64::MAX);
+            let is_like_another = *first != file.file;
+            let bytes = file.end;
+            (file.file, FileStats { bytes, bin, processes, last_end, is_like_another })
         });
         Self {
             files: known.collect(),
-            order: summary.files.iter().take(FILES_MAX).map(|file| file.file).collect(),
+            order: chosen.iter().map(|(file, first)| (file.file, *first)).collect(),
             classes: FxHashMap::default(),
             streams: FxHashMap::default(),
             sample: Vec::new(),
@@ -288,6 +296,9 @@ impl Aggregator {
             sequential |= last == Some(request.offset) && file.processes <= 2;
         }
         self.chains.push(request.file, request, sequential);
+        if file.is_like_another {
+            return sequential;
+        }
         let mut key = Key {
             file: request.file,
             bin,
@@ -339,11 +350,14 @@ impl Aggregator {
         for (key, class) in classes {
             by_file.entry(key.file).or_default().push((key, class));
         }
-        let files = self.order.iter().filter_map(|number| {
-            let known = self.files[number];
-            let classes = by_file.remove(number)?;
-            let regions = regions(&known, &classes);
-            Some(File { number: *number, bytes: known.bytes, processes: known.processes, regions })
+        let mut regions_of: FxHashMap<u32, Arc<[Region]>> = FxHashMap::default();
+        let files = self.order.iter().filter_map(|(number, first)| {
+            let FileStats { bytes, processes, .. } = self.files[number];
+            if let Some(classes) = by_file.remove(number) {
+                regions_of.insert(*number, regions(&self.files[number], &classes).into());
+            }
+            let regions = regions_of.get(first)?.clone();
+            Some(File { number: *number, bytes, processes, regions })
         });
         let (sample, sequential) = self.sample.into_iter().unzip();
         let ends = self.other_files.into_iter().map(|(number, (end, _))| (number, end));

@@ -71,7 +71,7 @@ impl Archiver<'_> {
         if found.links > 1 {
             return Ok(Archived::Busy);
         }
-        let number = self.names.number().map_err(of_names)?.0;
+        let number = self.names.attributes().number_of_copy().map_err(of_names)?.0;
         let Some(before) = self.announce((name, inode), number, is_over)? else {
             return Ok(Archived::Busy);
         };
@@ -193,33 +193,36 @@ impl Archiver<'_> {
         }
     }
 
-    /// Removes copies of this node's files that have no mark: their makers died. Only if nobody makes any.
+    /// Removes copies of this node's files that have no mark, but whose files are found: their makers died. Only if nobody
+    /// makes any. Others are left to a check.
     ///
     /// # Errors
     /// If the shared disk cannot be read, or the store does not answer.
     pub(crate) fn sweep(&self) -> Result<()> {
         let copies = Copies::of(self.places);
         for copy in copies.all(Some(self.places.node()))? {
-            if !copy.is_final || !self.has_mark(&copy)? {
+            let stored = self.stored(&copy)?;
+            let marked = stored.as_ref().and_then(|of| CopyName::of(of, copy.inode));
+            let place = stored.as_ref().and_then(|of| of.location.as_ref());
+            if marked.as_ref() != Some(&copy) && copies.is_seen(self.places, &copy, place)? {
                 copies.remove(&copy)?;
             }
         }
         Ok(())
     }
 
-    fn has_mark(&self, copy: &CopyName) -> Result<bool> {
+    /// What the store has on the file of a copy, under a name that the copy carries.
+    fn stored(&self, copy: &CopyName) -> Result<Option<Attributes>> {
         let copies = Copies::of(self.places);
         for (directory, name) in copies.names_of(copy)? {
             let name = EntryName { directory: InodeNumber(directory), name };
             match self.names.lookup(&name) {
-                Ok(found) if found.inode.0 == copy.inode => {
-                    return Ok(CopyName::of(&found.attributes, copy.inode).as_ref() == Some(copy));
-                }
+                Ok(found) if found.inode.0 == copy.inode => return Ok(Some(found.attributes)),
                 Ok(_) | Err(Failure::Refused(_)) => {}
                 Err(failure) => return Err(of_names(failure)),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 

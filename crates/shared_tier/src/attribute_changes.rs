@@ -27,11 +27,10 @@ use crate::inodes::{Inode, Vnode};
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
 use crate::places::tree::Tree;
-use crate::places::users_xattrs::{remove_xattr, set_xattr};
+use crate::places::users_xattrs::{CAPABILITY, remove_xattr, set_xattr};
 use crate::renames;
 use crate::stat_conversion::time_ns;
 
-const CAPABILITY: &[u8] = b"security.capability";
 /// How often something is found again that other nodes rename while it is changed.
 const TRIES: usize = 16;
 
@@ -51,14 +50,18 @@ fn at(ns: i64) -> SetTime {
 
 /// Applies a change to attributes, except for the size.
 fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
+    let is_given = change.uid.is_some() || change.gid.is_some();
+    let is_given = is_given && attributes.kind != Kind::Directory;
     if let Some(mode) = change.mode {
         attributes.mode = mode & 0o7777;
-    } else if (change.uid.is_some() || change.gid.is_some()) && attributes.kind != Kind::Directory {
+    } else if is_given {
         // A new owner does not get the rights of the old one.
         attributes.mode &= !libc::S_ISUID;
         if attributes.mode & libc::S_IXGRP != 0 {
             attributes.mode &= !libc::S_ISGID;
         }
+    }
+    if is_given {
         attributes.xattrs.remove(CAPABILITY);
     }
     attributes.uid = change.uid.unwrap_or(attributes.uid);
@@ -371,7 +374,7 @@ impl AttributeChanges {
             _ => None,
         };
         let now_ns = self.base.now_ns();
-        self.change_xattr(inode, (name, Some(value)), &|attributes| {
+        let change = |attributes: &mut Attributes| {
             match (is_there, attributes.xattrs.contains_key(name_bytes)) {
                 (Some(true), false) => return Err(Failure::Refused(Errno::NODATA)),
                 (Some(false), true) => return Err(Failure::Refused(Errno::EXIST)),
@@ -380,7 +383,13 @@ impl AttributeChanges {
             attributes.xattrs.insert(name_bytes.to_vec(), value.to_vec());
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
-        })
+        };
+        match self.change_xattr(inode, (name, Some(value)), &change) {
+            Err(error) if error.is_full() && self.files.make_room_for_attributes(inode.number) => {
+                self.change_xattr(inode, (name, Some(value)), &change)
+            }
+            changed => changed,
+        }
     }
 
     /// Changes extended attributes: `below`, on a disk, to that value, or to none, and in the store by `change`, which
@@ -468,9 +477,7 @@ impl AttributeChanges {
         take_away(places, attributes, inode.number)?;
         let done = match (attributes.kind, value) {
             (Kind::File, Some(value)) => {
-                let place = place_of(attributes)?;
-                let set = || places.set_xattr(place, number, name, value, 0);
-                self.files.ssd.with_room((inode.number, place), set)
+                places.set_xattr(place_of(attributes)?, number, name, value, 0)
             }
             (Kind::File, None) => places.remove_xattr(place_of(attributes)?, number, name),
             (Kind::Directory, Some(value)) => places.set_directory_xattr(number, name, value, 0),

@@ -1,7 +1,7 @@
 //! What all components of the tier use.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{Namespace, StoredInode};
@@ -17,6 +17,8 @@ use crate::errors::of_names;
 use crate::inodes::Table;
 use crate::late_names::{Late, LateNames};
 use crate::passthrough::Passthrough;
+use crate::places::copies::{Copies, give_way_by};
+use crate::places::room::{MakesRoom, Need};
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
 use crate::told_names::{Changed, or_note, tell_names};
@@ -37,6 +39,22 @@ pub(crate) struct Base {
     /// Names that other nodes took away just now.
     pub(crate) contested: ContestedNames,
     pub(crate) clock: Clock,
+}
+
+/// What all components share; clean copies give way on its disks from now on.
+pub(crate) fn shared(base: Base) -> Arc<Base> {
+    let base = Arc::new(base);
+    let by = Arc::downgrade(&base);
+    give_way_by(&base.places, &(by as Weak<dyn MakesRoom>));
+    base
+}
+
+/// Clean copies give way.
+impl MakesRoom for Base {
+    fn make_room(&self, need: Need) -> bool {
+        let given = Copies::give_way(&self.places, need);
+        given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
+    }
 }
 
 impl Base {

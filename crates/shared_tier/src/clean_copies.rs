@@ -11,18 +11,19 @@ use crate::errors::of_names;
 use crate::places::Places;
 use crate::places::copies::{Copies, CopyName};
 
-/// Removes the clean copy of a file that has these attributes in the store, before the file is changed. Its mark may stay:
-/// alone it is nothing. Returns the mark.
+/// Removes the clean copy of a file that has these attributes in the store, before the file is changed, once the file itself
+/// has been found on its SSD. Its mark may stay: alone it is nothing. Returns the mark.
 ///
 /// # Errors
-/// If the shared disk refuses it: then the file must not be changed, because the copy would be taken for it later.
+/// If the file is not reached: then the copy may be all that is left of it. `ENOENT` if it is not there (any more). If the
+/// shared disk refuses it: then the file must not be changed, because the copy would be taken for it later.
 pub(crate) fn take_away(
     places: &Places,
     of: &Attributes,
     number: InodeNumber,
 ) -> Result<Option<CleanCopy>> {
-    if let Some(copy) = CopyName::of(of, number.0) {
-        Copies::of(places).remove(&copy)?;
+    if let Some((copy, place)) = CopyName::of(of, number.0).zip(of.location.as_ref()) {
+        Copies::of(places).remove_seen(places, &copy, place)?;
     }
     Ok(of.copy)
 }
@@ -70,7 +71,11 @@ pub(crate) fn renamed(base: &Base, before: &StoredInode, to: &EntryName) -> Resu
     // Nodes that rename it at once may have written over each other's names.
     let is_same = names()?.is_some_and(|now| now.attributes.location.as_ref() == Some(place));
     if followed.is_err() || found.links > 1 || !is_same {
-        Copies::of(&base.places).remove(&copy)?;
+        // Where the file is not reached, the copy may be all that is left of it.
+        if let Err(error) = Copies::of(&base.places).remove_seen(&base.places, &copy, place) {
+            tracing::debug!(%error, ?copy, "a clean copy stays under an old name");
+            return followed;
+        }
     }
     Ok(())
 }

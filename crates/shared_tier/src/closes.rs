@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use crate::base::Base;
 use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::told_names;
+use crate::places::users_xattrs::follow_capability;
 use crate::stat_conversion::take_over;
 
 /// How often, and how far apart, a name that a file has got just now is looked for.
@@ -216,8 +217,11 @@ pub(crate) fn closing(
     move |attributes| {
         let is_own = |open: &Open| open.session == own && open.writes;
         if attributes.many_opens || attributes.opens.iter().any(is_own) {
-            match file.and_then(|file| stat_descriptor(file).ok()) {
-                Some(data) => take_over(attributes, &data),
+            match file.and_then(|file| Some((file, stat_descriptor(file).ok()?))) {
+                Some((file, data)) => {
+                    take_over(attributes, &data);
+                    follow_capability(attributes, file);
+                }
                 None if attributes.many_opens => {}
                 None => return Err(Failure::Refused(Errno::IO)),
             }

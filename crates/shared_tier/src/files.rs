@@ -30,6 +30,7 @@ use crate::errors::of_names;
 use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
+use crate::places::users_xattrs::{follow_capability, has_lost_capability};
 use crate::ssd::OwnSsd;
 
 pub use handle::Handle;
@@ -42,7 +43,7 @@ const TRIES: usize = 64;
 pub(crate) struct Files {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
-    pub(crate) ssd: Arc<OwnSsd>,
+    ssd: Arc<OwnSsd>,
 }
 
 /// Why a file is opened.
@@ -90,6 +91,7 @@ impl Files {
             } else {
                 ftruncate(reopen(&*handle.file, libc::O_WRONLY)?, 0)?;
             }
+            self.follow_capability(&vnode.0, &handle.file)?;
         }
         Ok(handle)
     }
@@ -120,7 +122,7 @@ impl Files {
         (noting.kept, noting.closes_later) = (None, false);
         // Keep the latest file: those opened before a lapse of the lease may be of a copy that was moved away.
         let mut without_name = vnode.0.without_name.lock();
-        without_name.file = Some(Arc::clone(&file));
+        (without_name.file, without_name.is_only_looked_up) = (Some(Arc::clone(&file)), false);
         let last = without_name.last.as_ref();
         let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
         drop(without_name);
@@ -222,7 +224,7 @@ impl Files {
     }
 
     /// Notes in the store that this node has the file open; before a writer is noted, the file's clean copy goes. `known` is
-    /// what the store had on it just now. `None` if it has another name or copy by now.
+    /// what the store had on it just now. `None` if it has another name, place or copy by now.
     fn note_open(
         &self,
         at: (&EntryName, InodeNumber),
@@ -230,8 +232,14 @@ impl Files {
         (flags, for_kernel): (i32, bool),
     ) -> Result<Option<namespace::StoredInode>> {
         let (own, writes) = (self.base.sessions.own(), writes(flags));
-        let taken =
-            if writes { take_away(&self.base.places, &known.attributes, at.1)? } else { None };
+        let taken = if writes {
+            match take_away(&self.base.places, &known.attributes, at.1) {
+                Err(error) if error.errno() == libc::ENOENT => return Ok(None),
+                taken => taken?,
+            }
+        } else {
+            None
+        };
         let note = |attributes: &mut Attributes| {
             if writes {
                 check_taken(attributes, taken)?;
@@ -396,6 +404,38 @@ impl Files {
     /// A file was renamed.
     pub(crate) fn renamed(&self, number: InodeNumber, name: &EntryName) {
         self.ssd.renamed(number, name);
+    }
+
+    /// See [`OwnSsd::make_room_for_attributes`].
+    pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
+        self.ssd.make_room_for_attributes(number)
+    }
+
+    /// The content of a file was changed: its capability, if it was known to have one, has gone with that on the disk, and
+    /// now goes in the store. If no name of the file is known, the close notes it.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    fn follow_capability(&self, inode: &Inode, file: &File) -> Result<()> {
+        let has_lost = |last: &Attributes| has_lost_capability(last, file);
+        if !inode.without_name.lock().last.as_ref().is_some_and(has_lost) {
+            return Ok(());
+        }
+        for name in inode.names() {
+            let changed =
+                self.base.names.attributes().update_of((&name, inode.number), |attributes| {
+                    follow_capability(attributes, file);
+                    Ok(())
+                });
+            match changed {
+                Err(Failure::Refused(_)) => {}
+                changed => {
+                    inode.without_name.lock().last = Some(changed.map_err(of_names)?.attributes);
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The last handle of this node was closed.

@@ -69,6 +69,8 @@ pub(crate) struct WithoutName {
     pub(crate) file: Option<Arc<File>>,
     /// The last known attributes; of a directory since it was first shown.
     pub(crate) last: Option<Attributes>,
+    /// Whether only a look-up has it open ([`crate::recent_lookups`]), and no program.
+    pub(crate) is_only_looked_up: bool,
 }
 
 /// All inodes in use, by number.

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
-use crate::base::Base;
+use crate::base::{self, Base};
 use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
 use crate::entry_names::REGISTRY;
@@ -141,7 +141,7 @@ impl Joining<'_> {
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
         let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
-        let base = Arc::new(Base {
+        let base = base::shared(Base {
             names,
             places,
             table,

@@ -51,14 +51,20 @@ pub(crate) fn told_names(file: &File) -> Vec<EntryName> {
 
 /// Attributes of an open file without a name: the last known ones, updated from the file with the bytes. Of something
 /// else those with which it was looked up just now. `None` if there are none.
+///
+/// What a look-up alone keeps has the name by which it was found, for the kernel: that would link nothing without a name,
+/// and not ask whether the name leads to something else by now.
 fn stat_without_name(inode: &Inode) -> Result<Option<Stat>> {
     let without_name = inode.without_name.lock();
     let Some(last) = &without_name.last else { return Ok(None) };
-    let stored = namespace::StoredInode { inode: inode.number, attributes: last.clone(), links: 0 };
+    let (attributes, is_file) = (last.clone(), last.kind == Kind::File);
+    let is_other = !is_file && last.kind != Kind::Directory;
+    let links = u32::from(without_name.is_only_looked_up || is_other);
+    let stored = namespace::StoredInode { inode: inode.number, attributes, links };
     let mut shown = stat(&stored);
     match &without_name.file {
         Some(file) => overlay(&mut shown, &stat_descriptor(file)?),
-        None if last.kind == Kind::File => return Ok(None),
+        None if is_file => return Ok(None),
         None => {}
     }
     Ok(Some(shown))

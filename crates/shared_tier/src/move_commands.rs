@@ -1,5 +1,7 @@
 //! `warm`, `demote` and `cluster drain`: moves files that a person names.
 
+mod why_files_stay;
+
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -7,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
-use halocline_cluster::names::attributes::{Location, Open};
-use halocline_cluster::names::namespace::StoredInode;
+use halocline_cluster::names::attributes::{Attributes, Location, Open};
+use halocline_cluster::names::namespace::{Failure, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
@@ -16,6 +18,7 @@ use rustc_hash::FxHashSet;
 
 use crate::base::Base;
 use crate::closes::note_all;
+use crate::errors::of_names;
 use crate::lookup::mended;
 use crate::moves::Moved;
 use crate::places::{SHARED, SSD};
@@ -23,6 +26,7 @@ use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
 use crate::ssd::paths::Paths;
 use crate::tree_walk::{shortened, walk_named};
+use why_files_stay::{IS_OPEN, NO_ROOM, Now, Room, SHARED_DISK_FULL, TOO_LARGE, of_error};
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
@@ -43,11 +47,6 @@ struct SelectedFile {
     /// Whether a program on some node had it open.
     is_open: bool,
 }
-
-/// Why a file stays: for people.
-const IS_OPEN: &str = "a program on some node has it open, or changed it meanwhile; move it again when it is closed. If its node was \
-     killed meanwhile, mount that again, and move it there";
-const NO_ROOM: &str = "there is no room: free some, or raise the limit";
 
 /// The sizes that the store has of files, which may be any numbers, and those of sparse files, are together at most this.
 fn sum_of<'a>(files: impl IntoIterator<Item = &'a SelectedFile>) -> u64 {
@@ -117,13 +116,44 @@ impl MoveCommands<'_> {
     }
 
     /// Makes room on the own SSD for a file; files that the same command names do not make room for each other.
-    fn make_room(&self, file: &SelectedFile, asked: &FxHashSet<u64>) -> bool {
-        let bytes = match self.executor.room_for(file.size) {
-            Some(room) if room.missing == 0 => return true,
-            _ => self.executor.bytes_to_copy(file.inode, file.size, &file.place),
-        };
-        let Some(room) = self.executor.room_for(bytes) else { return false };
-        room.missing == 0 || self.executor.free_up(room.missing, &|number| asked.contains(&number))
+    fn make_room(&self, file: &SelectedFile, asked: &FxHashSet<u64>) -> Room {
+        let room = self.executor.room_for_copy((file.inode, file.size, &file.place));
+        if room.is_some_and(|room| room.missing == 0) {
+            return Room::Made;
+        }
+        match self.now(file) {
+            Ok(Now::Here) => {}
+            Ok(now) => return Room::NotNeeded(now),
+            Err(error) => return Room::None(error.to_string()),
+        }
+        let Some(room) = room else { return Room::None(TOO_LARGE.to_owned()) };
+        match self.executor.free_up(room.missing, &|number| asked.contains(&number)) {
+            Ok(()) => Room::Made,
+            Err(None) => Room::None(NO_ROOM.to_owned()),
+            Err(Some(why)) => {
+                Room::None(format!("there is no room, and no other file could leave for it: {why}"))
+            }
+        }
+    }
+
+    /// What has become of a file.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    fn now(&self, file: &SelectedFile) -> Result<Now> {
+        match self.base.names.lookup(&file.name) {
+            Ok(found) if found.inode == file.inode => {
+                Ok(if self.is_open(&found.attributes) { Now::Open } else { Now::Here })
+            }
+            Ok(_) | Err(Failure::Refused(_)) => Ok(Now::Gone),
+            Err(failure) => Err(of_names(failure)),
+        }
+    }
+
+    /// Whether a program on some node has a file open.
+    fn is_open(&self, of: &Attributes) -> bool {
+        let is_over = |open: &Open| self.base.sessions.is_over(open.session);
+        of.many_opens || !of.opens.iter().all(is_over)
     }
 
     /// Whether the own SSD has room for all of these files without any other one leaving.
@@ -161,17 +191,17 @@ impl MoveCommands<'_> {
         };
         let mut stay = Vec::new();
         for (at, file) in files.iter().enumerate() {
+            let bytes = self.executor.bytes_within(left, (file.inode, file.size, &file.place));
             if let Some(why) = self.why_it_stays(file) {
                 stay.push((at, why));
             } else if file.is_open {
                 stay.push((at, IS_OPEN));
+            } else if self.tier == SSD && self.executor.room_for(bytes).is_none() {
+                stay.push((at, TOO_LARGE));
+            } else if bytes > left {
+                stay.push((at, if self.tier == SSD { NO_ROOM } else { SHARED_DISK_FULL }));
             } else {
-                let to_copy = || self.executor.bytes_to_copy(file.inode, file.size, &file.place);
-                let bytes = if file.size > left { to_copy() } else { file.size };
-                match left.checked_sub(bytes) {
-                    Some(rest) => left = rest,
-                    None => stay.push((at, NO_ROOM)),
-                }
+                left -= bytes;
             }
         }
         stay
@@ -336,15 +366,21 @@ impl MoveCommands<'_> {
             pass.skip(file, why.to_owned());
             return None;
         }
-        if self.tier == SSD && !self.make_room(&file, pass.asked) {
-            self.executor.history.not_moved(file.inode.0, NO_ROOM);
-            pass.skip(file, NO_ROOM.to_owned());
-            return None;
+        let room = if self.tier == SSD { self.make_room(&file, pass.asked) } else { Room::Made };
+        match room {
+            Room::Made => {}
+            Room::NotNeeded(Now::Open) => return self.busy(file, pass),
+            Room::NotNeeded(_) => return None,
+            Room::None(why) => {
+                self.executor.history.not_moved(file.inode.0, &why);
+                pass.skip(file, why);
+                return None;
+            }
         }
         let (what, ends) = ((file.inode, file.size), (&file.place, self.tier));
         let goes_on = &mut |copied| pass.tell(&file.path, copied);
         let moved = self.executor.move_file(&file.name, what, ends, goes_on);
-        let reason = match moved {
+        let error = match moved {
             Ok(Moved::Done(_)) => {
                 let report = &mut pass.told.lock().report;
                 report.files += 1;
@@ -356,17 +392,26 @@ impl MoveCommands<'_> {
                 return None;
             }
             Ok(Moved::Gone) => return None,
-            Ok(Moved::Busy) if !pass.is_last => {
-                self.mend(&file);
-                return Some(file);
-            }
-            Ok(Moved::Busy) => IS_OPEN.to_owned(),
-            // A store without room tells it in its own words.
-            Err(error @ Error::Io(_)) if error.is_full() => NO_ROOM.to_owned(),
-            Err(error) => error.to_string(),
+            Ok(Moved::Busy) => return self.busy(file, pass),
+            Err(error) => error,
         };
+        // Whoever has removed or renamed it took its bytes away from where they were sought.
+        if matches!(self.now(&file), Ok(Now::Gone)) {
+            return None;
+        }
+        let reason = of_error(&error, self.tier);
         pass.skip(file, reason);
         None
+    }
+
+    /// A file that is open is tried again, unless this is the last pass.
+    fn busy(&self, file: SelectedFile, pass: &Pass<'_, '_>) -> Option<SelectedFile> {
+        if pass.is_last {
+            pass.skip(file, IS_OPEN.to_owned());
+            return None;
+        }
+        self.mend(&file);
+        Some(file)
     }
 
     /// A session that is over may have left a note that its kernel serves the file. If the file is on this node's
@@ -407,8 +452,7 @@ impl MoveCommands<'_> {
             size = found.map_or(size, |found| found.raw.st_size.unsigned_abs());
         }
         let place = place.clone();
-        let is_over = |open: &Open| self.base.sessions.is_over(open.session);
-        let is_open = stored.attributes.many_opens || !stored.attributes.opens.iter().all(is_over);
+        let is_open = self.is_open(&stored.attributes);
         files.push(SelectedFile {
             path: shortened(path),
             name,

@@ -12,13 +12,14 @@ use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
 use crate::places::copies::{Copies, CopyName, mtime_ns};
 use crate::places::moving::{Arrived, Source};
-use crate::places::{Directories, DirectoryStep, FileMove, Places, SHARED};
+use crate::places::{Directories, DirectoryStep, FileMove, Places, SHARED, directory_times};
 use crate::stat_conversion::take_over;
 use crate::told_names::tell_names;
 
@@ -42,6 +43,7 @@ pub(crate) struct Migrator<'a> {
     pub(crate) places: &'a Places,
     pub(crate) directories: &'a dyn Directories,
     pub(crate) session: Session,
+    pub(crate) clock: &'a Clock,
 }
 
 /// Whether a session is over, so that its opens count as closed.
@@ -150,7 +152,7 @@ impl Migrator<'_> {
         (tier, near): (u8, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
-        let number = self.names.number().map_err(of_names)?;
+        let number = self.names.attributes().number_of_copy().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0);
         let mut copied = 0;
@@ -208,8 +210,21 @@ impl Migrator<'_> {
         if let Err(error) = moving.end(&arrived) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
+        self.date(name.directory);
         self.tell_names((name, to), &moved);
         Ok(Moved::Done(copied))
+    }
+
+    /// The disks have changed a directory, and the store has not.
+    fn date(&self, directory: InodeNumber) {
+        let stored = self.names.directory(directory).map_err(of_names);
+        let dated = stored.and_then(|stored| {
+            let times = (stored.attributes.mtime_ns, self.clock.now_ns());
+            directory_times::date(self.places, directory.0, times)
+        });
+        if let Err(error) = dated {
+            tracing::debug!(%error, ?directory, "a rebuild will have the time of this move for a directory");
+        }
     }
 
     /// The clean copy of a file, if it has one. It stands for the file on an SSD that is not reached; where it is, its size

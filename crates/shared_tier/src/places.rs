@@ -9,11 +9,14 @@
 
 pub(crate) mod copies;
 mod directories;
+pub(crate) mod directory_times;
+mod found_file;
 mod listed_names;
 pub(crate) mod missed;
 pub(crate) mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
+pub(crate) mod room;
 pub(crate) mod shared_disk;
 pub(crate) mod ssd_directories;
 pub(crate) mod steps;
@@ -37,6 +40,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub(crate) use directories::{Directories, DirectoryStep};
+use found_file::FoundFile;
 use listed_names::ListedNames;
 pub(crate) use moving::FileMove;
 use peers::Peers;
@@ -128,9 +132,6 @@ impl Places {
     }
 
     /// Bytes that can still be written there.
-    ///
-    /// # Errors
-    /// As [`totals`](Self::totals).
     pub(crate) fn free_bytes(&self, tier: u8) -> Result<u64> {
         self.totals(tier).map(|all| all.f_bavail.saturating_mul(all.f_frsize))
     }
@@ -162,25 +163,25 @@ impl Places {
         }
     }
 
-    /// Passes the file at a place, opened with [`OFlags::PATH`], to a function, with its path from the tree's root.
+    /// Passes the file at a place, opened with [`OFlags::PATH`], to a function, with where it was found.
     fn find<T>(
         &self,
         place: &Location,
         inode: u64,
-        act: impl FnOnce(&Tree, OwnedFd, RelativePath) -> Result<T>,
+        act: impl FnOnce(&Tree, OwnedFd, FoundFile<'_>) -> Result<T>,
     ) -> Result<T> {
         if place.tier == SSD && place.base != ROOT.0 {
             return Err(Errno::NOENT.into());
         }
-        self.on(place, |tree, (_, base)| {
-            let path = tree::below_path(base.as_ref(), &place.path)?;
-            let fd = match tree.look(Some(&path)) {
+        self.on(place, |tree, base| {
+            let at = FoundFile::new(tree, base, &place.path)?;
+            let fd = match at.look() {
                 Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::NOENT.into()),
                 found => found?,
             };
             let is_it = stat_descriptor(&fd)?.kind() == libc::S_IFREG
                 && own_xattrs::number(&fd, own_xattrs::INODE) == Some(inode);
-            if is_it { act(tree, fd, path) } else { Err(Errno::NOENT.into()) }
+            if is_it { act(tree, fd, at) } else { Err(Errno::NOENT.into()) }
         })
     }
 
@@ -299,7 +300,7 @@ impl Places {
     /// # Errors
     /// Those of `unlink(2)`, and of a node that is not reached.
     pub(crate) fn remove(&self, place: &Location, inode: u64) -> Result<()> {
-        match self.find(place, inode, |tree, _, path| tree.unlink(&path, AtFlags::empty())) {
+        match self.find(place, inode, |_, _, at| at.remove()) {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
         }
@@ -448,8 +449,7 @@ impl Places {
         directory: u64,
         change: &SetAttr,
     ) -> Result<Stat> {
-        let fd = self.shared.descriptor(directory)?;
-        self.shared.tree.step("setting a directory's attributes", || set_attr_on(&fd, change))
+        directory_times::set_attributes(self, directory, change)
     }
 
     /// Sets an extended attribute of a directory on the shared disk.

@@ -126,7 +126,10 @@ impl RecentLookups {
     fn kept_inode(&self, vnode: &Vnode) -> Result<KeptInode> {
         let found = self.lookup.find(&vnode.0)?.ok_or(Errno::STALE)?.stored.attributes;
         if found.kind == Kind::File {
-            return Ok(KeptInode::File(self.files.open_for_later(vnode)?));
+            let kept = KeptInode::File(self.files.open_for_later(vnode)?);
+            let noting = vnode.0.noting.lock();
+            vnode.0.without_name.lock().is_only_looked_up = noting.handles == 1;
+            return Ok(kept);
         }
         vnode.0.without_name.lock().last = Some(found);
         Ok(KeptInode::Other(vnode.clone()))

@@ -13,10 +13,13 @@ mod build;
 mod conflicts;
 mod copies;
 mod disks;
+mod findings;
 mod links_and_devices;
+mod looks;
 mod lost;
 mod merge;
 mod numbers;
+mod report;
 pub(crate) mod scan;
 mod settle;
 mod stored_attributes;
@@ -26,9 +29,10 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Location};
+use halocline_cluster::names::attributes::Location;
 use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::{Name, ROOT};
+use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
@@ -38,57 +42,17 @@ use build::Build;
 use conflicts::conflict;
 use copies::{CleanCopies, StandIn};
 use disks::{Disk, Disks};
+use findings::{About, Finding, Findings, note};
+use looks::look;
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
-use numbers::{Shown, StoreNumbers};
-use scan::tell;
+use numbers::StoreNumbers;
+use scan::{Item, tell};
 use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
 use view::{View, positions};
 
-/// What was found, and what was or would be done.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Whether the store's names are not used: it is empty, may have forgotten some, or a rebuild was not finished.
-    pub is_rebuilt: bool,
-    /// How many directories, files and other things get names.
-    pub named: [u64; 3],
-    /// Nodes whose SSDs are not reached, and why; their files keep their names in a sound store.
-    pub missing: Vec<(String, String)>,
-    /// Files in the store on nodes that are not reached.
-    pub unreached_files: u64,
-    /// Files in the store whose bytes are not where they should be.
-    pub lost: Vec<String>,
-    /// Directories and links of the store that are missing or misplaced on the shared disk; they are made or renamed.
-    pub remade: Vec<String>,
-    /// Copies left by moves, and second places left by renames; they are removed.
-    pub left_copies: Vec<String>,
-    /// Directories on the shared disk that the store does not know, with nothing left in them; they are removed.
-    pub left_directories: Vec<String>,
-    /// Files whose recorded names differ from the store; they are recorded anew.
-    pub relisted: Vec<String>,
-    /// Files and directories whose attributes in the store are not those of the disks, and how they differ; the store gets
-    /// those of the disks.
-    pub attributes: Vec<String>,
-    /// Files and links without a name; they are set aside.
-    pub set_aside: Vec<String>,
-    /// Files that have got another name than the disks say, because something else has that.
-    pub conflicts: Vec<String>,
-    /// Names of files that a rebuild does not give back. In a sound store they are right, and stay.
-    pub not_rebuilt: Vec<String>,
-    /// Inconsistent or unreadable things, which are left alone.
-    pub told: Vec<String>,
-    /// Whether the store may have lost its last changes, and says that it has not.
-    pub may_be_older: bool,
-}
-
-impl Report {
-    /// Whether there is nothing to do and nothing to say.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        let not_rebuilt = self.not_rebuilt.clone();
-        *self == Self { not_rebuilt, ..Self::default() }
-    }
-}
+pub use looks::check;
+pub use report::Report;
 
 fn of_store(error: impl Into<NamesError>) -> Error {
     Error::Cluster {
@@ -108,23 +72,12 @@ pub fn run(
     store: &dyn NameStore,
     repair: bool,
 ) -> Result<Report> {
+    if !repair {
+        return look((root, peers), store, &BTreeSet::new()).map(Findings::report);
+    }
     let disks = Disks::read(root, peers)?;
     let state = store.refresh().map_err(of_store)?;
-    let is_sound = matches!(state, State::Confirmed | State::Held) && !disks.is_rebuilding()?;
-    if !repair {
-        let view = match state {
-            State::Confirmed if is_sound => View::read(store).map_err(of_store)?,
-            State::Held if is_sound => return Err(of_store(NamesError::Held)),
-            _ => View::default(),
-        };
-        let mut numbers = Shown::new();
-        let mut found = merge(&disks.all, &view, &mut numbers)?;
-        let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
-        let mut repair = Repair::new(&disks, view, !is_sound)?;
-        let mut report = repair.plan(&found);
-        clean.plan(&repair, &found, &mut report);
-        return Ok(report);
-    }
+    let is_sound = is_sound(&state, &disks)?;
     if is_sound {
         check::clean(store).map_err(of_store)?;
     } else {
@@ -136,9 +89,11 @@ pub fn run(
     let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
     let mut found = merge(&disks.all, &view, &mut numbers)?;
     let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
-    let mut repair = Repair::new(&disks, view, !is_sound)?;
-    let mut report = repair.plan(&found);
-    clean.plan(&repair, &found, &mut report);
+    let nobody = BTreeSet::new();
+    let mut repair = Repair::new(&disks, view, (!is_sound, &nobody))?;
+    let mut findings = repair.plan(&found);
+    clean.plan(&repair, &found, &mut findings);
+    let mut report = findings.report();
     repair.number(&found, &mut report.told)?;
     let names = (&found, &*clean.stand_ins);
     repair.write(names, store, &mut numbers, &mut report.conflicts)?;
@@ -157,11 +112,19 @@ pub fn run(
     Ok(report)
 }
 
+fn is_sound(state: &State, disks: &Disks) -> Result<bool> {
+    Ok(matches!(state, State::Confirmed | State::Held) && !disks.is_rebuilding()?)
+}
+
 /// Confirms that the names in the store are right, though it may have forgotten some: the operator has checked them.
 ///
 /// # Errors
 /// If there are no names, or a rebuild was not finished.
-pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFindings> {
+pub fn confirm(
+    root: &Path,
+    peers: Option<&str>,
+    store: &dyn NameStore,
+) -> Result<check::CheckFindings> {
     let state = store.refresh().map_err(of_store)?;
     if disks::is_rebuilding(root)? || state == State::Empty {
         return Err(Error::invalid(
@@ -171,7 +134,7 @@ pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::CheckFinding
     }
     if matches!(state, State::Doubtful(_)) {
         store.begin_epoch(true).map_err(of_store)?;
-        copies::sweep(root, &View::read(store).map_err(of_store)?)?;
+        copies::sweep(root, peers, &View::read(store).map_err(of_store)?)?;
         store.begin_epoch(false).map_err(of_store)?;
     }
     check::clean(store).map_err(of_store)
@@ -182,6 +145,8 @@ struct Repair<'a> {
     disks: &'a Disks,
     view: View,
     is_rebuilt: bool,
+    /// Sessions that may be at work.
+    live: &'a BTreeSet<Session>,
     /// Nodes whose files may have lost their names in the last rebuild.
     were_missing: BTreeSet<String>,
     /// Indices of items that get names.
@@ -195,7 +160,11 @@ struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    fn new(disks: &'a Disks, view: View, is_rebuilt: bool) -> Result<Self> {
+    fn new(
+        disks: &'a Disks,
+        view: View,
+        (is_rebuilt, live): (bool, &'a BTreeSet<Session>),
+    ) -> Result<Self> {
         let were_missing = disks.were_missing()?.into_iter().collect();
         let (directories, files, others) = (Vec::new(), Vec::new(), Vec::new());
         let (aside, copies) = (Vec::new(), Vec::new());
@@ -203,6 +172,7 @@ impl<'a> Repair<'a> {
             disks,
             view,
             is_rebuilt,
+            live,
             were_missing,
             directories,
             files,
@@ -228,20 +198,16 @@ impl<'a> Repair<'a> {
     }
 
     /// Plans the work.
-    fn plan(&mut self, found: &FoundNames) -> Report {
-        let mut report = Report {
+    fn plan(&mut self, found: &FoundNames) -> Findings {
+        let mut findings = Findings {
             is_rebuilt: self.is_rebuilt,
             missing: lost::missing(self),
             told: found.told.clone(),
             conflicts: found.conflicts.clone(),
             not_rebuilt: found.not_rebuilt.clone(),
-            ..Report::default()
+            ..Findings::default()
         };
-        for disk in &self.disks.all {
-            for line in &disk.scanned.unread {
-                tell(&mut report.told, format!("{}/{line}", disk.tree.path.display()));
-            }
-        }
+        self.tell_unread(&mut findings);
         let mut places = BTreeMap::new();
         for (at, file) in found.files.iter().enumerate() {
             places.insert(file.number, (file, file.attributes.location.clone()));
@@ -249,52 +215,111 @@ impl<'a> Repair<'a> {
                 let item = &self.disk(file.at).scanned.items[file.at.1];
                 let is_moving = item.leaving.is_some() || item.arriving.is_some();
                 if is_moving && self.leads_elsewhere(file.at, file.number, found) {
-                    tell(&mut report.left_copies, self.path(file.at));
-                    self.copies.push(file.at);
+                    self.left_copy((file.at, file.number), &mut findings);
                 }
                 continue;
             }
             if self.is_rebuilt || !file.is_numbered || self.was_missing(file) {
                 self.files.push(at);
             } else {
-                tell(&mut report.set_aside, self.path(file.at));
+                let about = About::Numbered(file.number, 0);
+                note(&mut findings.set_aside, Finding::new(about, self.path(file.at)));
                 self.aside.push((file.at, file.number));
             }
         }
-        found.never_arrived.iter().for_each(|(at, _)| tell(&mut report.set_aside, self.path(*at)));
+        found.never_arrived.iter().for_each(|(at, _)| self.note(&mut findings.set_aside, *at));
         self.aside.extend(&found.never_arrived);
-        self.plan_directories(found, &mut report);
-        self.differing = stored_attributes::compare(self, found, &mut report);
-        lost::look_at_places(self, &places, found, &mut report);
+        self.plan_directories(found, &mut findings);
+        self.differing = stored_attributes::compare(self, found, &mut findings);
+        lost::look_at_places(self, &places, found, &mut findings);
         for (at, number) in &found.left_copies {
             let is_elsewhere = self.is_rebuilt || self.leads_elsewhere(*at, *number, found);
             if is_elsewhere && places.contains_key(number) {
-                tell(&mut report.left_copies, self.path(*at));
-                self.copies.push(*at);
+                self.left_copy((*at, *number), &mut findings);
             }
         }
-        report.named = [&self.directories, &self.files, &self.others].map(|all| all.len() as u64);
-        self.plan_unfollowed(found, &mut report);
-        report
+        self.name(found, &mut findings);
+        self.plan_unfollowed(found, &mut findings);
+        findings
     }
 
-    fn plan_unfollowed(&mut self, found: &FoundNames, report: &mut Report) {
+    fn item(&self, at: At) -> &'a Item {
+        &self.disk(at).scanned.items[at.1]
+    }
+
+    /// Notes something on a disk that does not belong there.
+    fn note(&self, list: &mut Vec<Finding>, at: At) {
+        note(list, Finding::new(About::item(self.item(at)), self.path(at)));
+    }
+
+    /// What could not be read. Where nodes are at work, directories are moved and removed meanwhile.
+    fn tell_unread(&self, findings: &mut Findings) {
+        for disk in &self.disks.all {
+            let root = disk.tree.path.display();
+            for line in &disk.scanned.unread {
+                note(&mut findings.told, Finding::new(About::Line, format!("{root}/{line}")));
+            }
+            match &disk.scanned.vanished {
+                None => {}
+                Some(_) if !self.live.is_empty() => findings.under_way += 1,
+                Some(path) => {
+                    let line = format!("{root}/{path}: it was moved or removed while it was read");
+                    note(&mut findings.told, Finding::new(About::Line, line));
+                }
+            }
+        }
+    }
+
+    /// A copy that a move has left, unless that move is under way.
+    fn left_copy(&mut self, (at, number): (At, u64), findings: &mut Findings) {
+        let mover = self.view.files.get(&number).and_then(|file| file.attributes.writer);
+        if mover.is_some_and(|mover| self.live.contains(&mover)) {
+            findings.under_way += 1;
+            return;
+        }
+        self.note(&mut findings.left_copies, at);
+        self.copies.push(at);
+    }
+
+    /// What gets names.
+    fn name(&self, found: &FoundNames, findings: &mut Findings) {
+        findings.named = [&self.directories, &self.files, &self.others].map(|all| all.len() as u64);
+        if self.is_rebuilt {
+            return;
+        }
+        let of = |at: Option<At>| at.map_or(About::Line, |at| About::item(self.item(at)));
+        let directories = self.directories.iter().map(|at| of(found.directories[*at].at));
+        let files = self.files.iter().map(|at| of(Some(found.files[*at].at)));
+        let others = self.others.iter().map(|at| of(Some(found.others[*at].at)));
+        findings.newly_named = [directories.collect(), files.collect(), others.collect()];
+    }
+
+    fn plan_unfollowed(&mut self, found: &FoundNames, findings: &mut Findings) {
         let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
         let all = unfinished_changes(self.disks, (&self.view, self.is_rebuilt), found, gone);
-        all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
-        all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
-        all.others.iter().for_each(|at| tell(&mut report.set_aside, self.path(*at)));
+        all.places.iter().for_each(|at| self.note(&mut findings.left_copies, *at));
+        for (at, _) in &all.relisted {
+            let Some(number) = self.item(*at).number else { continue };
+            // A node that lives is about to record them.
+            if !self.live.is_empty() && self.disks.has_missed(number) {
+                findings.under_way += 1;
+                continue;
+            }
+            let finding = Finding::new(self.view.about(number), self.path(*at));
+            note(&mut findings.relisted, finding);
+        }
+        all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
         let shared = &self.disks.all[0];
-        links_and_devices::tell_missing(shared, &self.view, found, &mut report.remade);
+        links_and_devices::tell_missing(shared, &self.view, found, &mut findings.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
-        on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
+        on_shared_disk.for_each(|at| self.note(&mut findings.left_directories, *at));
         self.unfinished_changes = all;
     }
 
     /// Directories and things without numbers. A numbered directory that a sound store does not know was removed, or
     /// its maker died: it gets its name back only if something in it needs it.
-    fn plan_directories(&mut self, found: &FoundNames, report: &mut Report) {
+    fn plan_directories(&mut self, found: &FoundNames, findings: &mut Findings) {
         let all: BTreeMap<_, _> = found.directories.iter().map(|one| (one.number, one)).collect();
         let is_by_hand = |number: u64| all.get(&number).is_some_and(|one| !one.is_numbered);
         self.others = positions(&found.others, |one| {
@@ -321,7 +346,8 @@ impl<'a> Repair<'a> {
                 .get(number)
                 .is_some_and(|one| one.at.is_some() && one.parent == *parent && one.name == *name);
             if !is_right {
-                tell(&mut report.remade, self.view.path(*parent, name));
+                let path = self.view.path(*parent, name);
+                note(&mut findings.remade, Finding::new(self.view.about(*number), path));
             }
         }
     }
@@ -404,9 +430,7 @@ impl<'a> Repair<'a> {
             for shard in store.shards().map_err(of_store)? {
                 store.remove(shard).map_err(of_store)?;
             }
-            let shared = self.disks.all.first().and_then(|disk| disk.scanned.root.as_ref());
-            let new = || Attributes::new(Kind::Directory, 0o755, 0);
-            build.root(&shared.cloned().unwrap_or_else(new)).map_err(of_store)?;
+            build.root(&self.disks.root()).map_err(of_store)?;
         }
         let mut taken = self.view.names.clone();
         let mut free = |directory: u64, name: &Name, number: u64| {

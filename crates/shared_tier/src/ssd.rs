@@ -32,7 +32,7 @@ use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::namespace::{Failure, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -40,6 +40,7 @@ use rustix::io::Errno;
 
 use crate::base::Base;
 use crate::places::copies::Copies;
+use crate::places::room::Need;
 use crate::places::{SHARED, SSD};
 use archive::Archive;
 use background::{SsdWakeups, wakeups};
@@ -243,53 +244,48 @@ impl OwnSsd {
         }
     }
 
-    /// Makes room for so many bytes of a file on a tier (0 is this node's SSD), for which an attempt has failed. Returns
-    /// whether to try again: `tries` times at most, and once where a quota is the limit.
-    pub(crate) fn makes_room(
-        &self,
-        (number, tier): (InodeNumber, usize),
-        bytes: u64,
-        failed: &Error,
-        tries: &mut u32,
-    ) -> bool {
-        if !failed.is_full() || *tries == 0 {
-            return false;
-        }
-        *tries = if failed.errno() == libc::EDQUOT || tier > 0 { 0 } else { *tries - 1 };
-        self.make_room_for_write((number, tier == 0), bytes)
-    }
-
-    /// Does what takes a little room on the disk on which a file is.
-    ///
-    /// # Errors
-    /// Those of `act`.
-    pub(crate) fn with_room<T>(
-        &self,
-        (number, place): (InodeNumber, &Location),
-        act: impl Fn() -> Result<T>,
-    ) -> Result<T> {
-        let (tier, mut tries) = (self.tier_of(Some(place)), 1);
-        match act() {
-            Err(error) if tier == 0 && self.makes_room((number, tier), 0, &error, &mut tries) => {
-                act()
-            }
-            done => done,
-        }
-    }
-
     /// Makes room for a write of a file, on this SSD if it `is_here`, whose file system is full; returns whether a retry may
     /// succeed. Where the shared disk is full, clean copies give way.
-    fn make_room_for_write(&self, (number, is_here): (InodeNumber, bool), bytes: u64) -> bool {
+    pub(crate) fn make_room_for_write(
+        &self,
+        (number, is_here): (InodeNumber, bool),
+        bytes: u64,
+    ) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
-        if !is_here {
-            return self.copies_give_way(need);
+        if is_here && self.executor.frees_disk() {
+            return self.executor.make_room(number, need);
         }
-        self.executor.make_room(number, need)
+        self.copies_give_way(need)
+    }
+
+    /// Makes room for bytes that are to be reserved, as [`make_room_for_write`](Self::make_room_for_write); not if everything would
+    /// leave in vain.
+    pub(crate) fn make_room_for_allocation(
+        &self,
+        file @ (_, is_here): (InodeNumber, bool),
+        bytes: u64,
+    ) -> bool {
+        let places = &self.base.places;
+        let (tier, may_leave) = if is_here && self.executor.frees_disk() {
+            (SSD, Ok(self.executor.residents.used()))
+        } else {
+            (SHARED, Copies::of(places).bytes())
+        };
+        let may_be_free =
+            places.free_bytes(tier).and_then(|free| Ok(free.saturating_add(may_leave?)));
+        may_be_free.is_ok_and(|all| bytes <= all) && self.make_room_for_write(file, bytes)
+    }
+
+    /// Makes room for a change of a file's attributes, if the SSD is full; returns whether a retry may succeed.
+    pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
+        let Ok(totals) = self.base.places.totals(SSD) else { return false };
+        let need = Need::at_once(&totals);
+        !need.is_free(&totals) && self.make_room_for_write((number, true), need.bytes)
     }
 
     /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.
     pub(crate) fn copies_give_way(&self, bytes: u64) -> bool {
-        let given = Copies::of(&self.base.places).give_way(bytes);
+        let given = Copies::give_way(&self.base.places, Need::bytes(bytes));
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
     }
 
@@ -385,6 +381,6 @@ impl OwnSsd {
             .filter(|(_, resident)| is_excluded(resident))
             .map(|(number, _)| number)
             .collect();
-        self.executor.demote_all(&order, u64::MAX);
+        let _all_that_could = self.executor.demote_all(&order, u64::MAX);
     }
 }

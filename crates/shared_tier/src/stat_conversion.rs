@@ -92,10 +92,12 @@ pub(crate) fn overlay(stat: &mut Stat, data: &Stat) {
     (raw.st_ctime, raw.st_ctime_nsec) = changed.max((raw.st_ctime, raw.st_ctime_nsec));
 }
 
-/// Takes size and times from the file with the bytes.
+/// Takes size and times from the file with the bytes, and set-id bits away that it has lost because somebody wrote it who
+/// may not keep them.
 pub(crate) fn take_over(attributes: &mut Attributes, data: &Stat) {
     let raw = &data.raw;
     attributes.size = raw.st_size.unsigned_abs();
+    attributes.mode &= raw.st_mode | !(libc::S_ISUID | libc::S_ISGID);
     attributes.mtime_ns = joined(raw.st_mtime, raw.st_mtime_nsec);
     attributes.ctime_ns = attributes.ctime_ns.max(joined(raw.st_ctime, raw.st_ctime_nsec));
 }

@@ -26,4 +26,5 @@ pub mod skipping;
 pub mod small_disk;
 pub mod stalling_server;
 pub mod standstill;
+pub mod stuck;
 pub mod waiting;

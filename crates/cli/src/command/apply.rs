@@ -285,8 +285,28 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
              default stripes"
         );
     }
+    say_files(args, &done.found, &detours);
+    for server in &servers {
+        let dir = text::path(Path::new(&server.directory));
+        let planned = text::bytes(server.planned_bytes);
+        say!("{} ({dir}): {planned} of the plan's files", server.name);
+    }
     let verb = if args.dry_run { "would be moved" } else { "moved" };
-    for file in to_move() {
+    let in_place = files.len() - to_move().count();
+    let (files, bytes) = (counted(to_move().count(), "file"), text::bytes(bytes));
+    say!("{files}, {bytes} {verb}; {in_place} in place already");
+    outcome(args, done)
+}
+
+/// The files that are moved, or would be, those that are not, and those that are not there.
+fn say_files(args: &ApplyArgs, found: &FoundFiles, detours: &BTreeMap<&Path, &Move>) {
+    let FoundFiles { files, missing, failed } = found;
+    let (verb, not) = if args.dry_run {
+        ("would be moved", "would not be moved")
+    } else {
+        ("moved", "not moved")
+    };
+    for file in files.iter().filter(|file| !file.agrees()) {
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
         say!("{path}: {bytes} {verb}, from {now} to {wished}");
@@ -295,18 +315,12 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
             say!("{path}: by way of {way}, because the copy does not fit beside it");
         }
     }
+    for (path, error) in failed {
+        say!("{}: {not}: {error}", text::path(path));
+    }
     for path in missing {
         say!("{}: not there, left out", text::path(path));
     }
-    for server in &servers {
-        let dir = text::path(Path::new(&server.directory));
-        let planned = text::bytes(server.planned_bytes);
-        say!("{} ({dir}): {planned} of the plan's files", server.name);
-    }
-    let in_place = files.len() - to_move().count();
-    let (files, bytes) = (counted(to_move().count(), "file"), text::bytes(bytes));
-    say!("{files}, {bytes} {verb}; {in_place} in place already");
-    outcome(args, done)
 }
 
 fn say_what_is_cleared(args: &ApplyArgs, leftovers: &Cleared) {

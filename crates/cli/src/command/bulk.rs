@@ -53,7 +53,7 @@ impl Telling {
     pub(super) fn ask(&self, requests: &[(MountedPath, Request)]) -> Outcome {
         let (mut report, mut failed) = (MoveReport::default(), None);
         for (number, (mounted, request)) in requests.iter().enumerate() {
-            match self.one(mounted, request) {
+            match self.one(mounted, request, requests.len() > 1) {
                 Ok(moved) => report.add(moved),
                 Err(error) if number == 0 => return Err(error),
                 // What was moved before is told.
@@ -78,9 +78,20 @@ impl Telling {
         conflicts(&report).map_or(Ok(ExitCode::SUCCESS), Err)
     }
 
-    fn one(&self, mounted: &MountedPath, request: &Request) -> Result<MoveReport, Failure> {
+    fn one(
+        &self,
+        mounted: &MountedPath,
+        request: &Request,
+        is_one_of_many: bool,
+    ) -> Result<MoveReport, Failure> {
         let mut meter = Meter::new(self.doing, self.json || self.dry_run);
-        Ok(mount_lookup::connect(mounted)?.call(request, |now| meter.tell(&now))?)
+        match mount_lookup::connect(mounted)?.call(request, |now| meter.tell(&now)) {
+            // It was there when the shell listed it, and when its mount was sought.
+            Err(error) if is_one_of_many && error.errno() == libc::ENOENT => {
+                Ok(MoveReport::default())
+            }
+            moved => Ok(moved?),
+        }
     }
 }
 

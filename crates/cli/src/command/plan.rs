@@ -1,5 +1,6 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
+mod alike;
 mod apart;
 mod io_time;
 pub(super) mod job;
@@ -95,7 +96,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         preflight::different_outputs(out, html).map_err(Failure::refused)?;
     }
     let read = if args.html.is_some() { source::summarize_for_report } else { source::summarize };
-    let seen = read(&args.trace)?;
+    let seen = read(&args.trace, set.len())?;
     let name = text::path(&args.trace);
     let trace = TraceFile::known(&args.trace, seen.content.clone());
     let whole = job::replay_of_all(&trace, &set);

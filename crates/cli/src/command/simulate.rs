@@ -156,7 +156,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let empty = || refused(&args.trace, "there are no requests in it");
     let planned = args.plan.as_ref().map(read).transpose()?;
     let (replayed, plan, completeness) = if let Some(planned) = planned {
-        let seen = source::summarize(&args.trace)?;
+        let seen = source::summarize(&args.trace, servers.len())?;
         tell_if_partial(&args.trace, &seen.completeness);
         if seen.workload.requests == 0 {
             return Err(empty());
@@ -263,6 +263,11 @@ fn tell_of_plan(plan: &Comparison, replayed: &Replayed) {
     say!("{:15} {:>11} {:>11}   SIMULATED", "layout", "time", "MB/s");
     for (layout, done) in [("default", &plan.default), ("plan", replayed)] {
         say!("{layout:15} {:>11} {:>11.1}", text::seconds(done.seconds), done.mb_per_s);
+    }
+    if let (Some(rest), Some(seconds)) = (plan.default_rest, plan.other_default_seconds) {
+        let (here, other) = (rest.told(), rest.other().told());
+        say!("default: what does not fit lies {here}");
+        say!("where it lies {other}, all takes {}", text::seconds(seconds));
     }
     let (is, promised) = (gain(plan.gain_over_default), gain(plan.promised_gain));
     say!("gain of the plan: {is}; the plan promised {promised} for its own trace");

@@ -347,9 +347,14 @@ fn a_copy_that_finds_no_room_leaves_the_old_layout_and_nothing_else() {
     let apply = apply.args(["-c", limited]).arg(program!());
     let output = apply.current_dir(scratch.path("volume").parent().unwrap()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    for part in [file.as_str(), "too large", "0 files of 1 moved", "apply the plan again"] {
+    // Also which server it was, and that in the list.
+    let remedy = "raise the limit of file sizes";
+    for part in [file.as_str(), "server-1", "too large", remedy, "0 files of 1 moved"] {
         assert!(said(&output).contains(part), "{}", said(&output));
     }
+    let row = format!("{file}: not moved: ");
+    let row = written(&output).lines().find(|line| line.contains(&row)).map(str::to_owned);
+    assert!(row.is_some_and(|row| row.contains("too large")), "{}", written(&output));
     assert_eq!(on_servers(&scratch), before, "the copy is gone");
     scratch.succeed(&["unstripe", "volume", &file, "plain"]);
     assert!(fs::read(scratch.path("plain")).unwrap() == content());

@@ -177,6 +177,27 @@ fn files_are_moved_off_a_read_only_server_and_to_none() {
     }
 }
 
+/// Regression: of a layout on a read-only server only its name there was told.
+#[test]
+fn a_layout_that_cannot_be_removed_is_told_with_its_server() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can mount something read-only");
+    }
+    for dir in ["volume", "data"] {
+        fs::create_dir_all(scratch.path(dir)).unwrap();
+    }
+    let files = two_planned(&scratch);
+    plan_all_on(&scratch, 1);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    // The data is on the second server, the layouts are on the first one.
+    plan_all_on(&scratch, 2);
+    let apply = within(&scratch, &read_only("server-0"), &["apply", "plan.toml", "volume"]);
+    status(&apply, 0, &["volume/server-0/layouts/", "cannot remove the layout", "Read-only"]);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    check(&scratch, &files);
+}
+
 /// Two files of a volume that are planned on its second server, a disk of 8 MiB; `None`, with the reason, where that cannot
 /// be tried.
 fn planned_for_a_small_disk() -> Option<(Scratch, SmallDisk, [String; 2])> {

@@ -6,9 +6,11 @@
 //! others change what is in them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::Instant;
 
 use crate::mount_contents::MountContents;
 
@@ -18,8 +20,12 @@ pub(crate) const FILES: usize = 40;
 pub(crate) const DIRECTORIES: usize = 8;
 /// Directories in which all of these are.
 pub(crate) const FOLDERS: usize = 4;
+/// Of how many folders it may be unknown where they are: in the others there is always something to do.
+const DOUBTFUL_MAX: usize = FOLDERS - 1;
 /// Where folders are.
 pub(crate) const PLACES: [&str; 2] = ["here", "there"];
+/// A file beside them that is always there, and never has bytes: who opens it to write sees whether changes are made.
+pub(crate) const PROBE: &str = "probe";
 /// The longest file, in words.
 pub(crate) const WORDS_MAX: usize = 2000;
 pub(crate) const WORD: usize = 8;
@@ -28,13 +34,28 @@ pub(crate) const WORD: usize = 8;
 pub(crate) type Name = (usize, String);
 
 /// What an item is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) names: BTreeSet<Name>,
     /// Of a file: which write each of its words is of.
     pub(crate) words: Vec<u64>,
     /// A write that was not answered: its first word, its number, and the first word behind it.
     pub(crate) unanswered: Option<(usize, u64, usize)>,
+}
+
+/// With the words of one write as one.
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = self.words.chunk_by(|one, next| one == next);
+        let words: Vec<String> = words.map(|of| format!("{} of {}", of.len(), of[0])).collect();
+        write!(f, "names {:?}, words {}", self.names, words.join(", "))?;
+        match self.unanswered {
+            Some((start, write, end)) => {
+                write!(f, ", {start} to {end} perhaps of {write}")
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 impl Version {
@@ -78,11 +99,14 @@ pub(crate) struct Ledger {
     /// `None` until it is seen what became of an item.
     items: Vec<Mutex<Option<Version>>>,
     folders: Vec<RwLock<Vec<String>>>,
+    /// How many of them are being renamed, or may have been.
+    doubtful: Mutex<usize>,
     unanswered: Mutex<Vec<Unanswered>>,
     fresh: AtomicU64,
     counts: Mutex<BTreeMap<&'static str, u64>>,
     /// The changes that were not answered, for people.
     errors: Mutex<Vec<String>>,
+    begun: Instant,
 }
 
 /// An item that nobody else changes meanwhile.
@@ -113,10 +137,12 @@ impl Ledger {
         Self {
             items: std::iter::repeat_with(item).take(FILES + DIRECTORIES).collect(),
             folders: (0..FOLDERS).map(folder).collect(),
+            doubtful: Mutex::default(),
             unanswered: Mutex::default(),
             fresh: AtomicU64::new(1),
             counts: Mutex::default(),
             errors: Mutex::default(),
+            begun: Instant::now(),
         }
     }
 
@@ -148,7 +174,7 @@ impl Ledger {
         }
     }
 
-    /// Renames a folder by `act`. `None` if another one does just now, or it is not known where it is.
+    /// Renames a folder by `act`. `None` if another one does just now, or it is not known where it is, or of too many.
     pub(crate) fn rename_folder(
         &self,
         folder: usize,
@@ -161,17 +187,32 @@ impl Ledger {
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
         };
         let [from] = places.as_slice() else { return None };
+        if !self.doubt_another() {
+            return None;
+        }
         let done = act(from, &to);
         self.count("renames of folders", done.is_ok());
         if done.is_err() {
-            lock(&self.errors).push(format!("rename of {from} to {to}: {done:?}"));
-        }
-        if done.is_err() {
+            self.note_error(&format!("rename of {from} to {to}: {done:?}"));
             places.push(to);
         } else {
             *places = vec![to];
+            *lock(&self.doubtful) -= 1;
         }
         Some(done)
+    }
+
+    /// Counts a folder that is about to be renamed; `false` if it must stay where it is.
+    fn doubt_another(&self) -> bool {
+        let mut doubtful = lock(&self.doubtful);
+        let is_one_too_many = *doubtful == DOUBTFUL_MAX;
+        *doubtful += usize::from(!is_one_too_many);
+        !is_one_too_many
+    }
+
+    fn note_error(&self, error: &str) {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        lock(&self.errors).push(format!("after {seconds:.3} s: {error}"));
     }
 
     /// Changes items by `act`, which makes `after` of them. Where it fails, they may be anything of `between`, or what they were.
@@ -191,7 +232,7 @@ impl Ledger {
             return Ok(());
         }
         let before: Vec<Version> = held.iter().map(|held| held.version().clone()).collect();
-        lock(&self.errors).push(format!("{what}: {done:?}, {before:?}"));
+        self.note_error(&format!("{what}: {done:?}, {before:?}"));
         let alternatives = [vec![before], between, vec![after]].concat();
         for held in &mut held {
             *held.known = None;
@@ -215,6 +256,7 @@ impl Ledger {
             assert_eq!(there.len(), 1, "folder {folder} is at {there:?}, of {places:?}");
             *places = there;
         }
+        *lock(&self.doubtful) = 0;
         for place in PLACES {
             assert!(directories.remove(place), "{place} is lost");
         }
@@ -261,6 +303,23 @@ impl Ledger {
     /// The latest changes that were not answered.
     pub(crate) fn errors(&self) -> Vec<String> {
         lock(&self.errors).iter().rev().take(20).cloned().collect()
+    }
+
+    /// For people: of how much it is known what it is. Who changes something has it meanwhile.
+    pub(crate) fn known(&self) -> String {
+        let items = self.items.iter().filter(|item| match item.try_lock() {
+            Ok(known) => known.is_some(),
+            Err(_) => true,
+        });
+        let folders = self.folders.iter().filter(|folder| match folder.try_read() {
+            Ok(places) => places.len() == 1,
+            Err(_) => true,
+        });
+        let (items, folders) = (items.count(), folders.count());
+        format!(
+            "{items} of {} items and {folders} of {FOLDERS} folders are known",
+            self.items.len()
+        )
     }
 
     /// For people.

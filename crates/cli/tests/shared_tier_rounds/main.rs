@@ -8,6 +8,8 @@
 
 mod ledger;
 mod mount_contents;
+mod nodes;
+mod one_program;
 mod operations;
 mod programs;
 mod wrong;
@@ -19,7 +21,8 @@ use std::time::Duration;
 
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_server::RedisServer;
-use programs::{Faults, NODES, Rounds, pause, said_by};
+use nodes::NODES;
+use programs::{Faults, Rounds, pause, said_by};
 use rustix::process::Signal;
 
 fn number(variable: &str) -> Option<u64> {

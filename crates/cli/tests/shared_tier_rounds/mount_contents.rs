@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::ledger::{FILES, Name, Version, WORD, word};
+use crate::ledger::{FILES, Name, PROBE, Version, WORD, word};
 
 /// All that is below a directory; paths from there.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl FoundFile {
 }
 
 impl MountContents {
-    /// Reads everything below a directory.
+    /// Reads everything below a directory, but not the file [`PROBE`].
     pub(crate) fn below(root: &Path) -> io::Result<Self> {
         let (mut seen, mut todo) = (Self::default(), vec![String::new()]);
         while let Some(directory) = todo.pop() {
@@ -65,6 +65,9 @@ impl MountContents {
                 let entry = entry?;
                 let name = entry.file_name().into_string().expect("a name that somebody gave");
                 let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+                if path == PROBE {
+                    continue;
+                }
                 if entry.file_type()?.is_dir() {
                     todo.push(path.clone());
                     seen.directories.insert(path);

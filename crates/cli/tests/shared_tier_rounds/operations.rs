@@ -16,7 +16,7 @@ use rustix::fs::{
 };
 
 use crate::ledger::{
-    DIRECTORIES, FILES, FOLDERS, Held, Ledger, Name, PLACES, Version, WORD, WORDS_MAX, word,
+    DIRECTORIES, FILES, FOLDERS, Held, Ledger, Name, PLACES, PROBE, Version, WORD, WORDS_MAX, word,
 };
 
 /// The most names of a file.
@@ -70,6 +70,7 @@ impl Operations<'_> {
         for place in PLACES {
             std::fs::create_dir(self.mount.join(place))?;
         }
+        std::fs::write(self.mount.join(PROBE), [])?;
         for folder in 0..FOLDERS {
             let made =
                 self.ledger.in_folder(folder, |path| std::fs::create_dir(self.mount.join(path)));

@@ -1,41 +1,29 @@
 //! Programs on both nodes, while something fails, and until it works again.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_api::control::SOCKET_NAME;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::standstill::Standstill;
-use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually};
-use halocline_testkit::{program, shared_tiers};
+use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT};
+use halocline_testkit::{program, shared_tiers, stuck};
 use rustix::process::{Signal, kill_process};
 
-use crate::ledger::{Ledger, PLACES};
+use crate::ledger::Ledger;
 use crate::mount_contents::MountContents;
+use crate::nodes::{Ends, NODES, log, socket};
+use crate::one_program::{PROGRAMS, Program, Progress};
 use crate::operations::Operations;
 
-/// The nodes, which are called as their mount points.
-pub(crate) const NODES: [&str; 2] = ["one", "two"];
-/// Programs on each node.
-const PROGRAMS: usize = 2;
 /// What each of them must have acknowledged after something failed.
 const GOES_ON: u64 = 5;
-/// How long a program waits that got an error.
+/// How often it is looked whether they have.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the time is with which a line of a log begins.
-const TIME_CHARS: usize = "2026-11-26T10:37:51.811195Z".len();
-/// The most lines of a log that are shown, and the longest.
-const LINES_MAX: usize = 12;
-const LINE_CHARS_MAX: usize = 300;
 /// How long apart it is asked whether the leases of the dead are over: each time it is another process.
 const BETWEEN_REPAIRS: Duration = Duration::from_millis(500);
 
@@ -49,36 +37,10 @@ pub(crate) struct Rounds {
     count: u64,
 }
 
-/// How often a node was killed: an error of before is none.
-#[derive(Debug, Default)]
-struct Ends {
-    kills: AtomicU64,
-    is_down: AtomicBool,
-    /// Its lease may end: then it answers `EIO`.
-    may_fail: AtomicBool,
-}
-
 /// Repeats a round from its number.
 pub(crate) fn pause(random: &mut Random, from_ms: usize, to_ms: usize) {
     let ms = from_ms + random.below(to_ms - from_ms);
     thread::sleep(Duration::from_millis(ms as u64));
-}
-
-fn socket(scratch: &Scratch, node: &str) -> PathBuf {
-    scratch.path(&format!("{node}-tiers/ssd/.halocline")).join(SOCKET_NAME)
-}
-
-fn log(scratch: &Scratch, node: &str) -> String {
-    let log = format!("{node}-tiers/ssd/.halocline/halocline.log");
-    let log = fs::read_to_string(scratch.path(&log)).unwrap_or_default();
-    let mut seen = BTreeSet::new();
-    // What a node says again and again is shown once, when it was said last.
-    let of_message = |line: &&str| seen.insert(line.get(TIME_CHARS..).unwrap_or(line).to_owned());
-    let lines = log.lines().rev().filter(of_message).take(LINES_MAX);
-    let mut lines: Vec<String> =
-        lines.map(|line| line.chars().take(LINE_CHARS_MAX).collect()).collect();
-    lines.reverse();
-    lines.join("\n")
 }
 
 impl Rounds {
@@ -111,35 +73,40 @@ impl Rounds {
     ) {
         let (mut random, begun) = (Random(seed), Instant::now());
         print!("round {seed} ({what}): ");
-        let is_over = AtomicBool::new(false);
-        let done: Vec<AtomicU64> =
-            std::iter::repeat_with(AtomicU64::default).take(NODES.len() * PROGRAMS).collect();
+        let (is_over, is_mended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let programs: Vec<Progress> =
+            std::iter::repeat_with(Progress::new).take(NODES.len() * PROGRAMS).collect();
         let (scratch, ledger, ends) = (&self.scratch, &self.ledger, &self.ends);
         let faults = Faults { scratch, url: self.store.url(), ends };
         thread::scope(|scope| {
-            let run = |(number, done)| {
+            let run = |(number, progress)| {
                 let node = number / PROGRAMS;
-                let program =
-                    Program { ledger, end: &ends[node], node: NODES[node], scratch, done };
+                let (end, node, is_mended) = (&ends[node], NODES[node], &is_mended);
+                let program = Program { ledger, end, node, scratch, progress, is_mended };
                 let mut random = Random(random.any());
                 let is_over = &is_over;
-                scope.spawn(move || {
+                let named = thread::Builder::new().name(named(number));
+                let runs = move || {
                     // Nobody waits for one that found something wrong.
                     let is_wrong = SetOnDrop(is_over);
                     program.run(&mut random, is_over);
                     std::mem::forget(is_wrong);
-                })
+                };
+                named.spawn_scoped(scope, runs).unwrap()
             };
-            let programs: Vec<_> = done.iter().enumerate().map(run).collect();
+            let threads: Vec<_> = programs.iter().enumerate().map(run).collect();
             // Or the scope would wait for its threads for ever.
             let over = SetOnDrop(&is_over);
             pause(&mut random, 10, 300);
             fails(&faults, &mut self.store, &mut random);
-            wait_until_all_go_on(&done, &is_over);
+            is_mended.store(true, Ordering::SeqCst);
+            let known = ledger.known();
+            wait_until_all_go_on(&programs, &is_over, || stands(scratch, ledger));
+            print!("{known}; ");
             drop(over);
-            for program in programs {
+            for thread in threads {
                 // With what it says: the scope would say only that some thread panicked.
-                program.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
         });
         for end in ends {
@@ -228,14 +195,43 @@ fn on_disks(scratch: &Scratch, message: &str) -> String {
     shown.split("\n\n").filter(is_meant).collect::<Vec<_>>().join("\n")
 }
 
-/// Each program has changes acknowledged again.
-fn wait_until_all_go_on(done: &[AtomicU64], is_over: &AtomicBool) {
-    let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
-    let before = now();
-    eventually("that all programs go on", || {
-        is_over.load(Ordering::SeqCst)
-            || now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
-    });
+/// What a program's thread is called.
+fn named(program: usize) -> String {
+    format!("on {}: {program}", NODES[program / PROGRAMS])
+}
+
+/// Each program has changes acknowledged again. Else it is told what each of them does, and how all else stands.
+fn wait_until_all_go_on(
+    programs: &[Progress],
+    is_over: &AtomicBool,
+    stands: impl FnOnce() -> String,
+) {
+    let (begun, before) = (Instant::now(), programs.iter().map(Progress::acknowledged));
+    let before: Vec<u64> = before.collect();
+    let goes_on = |(now, before): (&Progress, &u64)| now.acknowledged() >= before + GOES_ON;
+    while !is_over.load(Ordering::SeqCst) && !programs.iter().zip(&before).all(goes_on) {
+        if begun.elapsed() > WAIT_LIMIT {
+            let told = programs.iter().enumerate();
+            let told =
+                told.map(|(number, program)| format!("{}: {}", named(number), program.told()));
+            let told: Vec<String> = told.collect();
+            println!("{}", stands());
+            panic!("not all programs go on:\n{}", told.join("\n"));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// All that may tell why programs do not go on: for people.
+fn stands(scratch: &Scratch, ledger: &Ledger) -> String {
+    let root = scratch.root().to_string_lossy();
+    let of_node = |node: &str| {
+        let status = stuck::said_in_time(&scratch.command(&["status", node]));
+        format!("{node}: {status:?}\n{}\n", log(scratch, node))
+    };
+    let known = format!("{}\nnot answered: {:#?}\n", ledger.known(), ledger.errors());
+    let system = [stuck::unanswered_requests(scratch.root()), stuck::threads(&root)];
+    [vec![known], system.into(), NODES.map(of_node).into()].concat().concat()
 }
 
 /// What can be made to fail.
@@ -323,6 +319,10 @@ impl Faults<'_> {
         self.repair();
         self.revive(0);
         self.revive(1);
+        // What was found to be forgotten is there again.
+        for end in self.ends {
+            end.may_fail.store(false, Ordering::SeqCst);
+        }
     }
 
     /// The store is about to forget names: what programs get from now on is what follows from that.
@@ -331,61 +331,5 @@ impl Faults<'_> {
             end.kills.fetch_add(1, Ordering::SeqCst);
             end.may_fail.store(true, Ordering::SeqCst);
         }
-    }
-}
-
-/// One that changes and reads files.
-struct Program<'a> {
-    ledger: &'a Ledger,
-    end: &'a Ends,
-    node: &'a str,
-    scratch: &'a Scratch,
-    /// How many of its changes were acknowledged.
-    done: &'a AtomicU64,
-}
-
-impl Program<'_> {
-    fn run(&self, random: &mut Random, is_over: &AtomicBool) {
-        let (mount, socket) = (self.scratch.path(self.node), socket(self.scratch, self.node));
-        while !is_over.load(Ordering::SeqCst) {
-            let kills = self.end.kills.load(Ordering::SeqCst);
-            let Err(error) = self.work((&mount, &socket), random, is_over) else { return };
-            let was_killed = self.end.kills.load(Ordering::SeqCst) != kills
-                || self.end.is_down.load(Ordering::SeqCst);
-            let is_expected = was_killed
-                || self.end.may_fail.load(Ordering::SeqCst)
-                    && error.raw_os_error() == Some(libc::EIO);
-            if !is_expected {
-                for node in NODES {
-                    println!("{node}: {}", log(self.scratch, node));
-                }
-                println!("not answered: {:#?}", self.ledger.errors());
-                panic!("a program on node {}: {error}", self.node);
-            }
-            // What is tried in vain is not known afterwards, so nothing is until it works again.
-            while !is_over.load(Ordering::SeqCst) && !self.works(&mount) {
-                thread::sleep(PAUSE);
-            }
-        }
-    }
-
-    fn works(&self, mount: &Path) -> bool {
-        !self.end.is_down.load(Ordering::SeqCst)
-            && PLACES.iter().all(|place| fs::read_dir(mount.join(place)).is_ok())
-    }
-
-    /// Until all is over, or something fails.
-    fn work(
-        &self,
-        (mount, socket): (&Path, &Path),
-        random: &mut Random,
-        is_over: &AtomicBool,
-    ) -> io::Result<()> {
-        let operations = Operations { ledger: self.ledger, mount, socket };
-        while !is_over.load(Ordering::SeqCst) {
-            let is_acknowledged = operations.any(random)?;
-            self.done.fetch_add(u64::from(is_acknowledged), Ordering::SeqCst);
-        }
-        Ok(())
     }
 }

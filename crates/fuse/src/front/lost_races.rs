@@ -4,7 +4,9 @@
 //! lead to one inode; the kernel takes them for two names of it, sends no request, and tells the program that it has
 //! renamed it, too. So the second look-up is answered with `ESTALE` then: the kernel begins again, asks for the old name
 //! once more, and finds that it is gone. A `link` of what has just lost its name begins again in the same way: the name
-//! may lead to something else, as that of a file that programs replace by renames always does.
+//! may lead to something else, as that of a file that programs replace by renames always does. If that is lost again
+//! before the kernel asks for the link, the name is looked up here ([`LostRaces::source`]), as a single kernel would have
+//! found it.
 //!
 //! What must hold: the kernel begins again once, and then gives the program whatever error it gets. So only a rename is
 //! refused twice in a row, since the kernel may ask for the new name twice before it begins again.
@@ -12,6 +14,8 @@
 use std::ffi::{OsStr, OsString};
 
 use fuser::Errno;
+use halocline_vfs::ownership::{FOWNER, Owner, acts_for};
+use halocline_vfs::{Caller, Stat};
 use parking_lot::Mutex;
 
 use super::inodes::EntryName;
@@ -38,6 +42,26 @@ struct Told {
     refusals: u8,
     /// Whether a `link` was refused, and has not been answered otherwise since.
     is_linking: bool,
+    /// What it has looked up last that is no directory.
+    source: Option<Source>,
+}
+
+/// Something to which a thread may give a further name: where it has found it, and as what.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    pub(super) parent: u64,
+    pub(super) name: OsString,
+    inode: (u64, u64),
+    kind: u32,
+}
+
+impl Source {
+    /// Whether the kernel, which has allowed `caller` to link what was found first, would certainly allow what has taken
+    /// its place: an owner may link what is theirs.
+    pub(super) fn admits(&self, now: &Stat, caller: Caller) -> bool {
+        let owner = Owner { uid: now.raw.st_uid, gid: now.raw.st_gid };
+        now.kind() == self.kind && acts_for(caller, owner, FOWNER)
+    }
 }
 
 impl Told {
@@ -56,7 +80,7 @@ impl Told {
 fn begins_again(call: Calls, refusals: u8) -> bool {
     match call {
         Calls::Rename => refusals < REFUSALS_MAX,
-        Calls::Another => false,
+        Calls::Link | Calls::Another => false,
         Calls::Unknown => refusals == 0,
     }
 }
@@ -101,6 +125,22 @@ impl LostRaces {
             }
         });
         is_lost
+    }
+
+    /// A thread has looked up `at` and found this. Of what a thread calls `link` for, the file is looked up after all
+    /// directories but those on the way to its new name, and that is not there.
+    pub(super) fn found(&self, thread: u32, at: EntryName<'_>, inode: (u64, u64), stat: &Stat) {
+        if stat.kind() == libc::S_IFDIR {
+            return;
+        }
+        let source = Source { parent: at.0.0, name: at.1.to_owned(), inode, kind: stat.kind() };
+        self.with(thread, |told| told.source = Some(source));
+    }
+
+    /// Where the thread has found this inode, which has lost its name, if the call that waits is a `link` by path.
+    pub(super) fn source(&self, thread: u32, inode: (u64, u64)) -> Option<Source> {
+        let source = self.with(thread, |told| told.source.clone());
+        source.filter(|source| source.inode == inode && calls(thread) == Calls::Link)
     }
 
     /// The answer to a thread's `link`.
@@ -156,6 +196,25 @@ mod tests {
         assert!(begins_again(Calls::Rename, 1) && !begins_again(Calls::Rename, REFUSALS_MAX));
         assert!(begins_again(Calls::Unknown, 0) && !begins_again(Calls::Unknown, 1));
         assert!(!begins_again(Calls::Another, 0));
+    }
+
+    #[test]
+    fn only_what_its_owner_links_by_path_is_linked_again() {
+        let stat = |mode: u32, uid: u32| {
+            let mut stat = Stat::empty();
+            (stat.raw.st_mode, stat.raw.st_uid) = (mode, uid);
+            stat
+        };
+        let (file, races) = (stat(libc::S_IFREG | 0o644, 7), LostRaces::new());
+        races.found(THREAD, at("f"), (1, 5), &file);
+        races.found(THREAD, at("d"), (1, 6), &stat(libc::S_IFDIR | 0o755, 7));
+        assert!(races.source(THREAD, (1, 5)).is_none(), "nobody knows what it calls");
+        let source = races.with(THREAD, |told| told.source.clone()).unwrap();
+        assert_eq!((source.parent, &*source.name, source.inode), (1, OsStr::new("f"), (1, 5)));
+        let by = |uid: u32| Caller { uid, gid: 7, pid: THREAD };
+        assert!(source.admits(&stat(libc::S_IFREG | 0o600, 7), by(7)));
+        assert!(!source.admits(&file, by(8)), "another user");
+        assert!(!source.admits(&stat(libc::S_IFLNK | 0o777, 7), by(7)), "another kind");
     }
 
     #[test]

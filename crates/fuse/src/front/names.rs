@@ -1,14 +1,19 @@
 //! Names in directories.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use fuser::{Errno, INodeNo};
-use halocline_vfs::{Caller, Engine, Make, Maker};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::{Caller, Engine, Make, Maker, Stat};
 
+use super::inode_table::Inode;
 use super::inodes::{Entry, EntryName, Inodes};
 use super::lost_races::LostRaces;
 use super::{Answer, Refused};
+
+/// How often what has lost its name is linked by that name again.
+const LINK_TRIES: usize = 64;
 
 /// Requests that look up, create, change and remove names.
 #[derive(Debug)]
@@ -30,8 +35,12 @@ impl<E: Engine> Names<E> {
                 let found = self.engine.lookup(&self.inodes.get(at.0).ok()?.vnode, at.1);
                 found.ok().map(|(vnode, _)| self.engine.key(&vnode))
             };
-            if races.lost(by.pid, (INodeNo(parent.number), name), inode, leads_to) {
+            let at = (INodeNo(parent.number), name);
+            if races.lost(by.pid, at, inode, leads_to) {
                 return Err(Refused(Errno::ESTALE));
+            }
+            if let (Ok((_, stat)), Some(inode)) = (&found, inode) {
+                races.found(by.pid, at, inode, stat);
             }
         }
         Ok(self.inodes.entry(found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?))
@@ -55,17 +64,49 @@ impl<E: Engine> Names<E> {
         by: Caller,
     ) -> Answer<Entry> {
         let (inode, parent) = (self.inodes.get(number)?, self.inodes.get(parent)?);
-        let stat = self.engine.link(&inode.vnode, &parent.vnode, name);
-        self.inodes.changed(&parent);
-        let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"));
+        let linked = self.engine.link(&inode.vnode, &parent.vnode, name);
+        let mut linked = linked.map(|stat| (inode.vnode.clone(), stat));
         if let Some(races) = &self.races {
-            let refused = stat.as_ref().err().map(|refused| refused.0);
-            if let Some(errno) = races.linked(by.pid, refused) {
-                return Err(Refused(errno));
+            let refused = linked.as_ref().err().map(|error| Errno::from_i32(error.errno()));
+            match races.linked(by.pid, refused) {
+                Some(errno) if errno.code() == libc::ENOENT => {
+                    linked = self.link_again((&inode, races), (&parent, name), by);
+                }
+                Some(errno) => {
+                    self.inodes.changed(&parent);
+                    return Err(Refused(errno));
+                }
+                None => {}
             }
         }
-        let stat = stat?;
-        Ok(self.inodes.entry((inode.vnode.clone(), stat)))
+        self.inodes.changed(&parent);
+        Ok(self.inodes.entry(linked.map_err(self.inodes.failed_at(&parent, name, "link"))?))
+    }
+
+    /// Links what the name leads to now by which a program has found what has lost it, twice.
+    ///
+    /// # Errors
+    /// `ENOENT` if it leads to nothing, or to something that the kernel might refuse.
+    fn link_again(
+        &self,
+        (inode, races): (&Inode<E::Vnode>, &LostRaces),
+        (parent, name): (&Inode<E::Vnode>, &OsStr),
+        by: Caller,
+    ) -> Result<(E::Vnode, Stat)> {
+        let gone = || Error::from(rustix::io::Errno::NOENT);
+        let source = races.source(by.pid, self.engine.key(&inode.vnode)).ok_or_else(gone)?;
+        let above = self.inodes.get(INodeNo(source.parent)).map_err(|_| gone())?;
+        for _ in 0..LINK_TRIES {
+            let (vnode, found) = self.engine.lookup(&above.vnode, &source.name)?;
+            if !source.admits(&found, by) {
+                break;
+            }
+            match self.engine.link(&vnode, &parent.vnode, name) {
+                Err(error) if matches!(error.errno(), libc::ENOENT | libc::ESTALE) => {}
+                linked => return linked.map(|stat| (vnode, stat)),
+            }
+        }
+        Err(gone())
     }
 
     pub(crate) fn unlink(&self, (parent, name): EntryName<'_>, by: Caller) -> Answer<()> {

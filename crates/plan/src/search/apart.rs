@@ -14,9 +14,10 @@ use halocline_trace::Request;
 use super::units::{Unit, busy};
 use crate::judge::{Judge, Layouts};
 use crate::layout::{
-    DEFAULT_STRIPE, Layout, Part, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, join_rounds,
+    DEFAULT_STRIPE, Layout, PARTS_MAX, Part, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, join_rounds,
 };
 use crate::servers::Servers;
+use crate::shared::SharedLayouts;
 
 /// How many ways to distribute the units are tried.
 const TRIED: (usize, usize) = (4, 48);
@@ -32,8 +33,6 @@ const MOVED_WORK: usize = 300_000;
 const MOVED: usize = 16;
 /// Limit of the places for each of them.
 const PLACES: usize = 32;
-/// How many parts a layout has at most, as on a volume.
-const PARTS_MAX: usize = 256;
 
 /// Which servers of a class a unit gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,13 +322,13 @@ impl<'a> Apart<'a> {
             }
             parts.entry(unit.file).or_default().extend(made);
         }
-        let mut files = FxHashMap::default();
+        let (mut files, mut shared) = (FxHashMap::default(), SharedLayouts::default());
         for (file, parts) in parts {
             let parts = join_rounds(parts);
             if parts.len() > PARTS_MAX {
                 return None;
             }
-            files.insert(file, Layout::new(parts, servers).ok()?);
+            files.insert(file, shared.of(parts, servers).ok()?);
         }
         Some(Layouts { files, default: Layout::simple(vec![DEFAULT_STRIPE; servers]) })
     }

@@ -20,6 +20,11 @@ impl Choice {
         hasher.finish()
     }
 
+    /// The same with other widths where there is no space on SSDs.
+    pub(super) fn with_rest(&self, rest: &[u64]) -> Self {
+        Self { rest: vec![rest.to_vec(); self.rest.len()], ..self.clone() }
+    }
+
     /// The widths of each item where it has space on SSDs, or where it has none.
     pub(super) const fn widths(&mut self, of: Stretch) -> &mut Vec<Vec<u64>> {
         match of {

@@ -6,6 +6,7 @@ use super::choice::Choice;
 use crate::judge::Layouts;
 use crate::layout::{DEFAULT_STRIPE, Layout, Part, Placer, join_rounds};
 use crate::servers::Servers;
+use crate::shared::SharedLayouts;
 
 /// A region of a file, as far as its place in the file goes.
 #[derive(Debug, Clone, Copy)]
@@ -19,9 +20,6 @@ pub(super) struct Place {
     /// The group whose space it shares.
     pub(super) group: usize,
 }
-
-/// How many layouts are looked at whether a file's is the same.
-const RECENT: usize = 4;
 
 /// Regions in the order in which they get space.
 #[derive(Debug)]
@@ -79,36 +77,28 @@ impl<'a> Placement<'a> {
             left[group] = left[group].saturating_sub(end - begin);
             parts.entry(file).or_default().extend(there.ok()?);
         }
-        let mut files = FxHashMap::default();
-        let mut recent: Vec<Layout> = Vec::new();
+        let (mut files, mut shared) = (FxHashMap::default(), SharedLayouts::default());
         for regions in self.places.chunk_by(|one, next| one.file == next.file) {
             let file = regions[0].file;
             let Some(parts) = parts.remove(&file) else { continue };
-            let parts = join_rounds(parts);
-            let known = recent.iter().rev().take(RECENT).find(|layout| layout.parts() == parts);
-            let layout =
-                known.cloned().or_else(|| Layout::new(parts, self.servers.count()).ok())?;
-            if known.is_none() {
-                recent.push(layout.clone());
-            }
-            files.insert(file, layout);
+            files.insert(file, shared.of(join_rounds(parts), self.servers.count()).ok()?);
         }
         let default = Layout::simple(vec![DEFAULT_STRIPE; self.servers.count()]);
         let mut layouts = Layouts { files, default };
-        self.join_regions(&mut layouts, placer);
+        self.join_regions(&mut layouts, placer, &mut shared);
         Some(layouts)
     }
 
     /// Lets rounds go on over the borders of regions with the same widths, as far as what `placer` has left allows that.
     /// Rounds that begin anew in each region leave more on the first servers than on the last.
-    fn join_regions(&self, layouts: &mut Layouts, mut placer: Placer) {
+    fn join_regions(&self, layouts: &mut Layouts, mut placer: Placer, shared: &mut SharedLayouts) {
         for regions in self.places.chunk_by(|one, next| one.file == next.file) {
             let [.., last] = regions else { continue };
             let Some(layout) = layouts.files.get_mut(&last.file) else { continue };
             let Some(joined) = layout.without_restarts() else { continue };
             let size = last.end;
             if placer.exchange(&layout.bytes(size), &joined.bytes(size)) {
-                *layout = joined;
+                *layout = shared.share(joined);
             }
         }
     }

@@ -106,14 +106,22 @@ fn the_slowest_servers_and_any_number_of_classes_are_planned_for() {
     }
 }
 
+/// Of 300 files eight requests to each, and one more that makes them all differ.
+fn of_300_that_differ() -> Vec<Request> {
+    let mut all = requests(300 * 9, 4, 64 * K, Op::Read, |n| mixed(n / 300, 3));
+    for (number, request) in (0..).zip(&mut all) {
+        request.file = number % 300;
+        if number >= 300 * 8 {
+            (request.offset, request.length) = (0, 128 * u64::from(1 + number % 300));
+        }
+    }
+    all
+}
+
 /// Regression: 256 files have layouts, and took the space of all others, which lie on every server.
 #[test]
 fn files_without_a_layout_keep_their_room() {
-    let mut all = requests(300 * 8, 4, 64 * K, Op::Read, |n| mixed(n / 300, 3));
-    for (number, request) in (0..).zip(&mut all) {
-        request.file = number % 300;
-    }
-    let workload = seen(&all);
+    let workload = seen(&of_300_that_differ());
     assert_eq!((workload.files.len(), workload.other_files.len()), (256, 44));
     // A third of the bytes of all files, as by default, and a little.
     let servers = hybrid(2, 1, 60 << 20);
@@ -165,11 +173,7 @@ impl Judge for Holding<'_> {
 /// and gained nothing.
 #[test]
 fn files_without_a_layout_are_replayed_where_there_is_room() {
-    let mut all = requests(300 * 8, 4, 64 * K, Op::Read, |n| mixed(n / 300, 3));
-    for (number, request) in (0..).zip(&mut all) {
-        request.file = number % 300;
-    }
-    let workload = seen(&all);
+    let workload = seen(&of_300_that_differ());
     let sizes = workload.files.iter().map(|file| (file.number, file.bytes));
     let files: Vec<_> = sizes.chain(workload.other_files.iter().copied()).collect();
     assert_eq!(files.len(), 300);

@@ -2,6 +2,7 @@
 
 mod alone;
 mod apart;
+mod default;
 mod limits;
 mod many_files;
 
@@ -11,7 +12,7 @@ use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_plan::judge::{Judge, Layouts, Note, Queues, Step};
 use halocline_plan::layout::{Layout, Placer, assemble};
 use halocline_plan::paper::TIES_MAX;
-use halocline_plan::planner::{Name, Outcome, plan};
+use halocline_plan::planner::{Name, Outcome, RestOfDefault, plan};
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_plan::workload::Workload;
 use halocline_trace::{Op, Request};

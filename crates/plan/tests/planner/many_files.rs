@@ -46,3 +46,19 @@ fn with_a_file_for_each_process_ours_is_no_slower_than_one_layout_for_all() {
         assert!(seconds <= best * 1.01, "{what}: {seconds} {layout:?}; {pair:?} {best}");
     }
 }
+
+/// Regression: of 1024 processes with a file each, 768 kept the default stripes, whose room came first.
+#[test]
+fn all_files_that_are_alike_get_layouts() {
+    let servers = hybrid(6, 2, 8 << 20);
+    let mut all = requests(8192, 1024, 16 * K, Op::Write, |n| n / 1024);
+    for request in &mut all {
+        request.file = request.process;
+    }
+    let (workload, outcome) = planned(&servers, &all);
+    assert_eq!((workload.files.len(), workload.other_files.len()), (1024, 0));
+    let [def, ours] = [Name::Def, Name::Ours].map(|name| outcome.of(name).expect("a layout"));
+    assert!(ours.layouts.files.len() == 1024 && outcome.chosen == Name::Ours);
+    let gain = def.simulated_seconds / ours.simulated_seconds - 1.0;
+    assert!(gain > 0.5, "{gain}");
+}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use rustix::fs::OFlags;
 
 use super::*;
@@ -33,7 +34,8 @@ fn archive(node: &Node, at: &EntryName) -> Result<Archived> {
 
 fn demote(node: &Node, session: u64, at: &EntryName, tier: u8) -> Result<Moved> {
     let (names, places, session) = (&*node.names, &node.places, Session(session));
-    let migrator = Migrator { names, places, directories: &node.directories, session };
+    let migrator =
+        Migrator { names, places, directories: &node.directories, session, clock: &Clock::MACHINE };
     let Ok(found) = names.lookup(at) else { return Ok(Moved::Gone) };
     migrator.move_file(at, found.inode, tier, &is_over, &mut |_| ControlFlow::Continue(()))
 }
@@ -357,3 +359,5 @@ fn whoever_reads_a_file_does_not_keep_it_from_being_copied() {
         assert_eq!(finals(&world).len(), 1);
     }
 }
+
+mod lost;

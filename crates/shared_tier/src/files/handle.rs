@@ -85,7 +85,9 @@ impl Handle {
     /// Changes the file. If the lease lapsed meanwhile because this process was suspended, the change may have gone
     /// to a copy that is gone: it is not acknowledged.
     fn change<T>(&self, act: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-        let done = act(self.file()?)?;
+        let file = self.file()?;
+        let done = act(file)?;
+        self.files.follow_capability(&self.vnode.0, file)?;
         self.file().map(|_| done)
     }
 
@@ -103,7 +105,10 @@ impl Handle {
                 Err(error) => {
                     let error = Error::from(error);
                     let left = (data.len() - done) as u64;
-                    if !self.makes_room(left, &error, &mut tries) {
+                    let it = (self.vnode.0.number, self.tier == 0);
+                    if !self.tries_again(&error, &mut tries)
+                        || !self.files.ssd.make_room_for_write(it, left)
+                    {
                         return or_some(done, error);
                     }
                     // Making room may have taken longer than the lease.
@@ -114,9 +119,13 @@ impl Handle {
         Ok(done)
     }
 
-    /// Makes room for so many more bytes of it, for which an attempt has failed; returns whether to try again.
-    fn makes_room(&self, bytes: u64, failed: &Error, tries: &mut u32) -> bool {
-        self.files.ssd.makes_room((self.vnode.0.number, self.tier), bytes, failed, tries)
+    /// Whether what has failed for lack of room is tried again, if there is room: once where a quota is the limit, or the
+    /// file is not on this node's SSD.
+    fn tries_again(&self, failed: &Error, tries: &mut u32) -> bool {
+        let may_try = failed.is_full() && *tries > 0;
+        let is_once = failed.errno() == libc::EDQUOT || self.tier > 0;
+        *tries = if is_once { 0 } else { tries.saturating_sub(1) };
+        may_try
     }
 
     /// Whether a change of its contents must take rights away.
@@ -133,15 +142,18 @@ impl Handle {
     }
 
     pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        let bytes = if matches!(how, Allocate::PunchHole) { 0 } else { len };
         let mut tries = ROOM_TRIES;
         self.change(|file| {
             loop {
                 let Err(errno) = fallocate(file, how.mode(), offset, len) else { return Ok(()) };
                 let error = Error::from(errno);
-                if !self.makes_room(bytes, &error, &mut tries) {
+                let it = (self.vnode.0.number, self.tier == 0);
+                if !self.tries_again(&error, &mut tries)
+                    || !self.files.ssd.make_room_for_allocation(it, len)
+                {
                     return Err(error);
                 }
+                // Making room may have taken longer than the lease.
                 self.file()?;
             }
         })

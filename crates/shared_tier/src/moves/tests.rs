@@ -17,8 +17,13 @@ const TEXT: &str = "all of these bytes";
 
 fn go(node: &Node, session: u64, at: &EntryName, tier: u8) -> Result<Moved> {
     let (names, places) = (&*node.names, &node.places);
-    let migrator =
-        Migrator { names, places, directories: &node.directories, session: Session(session) };
+    let migrator = Migrator {
+        names,
+        places,
+        directories: &node.directories,
+        session: Session(session),
+        clock: &Clock::MACHINE,
+    };
     let Ok(found) = node.names.lookup(at) else { return Ok(Moved::Gone) };
     // Only session 2 is over.
     let is_over = |session: Session| session == Session(2);

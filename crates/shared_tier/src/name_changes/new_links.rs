@@ -38,7 +38,11 @@ pub(super) fn link(
         changed => changed.map_err(of_names)?,
     };
     // It may have been copied again in between.
-    clean_copies::take_away(&base.places, &linked.attributes, vnode.0.number)?;
+    match clean_copies::take_away(&base.places, &linked.attributes, vnode.0.number) {
+        // Others have moved the file since; a rename takes the copy away, too.
+        Err(error) if error.errno() == libc::ENOENT => {}
+        taken => drop(taken?),
+    }
     vnode.0.add_name(to.clone());
     let followed = match linked.attributes.kind {
         Kind::File => {
@@ -63,7 +67,11 @@ fn named(
     for _ in 0..TRIES {
         let (from, found) = lookup.find_named(&vnode.0)?;
         // A file with several names has no copy.
-        clean_copies::take_away(&base.places, &found.attributes, vnode.0.number)?;
+        match clean_copies::take_away(&base.places, &found.attributes, vnode.0.number) {
+            // It has another place by now, or is lost.
+            Err(error) if error.errno() == libc::ENOENT => continue,
+            taken => drop(taken?),
+        }
         match base.names.link_told(&from, to, Some(vnode.0.number)) {
             // It may have another name.
             Err(Failure::Refused(Errno::STALE)) => {}

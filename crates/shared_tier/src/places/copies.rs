@@ -5,8 +5,12 @@
 //! that name after the store has its mark, and whoever changes the file removes it first. The directory is closed to
 //! others, so what lies there is no claim.
 
+use std::cmp::Ordering;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::sync::Weak;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
 use halocline_os::error::{Error, Result};
@@ -14,17 +18,20 @@ use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fsync, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
-use super::tree::Tree;
+use super::room::{MakesRoom, Need};
+use super::tree::{Tree, fresh, proc_path};
 use super::{Places, SSD};
-use crate::stat_conversion::joined;
+use crate::stat_conversion::{joined, split};
 
 /// The directory with a directory for each node.
 const DIRECTORY: &str = "copies";
+/// Bytes that are compared at once.
+const COMPARED: usize = 256 << 10;
 /// Ends the name of a copy whose mark the store may not have.
 const UNMARKED: char = '~';
 
@@ -130,7 +137,7 @@ impl<'a> Copies<'a> {
         Ok(was_there)
     }
 
-    /// Opens a copy, with [`OFlags::PATH`], under its name as given.
+    /// Opens a copy, with [`OFlags::PATH`], under its name as given. Its time is the exact one of the file's content.
     pub(crate) fn look(self, copy: &CopyName) -> Result<Option<(OwnedFd, Stat)>> {
         let dir = self.dir(&copy.node)?;
         let name = &copy.names()[usize::from(copy.is_final)];
@@ -139,10 +146,42 @@ impl<'a> Copies<'a> {
             Err(Errno::NOENT) => return Ok(None),
             fd => fd?,
         };
-        let stat = stat_descriptor(&fd)?;
+        let mut stat = stat_descriptor(&fd)?;
         let is_it = stat.kind() == libc::S_IFREG
             && own_xattrs::number(&fd, own_xattrs::INODE) == Some(copy.inode);
+        // Its file system may keep whole seconds only.
+        let written = own_xattrs::number(&fd, own_xattrs::WRITTEN);
+        let written = written.and_then(|ns| i64::try_from(ns).ok()).map(split);
+        if let Some((seconds, rest)) = written.filter(|_| stat.raw.st_mtime_nsec == 0)
+            && seconds == stat.raw.st_mtime
+        {
+            stat.raw.st_mtime_nsec = rest;
+        }
         Ok(is_it.then_some((fd, stat)))
+    }
+
+    /// Whether a copy has the bytes of a file of its size.
+    pub(crate) fn has_bytes_of(self, copy: &CopyName, file: &OwnedFd) -> Result<bool> {
+        let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
+        let open = |fd: &OwnedFd| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            Ok::<_, Error>(File::from(openat(CWD, proc_path(fd), flags, Mode::empty())?))
+        };
+        let (one, other) = (open(&copy)?, open(file)?);
+        let size = stat.raw.st_size.unsigned_abs();
+        let mut buffers = [vec![0; COMPARED], vec![0; COMPARED]];
+        let mut at = 0;
+        while at < size {
+            let len = usize::try_from(size - at).unwrap_or(COMPARED).min(COMPARED);
+            let [here, there] = &mut buffers;
+            one.read_exact_at(&mut here[..len], at)?;
+            other.read_exact_at(&mut there[..len], at)?;
+            if here[..len] != there[..len] {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+        Ok(true)
     }
 
     /// Opens the copy that stands for a file with these attributes in the store, if there is one.
@@ -194,30 +233,167 @@ impl<'a> Copies<'a> {
         Ok(all)
     }
 
-    /// Removes copies, the largest first, until so many bytes are free; returns whether any was removed.
-    pub(crate) fn give_way(self, bytes: u64) -> Result<bool> {
+    /// The bytes of all copies.
+    pub(crate) fn bytes(self) -> Result<u64> {
+        self.all(None)?.iter().try_fold(0, |sum: u64, copy| {
+            let bytes = self.look(copy)?.map_or(0, |(_, stat)| stat.disk_bytes());
+            Ok(sum.saturating_add(bytes))
+        })
+    }
+
+    /// Removes copies whose files are found on their SSDs, the largest first, until so much is free; returns whether any was
+    /// removed.
+    pub(crate) fn give_way(places: &Places, need: Need) -> Result<bool> {
+        let copies = Copies::of(places);
         let mut all: Vec<(u64, CopyName)> = Vec::new();
-        for copy in self.all(None)? {
-            if let Some((_, stat)) = self.look(&copy)? {
+        for copy in copies.all(None)? {
+            if let Some((_, stat)) = copies.look(&copy)? {
                 all.push((stat.disk_bytes(), copy));
             }
         }
         all.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let mut freed = 0_u64;
-        for (bytes_of, copy) in all {
-            if freed >= bytes {
+        let mut freed = Need::default();
+        for (bytes, copy) in all {
+            if freed.bytes >= need.bytes && freed.files >= need.files {
                 break;
             }
-            self.remove(&copy)?;
-            freed = freed.saturating_add(bytes_of);
+            if copy.is_final && copies.is_seen(places, &copy, None)? {
+                copies.remove(&copy)?;
+                freed.files += 1;
+                freed.bytes = freed.bytes.saturating_add(bytes);
+            }
         }
-        Ok(freed > 0)
+        Ok(freed.files > 0)
+    }
+
+    /// Whether the file of a copy is found at a place, or where the copy says, with the same or a newer content: then nothing is
+    /// lost with the copy. `false` if its SSD is not reached. A copy without its final name may go only if the final one may.
+    pub(crate) fn is_seen(
+        self,
+        places: &Places,
+        copy: &CopyName,
+        at: Option<&Location>,
+    ) -> Result<bool> {
+        let Some((fd, of)) = self.look(copy)? else { return Ok(false) };
+        let of = Version::of_copy(copy, &of);
+        let claimed = own_xattrs::from(&fd)
+            .filter(|place| place.tier == SSD && place.node.as_ref() == Some(&copy.node));
+        let mut all = at.into_iter().chain(&claimed);
+        Ok(all.any(|place| Version::at(places, place, copy.inode).is_ok_and(|file| file.has(of))))
+    }
+
+    /// Removes the copy of a file that the store has at a place, before it is changed, if the file is found there with the same
+    /// or a newer content. One that is gone is no error.
+    ///
+    /// # Errors
+    /// If the file is not reached, or older than its copy: the copy may be all that is left of it then. `ENOENT` if it is not
+    /// there (any more).
+    pub(crate) fn remove_seen(
+        self,
+        places: &Places,
+        copy: &CopyName,
+        place: &Location,
+    ) -> Result<()> {
+        let file = Version::at(places, place, copy.inode)?;
+        if let Some((_, of)) = self.look(copy)? {
+            let of = Version::of_copy(copy, &of);
+            // Its time may have been set since it was copied.
+            let is_same = || {
+                Ok::<_, Error>(
+                    file.size == of.size && {
+                        let compare = |fd| self.has_bytes_of(copy, &fd);
+                        places.find(place, copy.inode, |_, fd, _| compare(fd))?
+                    },
+                )
+            };
+            if !file.has(of) && !is_same()? {
+                return Err(older(copy));
+            }
+        }
+        self.remove(copy)
+    }
+
+    /// Moves a copy out of the way, to where people still find it. Nobody uses the names meanwhile.
+    pub(crate) fn set_aside(self, copy: &CopyName) -> Result<()> {
+        let (dir, aside) = (self.dir(&copy.node)?, self.0.private.sub("leftovers")?);
+        let name = &copy.names()[usize::from(copy.is_final)];
+        self.0.step("setting a clean copy aside", || {
+            rename_new(&dir, name, &aside, fresh("leftover", copy.inode))?;
+            fsync(&aside)?;
+            Ok::<_, Error>(fsync(&dir)?)
+        })
+    }
+}
+
+/// From now on `by` has copies give way on the shared disk, and on the SSD if that is the same disk.
+pub(crate) fn give_way_by(places: &Places, by: &Weak<dyn MakesRoom>) {
+    let id = |tree: &Tree| tree.totals().ok().map(|totals| totals.f_fsid);
+    let shared = &places.shared.tree;
+    shared.room.is_made_by(by.clone());
+    if id(&places.ssd) == id(shared) {
+        places.ssd.room.is_made_by(by.clone());
     }
 }
 
 /// When the content of a file last changed.
 pub(crate) const fn mtime_ns(stat: &Stat) -> i64 {
     joined(stat.raw.st_mtime, stat.raw.st_mtime_nsec)
+}
+
+fn older(copy: &CopyName) -> Error {
+    Error::Unreached {
+        what: format!(
+            "the SSD of node {} has an older version of the file than the shared disk has a copy of",
+            copy.node
+        ),
+        remedy: "unmount all nodes, and have both compared: halocline cluster fsck --tier"
+            .to_owned(),
+    }
+}
+
+/// A version of a file's content, as far as it shows without being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) size: u64,
+    pub(crate) mtime_ns: i64,
+    /// The number of the clean copy that was made of it. Whoever writes the file takes that away first.
+    pub(crate) copied: Option<u64>,
+}
+
+impl Version {
+    /// That of the file at a place.
+    fn at(places: &Places, place: &Location, inode: u64) -> Result<Self> {
+        places.find(place, inode, |_, fd, _| {
+            let (stat, copied) =
+                (stat_descriptor(&fd)?, own_xattrs::number(&fd, own_xattrs::COPIED));
+            Ok(Self { size: stat.raw.st_size.unsigned_abs(), mtime_ns: mtime_ns(&stat), copied })
+        })
+    }
+
+    pub(crate) const fn of_copy(copy: &CopyName, stat: &Stat) -> Self {
+        let (size, copied) = (stat.raw.st_size.unsigned_abs(), Some(copy.number));
+        Self { size, mtime_ns: mtime_ns(stat), copied }
+    }
+
+    /// Whether a file with this version has the content of a copy of it, or a newer one: then nothing is lost with the copy.
+    /// All who remove copies of files that stay ask this.
+    pub(crate) fn has(self, copy: Self) -> bool {
+        let (is_same_size, is_later) = (self.size == copy.size, self.mtime_ns > copy.mtime_ns);
+        let is_same = is_same_size && self.mtime_ns == copy.mtime_ns;
+        // Of whole seconds nobody knows what was changed in the same one.
+        let is_surely_same = is_same && !is_whole_second(copy.mtime_ns);
+        match self.copied.cmp(&copy.copied) {
+            Ordering::Equal | Ordering::Greater => is_same || is_later,
+            Ordering::Less if self.copied.is_some() => is_surely_same,
+            // It was written or moved since.
+            Ordering::Less => is_surely_same || is_later,
+        }
+    }
+}
+
+/// Whether a time may be that of a file system that keeps whole seconds only.
+pub(crate) const fn is_whole_second(ns: i64) -> bool {
+    ns.rem_euclid(1_000_000_000) == 0
 }
 
 /// The mark of a copy.

@@ -2,11 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
-use halocline_cluster::names::attributes::{Location, RelativePath};
+use halocline_cluster::names::attributes::Location;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
 use rustix::fs::{AtFlags, CWD, linkat};
 
+use super::found_file::FoundFile;
 use super::tree::{Tree, below, candidates, proc_path};
 use super::{DirectoryStep, Places, SHARED, own_xattrs};
 use crate::entry_names::os;
@@ -27,10 +28,10 @@ impl ListedNames<'_> {
     /// `EMLINK` if there are more than an attribute holds; as [`Places::open_file`].
     #[cfg(test)]
     pub(crate) fn set(self, place: &Location, inode: u64, names: &[(u64, Name)]) -> Result<()> {
-        self.0.find(place, inode, |tree, fd, path| {
+        self.0.find(place, inode, |tree, fd, at| {
             let is_plain = match names {
                 [(directory, name)] => {
-                    name.as_bytes() == path.last() && tree.parent_number(&path)? == Some(*directory)
+                    name.as_bytes() == at.name() && at.directory_number()? == Some(*directory)
                 }
                 _ => false,
             };
@@ -45,7 +46,7 @@ impl ListedNames<'_> {
     /// # Errors
     /// As [`Places::open_file`].
     pub(crate) fn of(self, place: &Location, inode: u64) -> Result<Vec<(u64, Name)>> {
-        self.0.find(place, inode, |tree, fd, path| listed_names(tree, &fd, &path))
+        self.0.find(place, inode, |_, fd, at| listed_names(&fd, &at))
     }
 
     /// Adds names to a file's list, or removes them; other nodes may change other names meanwhile. A file with an
@@ -59,13 +60,13 @@ impl ListedNames<'_> {
         inode: u64,
         (add, remove): Changes<'_>,
     ) -> Result<()> {
-        self.0.find(place, inode, |tree, fd, path| {
+        self.0.find(place, inode, |tree, fd, at| {
             if !add.is_empty() {
                 own_xattrs::clear_other_renaming(&fd, add)?;
             }
             let mut add = add.to_vec();
             if own_xattrs::names(&fd).is_empty() {
-                let of_place = listed_names(tree, &fd, &path)?;
+                let of_place = listed_names(&fd, &at)?;
                 if add.iter().all(|name| of_place.contains(name)) {
                     return Ok(());
                 }
@@ -153,11 +154,11 @@ fn change(tree: &Tree, fd: &OwnedFd, (add, remove): Changes<'_>) -> Result<()> {
     })
 }
 
-fn listed_names(tree: &Tree, fd: &OwnedFd, path: &RelativePath) -> Result<Vec<(u64, Name)>> {
+fn listed_names(fd: &OwnedFd, at: &FoundFile<'_>) -> Result<Vec<(u64, Name)>> {
     let listed = own_xattrs::names(fd);
     if !listed.is_empty() {
         return Ok(listed);
     }
-    let directory = tree.parent_number(path)?;
-    Ok(directory.map(|directory| (directory, Name::from(path.last()))).into_iter().collect())
+    let directory = at.directory_number()?;
+    Ok(directory.map(|directory| (directory, Name::from(at.name()))).into_iter().collect())
 }

@@ -18,10 +18,10 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
 use rustix::io::Errno;
 
-use super::copies::{Copies, CopyName};
+use super::copies::{Copies, CopyName, mtime_ns};
 use super::tree::{Tree, fresh, proc_path};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
@@ -200,6 +200,13 @@ impl<'a> FileMove<'a> {
             })
             .map_err(own_xattrs::or_too_many(&to))?;
             mode_and_times(tree, source, &to)?;
+            let written = mtime_ns(&source.stat);
+            if let Ok(written) = u64::try_from(written)
+                && mtime_ns(&stat_descriptor(&to)?) != mtime_ns(&source.stat)
+            {
+                // The disk keeps whole seconds only.
+                own_xattrs::set_number(&to, own_xattrs::WRITTEN, written)?;
+            }
             tree.step("syncing a copy", || fsync(&to))?;
             if !source.is_unchanged()? {
                 return Err(Errno::CANCELED.into());
@@ -227,6 +234,7 @@ impl<'a> FileMove<'a> {
         let file = File::from(openat(CWD, proc_path(copy), flags, Mode::empty())?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
+            own_xattrs::clear(&file, own_xattrs::WRITTEN)?;
             own_xattrs::set_from(&file, from)
         })
         .map_err(own_xattrs::or_too_many(&file))?;
@@ -265,9 +273,9 @@ impl<'a> FileMove<'a> {
             own_xattrs::clear(&to.file, own_xattrs::ARRIVING)
         })?;
         tree.step("syncing a copy", || fsync(&to.file))?;
-        let removed = self.places.find(self.from, self.inode, |tree, _, path| {
-            tree.unlink(&path, AtFlags::empty())?;
-            tree.sync_parent(&path).map(drop)
+        let removed = self.places.find(self.from, self.inode, |_, _, at| {
+            at.remove()?;
+            at.sync_directory()
         });
         match removed {
             Err(error) if error.errno() == libc::ENOENT => {}
@@ -289,11 +297,11 @@ pub(super) fn remove_old_copy(places: &Places, place: &Location, inode: u64) -> 
         left => left?,
     };
     let Some((left, owner)) = left.filter(|(left, _)| left != place) else { return Ok(()) };
-    let removed = places.find(&left, inode, |tree, fd, path| {
+    let removed = places.find(&left, inode, |_, fd, at| {
         // The attribute is a claim: the file's owner can write anything there.
         let is_left = own_xattrs::number(&fd, own_xattrs::LEAVING).is_some()
             && stat_descriptor(&fd)?.raw.st_uid == owner;
-        if is_left { tree.unlink(&path, AtFlags::empty()) } else { Ok(()) }
+        if is_left { at.remove() } else { Ok(()) }
     });
     match missed::or_gone(places, (&left, inode), removed) {
         Err(error) if error.errno() == libc::ENOENT => {}

@@ -30,9 +30,14 @@ pub(crate) const LEAVING: &str = "user.halocline.leaving";
 pub(crate) const ARRIVING: &str = "user.halocline.arriving";
 /// On a file of an SSD: the number of the clean copy that the shared disk has got of it.
 pub(crate) const COPIED: &str = "user.halocline.copied";
+/// On a clean copy, if its file system keeps whole seconds only: when the content of its file last changed, in nanoseconds.
+pub(crate) const WRITTEN: &str = "user.halocline.written";
 /// On the new copy: where the old one is, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared
 /// disk.
 const FROM: &str = "user.halocline.from";
+
+/// On a directory of the shared disk: a time of its last change, and when it was that: `MTIME/AS_OF`, in nanoseconds.
+const DATED: &str = "user.halocline.dated";
 
 /// While a rename replaces or exchanges a name of a file: its kind, the old and the new name.
 const RENAMING: &str = "user.halocline.renaming";
@@ -69,6 +74,33 @@ pub(crate) struct TwoNames {
     /// The old and the new name of what is renamed; in an exchange, of the file that carries the note.
     pub(crate) from: NameIn,
     pub(crate) to: NameIn,
+}
+
+/// When the names in a directory were changed last, as of a later time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dated {
+    pub(crate) mtime_ns: i64,
+    pub(crate) as_of_ns: i64,
+}
+
+/// Dates a directory.
+pub(crate) fn set_dated(fd: &impl AsFd, dated: Dated) -> Result<()> {
+    xattr::set_on(fd, OsStr::new(DATED), &dated_value(dated), 0)
+}
+
+fn dated_value(Dated { mtime_ns, as_of_ns }: Dated) -> Vec<u8> {
+    format!("{mtime_ns}/{as_of_ns}").into_bytes()
+}
+
+/// The date that is noted on a directory.
+pub(crate) fn dated(fd: &impl AsFd) -> Option<Dated> {
+    parse_dated(&xattr::get_on(fd, OsStr::new(DATED)).ok()?)
+}
+
+fn parse_dated(value: &[u8]) -> Option<Dated> {
+    let (mtime_ns, as_of_ns) = std::str::from_utf8(value).ok()?.split_once('/')?;
+    let dated = Dated { mtime_ns: mtime_ns.parse().ok()?, as_of_ns: as_of_ns.parse().ok()? };
+    (dated_value(dated) == value).then_some(dated)
 }
 
 /// Notes a rename on one of its files.
@@ -256,6 +288,14 @@ pub(crate) fn is_without_room(error: &Error) -> bool {
     matches!(error.errno(), libc::ENOSPC | libc::E2BIG)
 }
 
+/// For an attribute that nothing depends on: one that finds no room is not kept.
+pub(crate) fn unless_without_room(set: Result<()>) -> Result<()> {
+    match set {
+        Err(error) if is_without_room(&error) => Ok(()),
+        set => set,
+    }
+}
+
 /// Lists one more name of a file.
 ///
 /// # Errors
@@ -304,6 +344,19 @@ mod tests {
         }
         clear_from(&scratch).unwrap();
         clear_from(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_directory_has_the_date_that_is_noted() {
+        let scratch = tempfile::tempfile().unwrap();
+        assert_eq!(dated(&scratch), None);
+        let noted = Dated { mtime_ns: -1, as_of_ns: 1_700_000_000_000_000_000 };
+        set_dated(&scratch, noted).unwrap();
+        assert_eq!(dated(&scratch), Some(noted));
+        for wrong in ["", "1", "1/", "/1", "1/2/3", "01/2", "+1/2", "1/x"] {
+            xattr::set_on(&scratch, OsStr::new(DATED), wrong.as_bytes(), 0).unwrap();
+            assert_eq!(dated(&scratch), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::own_uid;
 use rustix::io::Errno;
 
-use super::DirectoryStep;
 use super::tree::{FoundDirectory, Owner, Tree, child};
+use super::{DirectoryStep, directory_times};
 
 /// The longest path of a directory on an SSD: there is room for a name in it.
 pub(crate) const BYTES_MAX: usize = RelativePath::BYTES_MAX - 1 - NAME_BYTES_MAX;
@@ -35,7 +35,7 @@ pub(crate) fn find_or_make(ssd: &Tree, steps: &[DirectoryStep]) -> Result<FoundD
         found = match child(&found, step)? {
             Some(below) => below,
             // If another thread has made it meanwhile, ours gets the other name: both are found.
-            None => match ssd.make_directory(&found, step, closed) {
+            None => match directory_times::make_mirror(ssd, &found, step, closed) {
                 Err(error) if error.errno() == libc::EEXIST => {
                     child(&found, step)?.ok_or(Errno::EXIST)?
                 }

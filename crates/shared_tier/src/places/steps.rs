@@ -26,15 +26,20 @@ impl Steps {
         Self(watcher)
     }
 
-    /// Runs a step; `what` is for people.
+    /// Runs a step; `what` is for people. If the disk is full, it is tried once more after `make_room` has made some.
     pub(crate) fn step<T, E: Into<halocline_os::error::Error>>(
         &self,
         what: &'static str,
-        act: impl FnOnce() -> Result<T, E>,
+        mut act: impl FnMut() -> Result<T, E>,
+        make_room: impl FnOnce() -> bool,
     ) -> Result<T> {
         if let Some(watcher) = &self.0 {
             watcher.before(what)?;
         }
-        act().map_err(Into::into)
+        let done = act().map_err(Into::into);
+        match done {
+            Err(error) if error.is_full() && make_room() => act().map_err(Into::into),
+            done => done,
+        }
     }
 }

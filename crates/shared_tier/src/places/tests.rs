@@ -383,3 +383,38 @@ fn root_reaches_no_ssd_that_others_could_replace() {
         assert!(refused.contains("others may write to"), "{refused}");
     }
 }
+
+/// Regression: another node exchanged two directories just after one of them was found. Then a file in it was looked for by its
+/// path, in the other one: it counted as gone, and its place stayed; or another file with its name was removed.
+#[test]
+fn i15_a_file_is_removed_where_it_was_found_whatever_becomes_of_the_directories_above() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    let mut places = Vec::new();
+    for (number, called) in [(5, "a"), (6, "b")] {
+        let near = disks.table.put(number, 1, called);
+        one.make_directory(&[], &name(called), number, owner(0o755)).unwrap();
+        let who = Owner { mode: 0o644, uid: owner(0).1, gid: owner(0).2 };
+        let (place, _) = one.make_file_on(SHARED, &near, &name("f"), number + 10, who).unwrap();
+        places.push(place);
+    }
+    let exchange = || {
+        let [a, b, c] = ["a", "b", "c"].map(|name| disks.at("shared").join(name));
+        fs::rename(&a, &c).unwrap();
+        fs::rename(&b, &a).unwrap();
+        fs::rename(&c, &b).unwrap();
+    };
+    let found = |inode: u64| {
+        let names = ["shared/a/f", "shared/b/f"].map(|path| File::open(disks.at(path)).ok());
+        names.iter().flatten().any(|f| own_xattrs::number(f, own_xattrs::INODE) == Some(inode))
+    };
+    one.find(&places[0], 15, |_, _, at| {
+        exchange();
+        let now = own_xattrs::number(&at.look()?, own_xattrs::INODE);
+        assert_eq!((now, at.directory_number()?), (Some(15), Some(5)));
+        at.sync_directory()?;
+        at.remove()
+    })
+    .unwrap();
+    assert_eq!([15, 16].map(found), [false, true]);
+}

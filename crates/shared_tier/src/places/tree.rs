@@ -7,7 +7,6 @@ mod durable_directories;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
@@ -27,6 +26,7 @@ use rustix::io::Errno;
 
 use super::DirectoryStep;
 use super::own_xattrs;
+use super::room::Room;
 use super::steps::Steps;
 use crate::entry_names::os;
 use durable_directories::DurableDirectories;
@@ -52,6 +52,7 @@ pub(crate) struct Tree {
     /// Where things are made before they get a name.
     pub(crate) tmp: PrivateDir,
     steps: Steps,
+    pub(super) room: Room,
     durable: DurableDirectories,
 }
 
@@ -85,16 +86,16 @@ impl Tree {
         let private = PrivateDir::make_in(&root, path, PRIVATE)?;
         let tmp = private.sub("tmp")?;
         let (path, durable) = (path.to_owned(), DurableDirectories::default());
-        Ok(Self { root, path, private, tmp, steps, durable })
+        Ok(Self { root, path, private, tmp, steps, room: Room::default(), durable })
     }
 
-    /// Makes a step.
+    /// Makes a step. Where something on this disk gives way, a full one is no error.
     pub(crate) fn step<T, E: Into<Error>>(
         &self,
         what: &'static str,
-        act: impl FnOnce() -> Result<T, E>,
+        act: impl FnMut() -> Result<T, E>,
     ) -> Result<T> {
-        self.steps.step(what, act)
+        self.steps.step(what, act, || self.room.make(|| self.totals()))
     }
 
     /// Refuses a file system that keeps no extended attributes.
@@ -358,15 +359,6 @@ impl Tree {
             let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
             unlinkat(&above, name, flags)
         })
-    }
-
-    /// The number of a path's parent directory, if it has one.
-    pub(crate) fn parent_number(&self, path: &RelativePath) -> Result<Option<u64>> {
-        let parent = path.as_path().parent().unwrap_or(Path::new(""));
-        let Some(parent) = RelativePath::new(parent.as_os_str().as_bytes()) else {
-            return Ok(Some(ROOT.0));
-        };
-        Ok(own_xattrs::number(&self.look(Some(&parent))?, own_xattrs::DIRECTORY))
     }
 
     /// The parent directory of a path.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -12,6 +13,22 @@ use halocline_vfs::namespace::xattr;
 use rustix::io::Errno;
 
 use super::tree::Tree;
+
+/// Rights that a program gets when it is run from the file. Whoever changes a file's content takes them away, root, too.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Takes a file's capability from its attributes if the file with the bytes has lost it.
+pub(crate) fn follow_capability(attributes: &mut Attributes, file: &File) {
+    if has_lost_capability(attributes, file) {
+        attributes.xattrs.remove(CAPABILITY);
+    }
+}
+
+/// Whether attributes have a capability that the file with the bytes has not.
+pub(crate) fn has_lost_capability(attributes: &Attributes, file: &File) -> bool {
+    attributes.xattrs.contains_key(CAPABILITY)
+        && !xattr::is_set(file, OsStr::from_bytes(CAPABILITY))
+}
 
 /// Refuses own attributes, which programs may not touch.
 fn check_xattr(name: &OsStr) -> Result<()> {

@@ -19,6 +19,8 @@ const BATCH: usize = 64;
 pub(crate) struct Build<'a> {
     store: &'a dyn NameStore,
     waiting: BTreeMap<u64, Vec<Change>>,
+    /// Directories that were made. Each name that they get changes their time, which is put right at the end.
+    made: BTreeMap<u64, Opaque>,
 }
 
 fn opaque(attributes: &Attributes) -> Result<Opaque> {
@@ -28,7 +30,7 @@ fn opaque(attributes: &Attributes) -> Result<Opaque> {
 
 impl<'a> Build<'a> {
     pub(crate) const fn new(store: &'a dyn NameStore) -> Self {
-        Self { store, waiting: BTreeMap::new() }
+        Self { store, waiting: BTreeMap::new(), made: BTreeMap::new() }
     }
 
     fn make(&self, shard: u64, body: Body) -> Result<()> {
@@ -38,8 +40,15 @@ impl<'a> Build<'a> {
         }
     }
 
-    pub(crate) fn root(&self, attributes: &Attributes) -> Result<()> {
-        self.make(ROOT.0, Body::directory(ROOT, opaque(attributes)?))
+    pub(crate) fn root(&mut self, attributes: &Attributes) -> Result<()> {
+        self.make_directory(ROOT.0, ROOT.0, attributes)
+    }
+
+    fn make_directory(&mut self, number: u64, parent: u64, attributes: &Attributes) -> Result<()> {
+        let attributes = opaque(attributes)?;
+        self.make(number, Body::directory(InodeNumber(parent), attributes.clone()))?;
+        self.made.insert(number, attributes);
+        Ok(())
     }
 
     /// Adds a directory, whose parent was added before.
@@ -49,7 +58,7 @@ impl<'a> Build<'a> {
         (parent, name): (u64, Name),
         attributes: &Attributes,
     ) -> Result<()> {
-        self.make(number, Body::directory(InodeNumber(parent), opaque(attributes)?))?;
+        self.make_directory(number, parent, attributes)?;
         self.name(parent, name, Entry::Directory(InodeNumber(number)))
     }
 
@@ -98,7 +107,11 @@ impl<'a> Build<'a> {
 
     /// Writes the rest.
     pub(crate) fn end(mut self) -> Result<()> {
-        for (directory, changes) in std::mem::take(&mut self.waiting) {
+        for (directory, mut changes) in std::mem::take(&mut self.waiting) {
+            if let Some(of) = self.made.remove(&directory) {
+                let (from, to) = (of.clone(), of);
+                changes.push(Change::Attributes { from, to, sets_changed: true });
+            }
             if !changes.is_empty() {
                 self.send(directory, changes)?;
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use halocline_cluster::names::attributes::RelativePath;
+use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use halocline_vfs::namespace::stat_descriptor;
@@ -13,6 +13,7 @@ use rustix::fs::AtFlags;
 
 use super::scan::{Scanned, scan};
 use crate::joining::set_formatted;
+use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, Peers};
 use crate::places::shared_disk::links_and_devices::several_names;
@@ -101,8 +102,32 @@ impl Disks {
         followed.try_for_each(|note| notes.remove(&note.note))
     }
 
-    /// Refuses to rebuild over unreadable directories, whose content would be forgotten.
+    /// The root's attributes.
+    pub(crate) fn root(&self) -> Attributes {
+        let shared = self.all.first().map(|disk| &disk.scanned);
+        let attributes = shared.and_then(|shared| shared.root.clone());
+        let mut attributes =
+            attributes.unwrap_or_else(|| Attributes::new(Kind::Directory, 0o755, 0));
+        let times = self.all.iter().filter_map(|disk| Some(disk.scanned.root.as_ref()?.mtime_ns));
+        let dated = shared.and_then(|shared| shared.root_dated);
+        attributes.mtime_ns = newest(dated, times).unwrap_or(attributes.mtime_ns);
+        attributes
+    }
+
+    /// Whether an SSD has missed a change of the names of a file.
+    pub(crate) fn has_missed(&self, number: u64) -> bool {
+        self.all.first().is_some_and(|disk| disk.missed.iter().any(|note| note.number == number))
+    }
+
+    /// Refuses to rebuild over unreadable directories, whose content would be forgotten, and while somebody changes them.
     pub(crate) fn refuse_unread(&self) -> Result<()> {
+        let vanished = |disk: &Disk| Some((disk.tree.path.clone(), disk.scanned.vanished.clone()?));
+        if let Some((disk, path)) = self.all.iter().find_map(vanished) {
+            return Err(Error::invalid(
+                format!("{}/{path}: it was moved or removed while it was read", disk.display()),
+                "see that nobody changes the disks, and repair again",
+            ));
+        }
         let mut unread = self.all.iter().flat_map(|disk| {
             disk.scanned.unread.iter().map(|line| format!("{}/{line}", disk.tree.path.display()))
         });

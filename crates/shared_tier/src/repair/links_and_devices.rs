@@ -10,8 +10,8 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
 use super::disks::Disk;
+use super::findings::{About, Finding, note};
 use super::merge::{At, FoundNames, FoundOther, Numbers, name_of};
-use super::scan::tell;
 use super::view::View;
 use crate::acl::ACCESS;
 use crate::places::own_xattrs::NameIn;
@@ -123,9 +123,15 @@ fn keep_several(shared: &Disk, view: &View) -> Result<BTreeMap<u64, Inode>> {
 }
 
 /// Lists them, for people.
-pub(super) fn tell_missing(shared: &Disk, view: &View, found: &FoundNames, list: &mut Vec<String>) {
-    for (directory, name, ..) in missing(shared, view, found, shared.several.clone()) {
-        tell(list, view.path(directory, name));
+pub(super) fn tell_missing(
+    shared: &Disk,
+    view: &View,
+    found: &FoundNames,
+    list: &mut Vec<Finding>,
+) {
+    for (directory, name, number, of) in missing(shared, view, found, shared.several.clone()) {
+        let about = About::Numbered(number, of.ctime_ns);
+        note(list, Finding::new(about, view.path(directory, name)));
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_cluster::names::attributes::Location;
 
+use super::Repair;
+use super::findings::{Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames};
-use super::scan::tell;
-use super::{Repair, Report};
 
 /// Files by their numbers, with their places.
 type Places<'a> = BTreeMap<u64, (&'a FoundFile, Option<Location>)>;
@@ -16,14 +16,14 @@ pub(super) fn look_at_places(
     repair: &Repair<'_>,
     places: &Places<'_>,
     found: &FoundNames,
-    report: &mut Report,
+    findings: &mut Findings,
 ) {
     let nodes = repair.disks.all.iter().filter_map(|disk| disk.node.as_deref());
     let reached: BTreeSet<&str> = nodes.collect();
     for (number, file) in &repair.view.files {
         let Some(place) = &file.attributes.location else { continue };
         if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
-            report.unreached_files += 1;
+            findings.unreached_files += 1;
             continue;
         }
         let lies = places.get(number);
@@ -33,14 +33,14 @@ pub(super) fn look_at_places(
             continue;
         }
         let (path, should) = (repair.view.path(file.directory, &file.name), shown(place));
-        match lies {
-            Some((file, _)) => {
-                let at = repair.path(file.at);
-                report.may_be_older = true;
-                let line = format!("{path}: its bytes should be {should}, and are at {at}");
-                tell(&mut report.told, line);
-            }
-            None => tell(&mut report.lost, format!("{path} (should be {should})")),
+        let about = repair.view.about(*number);
+        if let Some((file, _)) = lies {
+            let at = repair.path(file.at);
+            let line = format!("{path}: its bytes should be {should}, and are at {at}");
+            note(&mut findings.told, Finding::of_older_store(about, line));
+        } else {
+            let line = format!("{path} (should be {should})");
+            note(&mut findings.lost, Finding::new(about, line));
         }
     }
 }

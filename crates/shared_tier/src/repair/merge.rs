@@ -5,6 +5,7 @@
 //! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
+mod directory_times;
 mod half_made_renames;
 mod links_and_devices;
 mod missed_changes;
@@ -21,7 +22,8 @@ use halocline_os::private::own_uid;
 
 use super::conflicts::conflict;
 use super::disks::Disk;
-use super::scan::{Item, tell};
+use super::findings::{About, Finding, note};
+use super::scan::Item;
 use super::view::View;
 use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
@@ -78,11 +80,11 @@ pub(crate) struct FoundNames {
     /// Copies of files that were removed during a move, and files that were replaced by something else.
     pub(crate) never_arrived: Vec<(At, u64)>,
     /// Files that get another name than they say, because something else has that.
-    pub(crate) conflicts: Vec<String>,
+    pub(crate) conflicts: Vec<Finding>,
     /// Names that a rebuild does not give back.
     pub(crate) not_rebuilt: Vec<String>,
     /// Inconsistent things that were left alone.
-    pub(crate) told: Vec<String>,
+    pub(crate) told: Vec<Finding>,
 }
 
 /// Gives unused numbers.
@@ -131,6 +133,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     }
     builder.shared_directories()?;
     builder.ssd_directories()?;
+    directory_times::set(&mut builder);
     builder.files()?;
     links_and_devices::add(&mut builder);
     builder.found.directory_of = builder.directory_of;
@@ -148,7 +151,8 @@ impl<'a> Builder<'a> {
 
     fn told(&mut self, at: At, what: &str) {
         let line = format!("{}: {what}", self.disks[at.0].shown(at.1));
-        tell(&mut self.found.told, line);
+        let about = About::item(self.item(at));
+        note(&mut self.found.told, Finding::new(about, line));
     }
 
     /// All items of a kind on a disk.
@@ -357,6 +361,8 @@ impl<'a> Builder<'a> {
             self.found.never_arrived.extend(all);
             return Ok(());
         }
+        let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
+        let is_stored = stored.is_some();
         let chosen = {
             let moves_of = |paths: &Vec<At>| {
                 let item = self.item(paths[0]);
@@ -365,11 +371,11 @@ impl<'a> Builder<'a> {
             let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
                 copies.iter().position(|copy| is(moves_of(copy)))
             };
+            let leaving = copies.iter().map(|copy| moves_of(copy).0);
             let newest = copies.iter().filter_map(|copy| moves_of(copy).1).max();
-            let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
             stored
                 .or_else(|| by(&|moves| moves == (None, None)))
-                .or_else(|| by(&|(leaving, _)| leaving.is_some()))
+                .or_else(|| precedence::left_last(leaving))
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
         };
@@ -384,7 +390,9 @@ impl<'a> Builder<'a> {
                     );
                 }
                 self.file(is_first.then_some(number), paths)?;
-            } else if (item.leaving, item.arriving) == (None, None) {
+            } else if (item.leaving, item.arriving) == (None, None)
+                || (!is_stored && precedence::may_be_newer(item, self.item(copies[chosen][0])))
+            {
                 self.told(
                     paths[0],
                     "there is another file with its number; it gets one of its own",
@@ -447,7 +455,9 @@ impl<'a> Builder<'a> {
                     plain
                 } else {
                     let path = self.disks[file.at.0].shown(file.at.1);
-                    tell(&mut self.found.conflicts, conflict(&path, &plain, &numbered));
+                    let line = conflict(&path, &plain, &numbered);
+                    let about = About::item(self.item(file.at));
+                    note(&mut self.found.conflicts, Finding::new(about, line));
                     numbered
                 };
                 self.taken.insert((*directory, name.clone()), None);

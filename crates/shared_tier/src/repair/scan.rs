@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::entry_names::REGISTRY;
-use crate::places::own_xattrs::{self, TwoNames};
+use crate::places::own_xattrs::{self, Dated, TwoNames};
 use crate::places::tree::Tree;
 use crate::places::users_xattrs;
 use crate::stat_conversion::{joined, kind};
@@ -45,12 +45,19 @@ pub(crate) struct Item {
     pub(crate) number: Option<u64>,
     /// The names that it claims.
     pub(crate) names: Vec<(u64, Name)>,
+    /// The number of its last move away, or of its last clean copy.
     pub(crate) leaving: Option<u64>,
+    /// The number of its last clean copy.
+    pub(crate) copied: Option<u64>,
+    /// Whether it has no other one than that.
+    pub(crate) is_only_copied: bool,
     pub(crate) arriving: Option<u64>,
     /// Where the old copy is, as it claims, if it is the new one.
     pub(crate) from: Option<Location>,
     /// An unfinished rename of it and another file, as it claims.
     pub(crate) renaming: Option<TwoNames>,
+    /// Of a directory: when its names were changed last, as it claims.
+    pub(crate) dated: Option<Dated>,
 }
 
 /// Everything on a disk; directories come before their contents.
@@ -59,8 +66,12 @@ pub(crate) struct Scanned {
     pub(crate) items: Vec<Item>,
     /// The root's attributes.
     pub(crate) root: Option<Attributes>,
+    /// When its names were changed last, as it claims.
+    pub(crate) root_dated: Option<Dated>,
     /// What could not be read, and why.
     pub(crate) unread: Vec<String>,
+    /// A directory that was moved or removed before it was read, if there was one.
+    pub(crate) vanished: Option<String>,
 }
 
 impl Scanned {
@@ -112,7 +123,8 @@ impl Scanned {
 /// Reads a disk. Unreadable things are listed, and hide nothing else.
 pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
     let root = tree.look(None)?;
-    let mut scanned = Scanned { root: Some(describe(&root)?.0), ..Scanned::default() };
+    let (described, root_dated) = (describe(&root)?.0, own_xattrs::dated(&root));
+    let mut scanned = Scanned { root: Some(described), root_dated, ..Scanned::default() };
     let mut cursor = TreeCursor::new(&root)?;
     // Directories to be read, and how deep they are. What is read next is always in a directory that was just passed.
     let mut todo: Vec<(Option<usize>, usize)> = vec![(None, 0)];
@@ -122,6 +134,10 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
             Ok(names) => names,
             Err(errno) => {
                 let path = above.map_or_else(|| "/".to_owned(), |at| scanned.shown(at));
+                if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::STALE) {
+                    scanned.vanished = Some(path);
+                    continue;
+                }
                 tell(&mut scanned.unread, format!("{path}: {}", std::io::Error::from(errno)));
                 continue;
             }
@@ -204,11 +220,14 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
     let number = claims(what).filter(|number| *number > 1);
     let names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
     // A file of which a clean copy was made is an old one if the copy has become the file.
-    let leaving = claims(own_xattrs::LEAVING).or_else(|| claims(own_xattrs::COPIED));
+    let (moved, copied) = (claims(own_xattrs::LEAVING), claims(own_xattrs::COPIED));
+    let (leaving, is_only_copied) = (moved.max(copied), moved.is_none() && copied.is_some());
     let arriving = claims(own_xattrs::ARRIVING);
     let from = if is_link { None } else { own_xattrs::from(&fd) };
     let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
+    let is_directory = attributes.kind == Kind::Directory;
+    let dated = if is_directory { own_xattrs::dated(&fd) } else { None };
     let (key, name) = (stat.key(), Name::from(name.as_bytes()));
     Ok(Some(Item {
         name,
@@ -218,9 +237,12 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         number,
         names,
         leaving,
+        copied,
+        is_only_copied,
         arriving,
         from,
         renaming,
+        dated,
     }))
 }
 

@@ -11,20 +11,21 @@ use halocline_cluster::names::coding::{decode_attributes, encode_attributes};
 use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{Answer, Change, Entry, InodeNumber, Links, ROOT, Script, Slot};
 
+use super::Repair;
+use super::findings::{About, Finding, Findings, note};
 use super::links_and_devices::keeps_acls;
 use super::merge::{At, FoundNames};
-use super::scan::{shown, tell};
+use super::scan::shown;
 use super::unfinished_changes::is_at;
 use super::view::{StoredFile, View};
-use super::{Repair, Report};
 use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::places::users_xattrs::CAPABILITY;
 use crate::stat_conversion::split;
 
 /// A disk whose last change of attributes is that much older than the store's was restored: clocks do not differ as much.
 const RESTORED_NS: i64 = 3600 * 1_000_000_000;
 /// Units in which file systems keep times.
 const TIME_UNITS_NS: [i64; 5] = [100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000];
-const CAPABILITY: &[u8] = b"security.capability";
 
 /// Something whose attributes the store is to get from its disk.
 #[derive(Debug)]
@@ -41,11 +42,11 @@ pub(super) struct Differing {
 pub(super) fn compare(
     repair: &Repair<'_>,
     found: &FoundNames,
-    report: &mut Report,
+    findings: &mut Findings,
 ) -> Vec<Differing> {
     let mut comparison = Comparison {
         keeps_acls: repair.disks.all.iter().map(keeps_acls).collect(),
-        report,
+        findings,
         differing: Vec::new(),
     };
     let view = &repair.view;
@@ -76,7 +77,7 @@ pub(super) fn compare(
 struct Comparison<'a> {
     /// Whether each disk keeps ACLs.
     keeps_acls: Vec<bool>,
-    report: &'a mut Report,
+    findings: &'a mut Findings,
     differing: Vec<Differing>,
 }
 
@@ -94,19 +95,19 @@ impl Comparison<'_> {
             return;
         }
         let is_restored = on_disk.ctime_ns < stored.ctime_ns.saturating_sub(RESTORED_NS);
-        let path = path();
-        self.report.may_be_older = true;
+        let (path, about) = (path(), About::Numbered(number, stored.ctime_ns));
         if is_restored && !of_inode.is_empty() {
             let what = of_inode.join(", ");
             let line = format!(
                 "{path}: {what}; the disk was changed before the store, as if it was restored: set what is right on a mount \
                  (chmod, chown, setfacl, setfattr)"
             );
-            tell(&mut self.report.told, line);
+            note(&mut self.findings.told, Finding::of_older_store(about, line));
         }
         let taken = if is_restored { of_content } else { [of_inode, of_content].concat() };
         if !taken.is_empty() {
-            tell(&mut self.report.attributes, format!("{path}: {}", taken.join(", ")));
+            let line = format!("{path}: {}", taken.join(", "));
+            note(&mut self.findings.attributes, Finding::of_older_store(about, line));
             let (kind, keeps_acls) = (stored.kind, self.keeps_acls[disk]);
             let on_disk = on_disk.clone();
             self.differing.push(Differing { number, kind, on_disk, keeps_acls, is_restored });

@@ -477,8 +477,8 @@ fn a_rebuild_that_died_is_done_again() {
     disks.set_rebuilding(true).unwrap();
     world.store.begin_epoch(true).unwrap();
     Build::new(&world.store).root(&Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
-    assert!(super::confirm(&world.at("n1"), &world.store).is_err(), "a part is not all");
+    assert!(super::confirm(&world.at("n1"), None, &world.store).is_err(), "a part is not all");
     assert!(world.repair(true).is_rebuilt);
     assert_eq!(world.tree(), before);
-    assert_eq!(super::confirm(&world.at("n1"), &world.store).unwrap().contradictions, 0);
+    assert_eq!(super::confirm(&world.at("n1"), None, &world.store).unwrap().contradictions, 0);
 }

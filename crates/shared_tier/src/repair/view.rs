@@ -7,6 +7,7 @@ use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
 use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
 
+use super::findings::About;
 use super::scan::shown;
 use crate::places::DirectoryStep;
 use crate::places::tree::candidates;
@@ -56,6 +57,13 @@ impl View {
         self.directories.get(&number).is_some_and(|(stored, name)| {
             *stored == parent && candidates(name, number).contains(shown)
         })
+    }
+
+    /// What a finding about a file or directory with this number is about.
+    pub(super) fn about(&self, number: u64) -> About {
+        let of = self.files.get(&number).map(|file| &file.attributes);
+        let of = of.or_else(|| self.directory_attributes.get(&number));
+        About::Numbered(number, of.map_or(0, |of| of.ctime_ns))
     }
 
     /// Reads the store.

@@ -27,6 +27,8 @@ use crate::archiver::{Archived, Archiver};
 use crate::closes::note_all;
 use crate::moves::IsOver;
 use crate::places::SHARED;
+use crate::places::copies::is_whole_second;
+use crate::places::room::Need;
 
 /// The longest pause between two scans of the SSD, and the shortest.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
@@ -39,6 +41,8 @@ const COMPARE_EVERY: Duration = Duration::from_mins(10);
 const PARALLEL_MAX: usize = 4;
 /// The part of the shared disk that is left free, so that copies which gave way do not come back at once.
 const FREE_SHARE: u64 = 50;
+/// After this time nothing more is changed in a second, whose clocks differ a little.
+const SETTLED_NS: i64 = 2_000_000_000;
 /// After so many failures, the round ends.
 const FAILURES_MAX: usize = 8;
 
@@ -239,7 +243,8 @@ impl Rounds {
         let base = &*self.ssd.base;
         let totals = base.places.totals(SHARED)?;
         let spare = (totals.f_blocks / FREE_SHARE).saturating_mul(totals.f_frsize);
-        let has_room = base.places.free_bytes(SHARED)? >= spare.saturating_add(file.resident.bytes);
+        let bytes = spare.saturating_add(file.resident.bytes);
+        let has_room = Need { bytes, files: totals.f_files / FREE_SHARE }.is_free(&totals);
         let goes_on = &mut |_| {
             if self.stops() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
@@ -260,7 +265,12 @@ impl Rounds {
         let is_copied = matches!(archived, Archived::Done(_) | Archived::Already);
         let is_same =
             |stamp: &Stamp| (stamp.mtime_ns, stamp.size) == (file.stamp.mtime_ns, file.stamp.size);
-        if let Some(stamp) = stamp.filter(|stamp| is_copied && is_same(stamp)) {
+        // What was changed in the same second looks the same on an SSD that keeps whole seconds: it is seen again.
+        let until = base.now_ns().saturating_sub(SETTLED_NS);
+        let is_settled =
+            |stamp: &Stamp| !is_whole_second(stamp.ctime_ns) || stamp.ctime_ns <= until;
+        let is_copied = |stamp: &Stamp| is_copied && is_same(stamp) && is_settled(stamp);
+        if let Some(stamp) = stamp.filter(is_copied) {
             known.copied.insert(file.number, stamp);
             known.status.waiting.files = known.status.waiting.files.saturating_sub(1);
             known.status.waiting.bytes = known.status.waiting.bytes.saturating_sub(file.stamp.size);

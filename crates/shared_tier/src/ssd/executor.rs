@@ -28,6 +28,7 @@ use crate::errors::of_names;
 use crate::moves::{Migrator, Moved};
 use crate::places::copies::Copies;
 use crate::places::own_xattrs::is_too_many;
+use crate::places::room::Need;
 use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
@@ -36,6 +37,9 @@ const FAILURES_MAX: usize = 8;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Space that a copy may need in addition to its data.
 pub(crate) const COPY_SLACK: u64 = 16 << 10;
+
+/// Whether files have left the SSD; if not, why one of them failed, if one did: others may be open, or pinned.
+pub(crate) type Freed = std::result::Result<(), Option<String>>;
 
 /// The outcome of a demotion.
 enum Left {
@@ -83,8 +87,9 @@ impl Executor {
 
     fn migrator(&self) -> Migrator<'_> {
         let base = &self.base;
-        let session = base.sessions.own();
-        Migrator { names: &base.names, places: &base.places, directories: &*base.paths, session }
+        let (session, clock) = (base.sessions.own(), &base.clock);
+        let (names, places) = (&base.names, &base.places);
+        Migrator { names, places, directories: &*base.paths, session, clock }
     }
 
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
@@ -131,6 +136,8 @@ impl Executor {
         if tier == SHARED
             && !fits()
             && !self.has_copy(name, inode)
+            // No copy gives way for a file that cannot be moved.
+            && self.base.places.stat(from, inode.0).is_ok()
             && !self.copies_give_way(size, fits)
         {
             // Rather than copying until the disk is full.
@@ -162,12 +169,19 @@ impl Executor {
     /// Whether the shared disk has room for a file.
     fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64, from: &Location) -> bool {
         let Ok(free) = self.base.places.free_bytes(SHARED) else { return true };
-        size <= free || self.bytes_to_copy(inode, size, from) <= free
+        self.bytes_within(free, (inode, size, from)) <= free
     }
 
-    /// The bytes that a copy of a closed file takes: of a sparse file fewer than its size. Asks the disk on which it is, which
-    /// may be another node's.
-    pub(crate) fn bytes_to_copy(&self, inode: InodeNumber, size: u64, from: &Location) -> u64 {
+    /// The bytes that a copy of a closed file takes, at least if its size is more than `most`: of a sparse file fewer. Asks the
+    /// disk on which it is, which may be another node's.
+    pub(crate) fn bytes_within(
+        &self,
+        most: u64,
+        (inode, size, from): (InodeNumber, u64, &Location),
+    ) -> u64 {
+        if size <= most {
+            return size;
+        }
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
         let on_disk = || Some(self.base.places.stat(from, inode.0).ok()?.disk_bytes());
         known.or_else(on_disk).map_or(size, |bytes| bytes.min(size))
@@ -182,8 +196,8 @@ impl Executor {
 
     /// Removes clean copies from the shared disk, which has no room for a file; returns whether it has room by now.
     fn copies_give_way(&self, size: u64, fits: impl Fn() -> bool) -> bool {
-        let copies = Copies::of(&self.base.places);
-        let given = copies.give_way(size.saturating_add(COPY_SLACK));
+        let given =
+            Copies::give_way(&self.base.places, Need::bytes(size.saturating_add(COPY_SLACK)));
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
             && fits()
     }
@@ -194,6 +208,11 @@ impl Executor {
         let places = &self.base.places;
         let (ssd, shared) = (places.totals(SSD).ok()?, places.totals(SHARED).ok()?);
         (ssd.f_fsid != shared.f_fsid).then(|| ssd.f_bavail.saturating_mul(ssd.f_frsize))
+    }
+
+    /// Whether moving files to the shared disk frees room on the SSD.
+    pub(crate) fn frees_disk(&self) -> bool {
+        self.room_on_disk().is_some()
     }
 
     /// Makes room on the SSD, whose file system has none, for so many bytes of a file that stays. Returns whether a retry
@@ -207,7 +226,7 @@ impl Executor {
         let all = self.base.places.totals(SSD);
         let can_fit = all.is_ok_and(|all| bytes <= all.f_blocks.saturating_mul(all.f_frsize));
         can_fit
-            && (self.free_some(bytes - room, &|other| other == number.0) > 0
+            && (self.free_some(bytes - room, &|other| other == number.0).0 > 0
                 || self.room_on_disk().is_some_and(|room| room >= bytes))
     }
 
@@ -225,6 +244,12 @@ impl Executor {
         Some(Room { free, missing: need.saturating_sub(free) })
     }
 
+    /// As [`room_for`](Self::room_for), for a copy of a file.
+    pub(crate) fn room_for_copy(&self, file: (InodeNumber, u64, &Location)) -> Option<Room> {
+        let room = self.room_for(file.1).filter(|room| room.missing == 0);
+        room.or_else(|| self.room_for(self.bytes_within(0, file)))
+    }
+
     /// Demotes files if the SSD is above its watermark; `false` if that was fruitless.
     pub(crate) fn keep_below_watermarks(&self) -> bool {
         let used = self.residents.used();
@@ -234,7 +259,7 @@ impl Executor {
             return true;
         };
         let missing = used.saturating_add(wanted).saturating_sub(self.watermarks.limit());
-        self.free_up(missing, &|_| false)
+        self.free_up(missing, &|_| false).is_ok()
     }
 
     /// How many bytes are above the watermark, waiting to be demoted.
@@ -242,40 +267,50 @@ impl Executor {
         self.watermarks.waiting(self.residents.used())
     }
 
-    /// Demotes files in the policy's order until so many bytes have left; returns whether they have.
-    pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> bool {
-        self.free_some(missing, except) >= missing
+    /// Demotes files in the policy's order until so many bytes have left.
+    ///
+    /// # Errors
+    /// As [`demote_all`](Self::demote_all).
+    pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> Freed {
+        let (left, failed) = self.free_some(missing, except);
+        if left >= missing { Ok(()) } else { Err(failed) }
     }
 
-    /// The same; returns how many bytes have left, which may be fewer if no more can.
-    pub(crate) fn free_some(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> u64 {
+    /// The same; returns how many bytes have left, which may be fewer if no more can, and why one could not.
+    fn free_some(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> (u64, Option<String>) {
         let paths = Paths::new(&self.base.paths);
         let order = self.planner.plan_room(&self.residents, except, &paths);
         self.demote_some(&order, missing)
     }
 
-    /// Demotes files in the given order until so many bytes have left; returns whether they have.
-    pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> bool {
-        self.demote_some(order, missing) >= missing
+    /// Demotes files in the given order until so many bytes have left.
+    ///
+    /// # Errors
+    /// If they have not: why the last one failed that did.
+    pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> Freed {
+        let (left, failed) = self.demote_some(order, missing);
+        if left >= missing { Ok(()) } else { Err(failed) }
     }
 
     /// The same; returns how many bytes have left. Those that this node is moving already, for whatever reason, are waited
     /// for if the others are too few.
-    fn demote_some(&self, order: &[u64], missing: u64) -> u64 {
+    fn demote_some(&self, order: &[u64], missing: u64) -> (u64, Option<String>) {
         let under_way = Mutex::new(Vec::new());
-        let mut left = self.demote_others(order, missing, &under_way);
+        let (mut left, mut failed) = self.demote_others(order, missing, &under_way);
         for (number, bytes) in under_way.into_inner() {
             if left >= missing {
                 break;
             }
             self.under_way.wait(number);
-            left += match self.residents.get(number) {
-                // Whoever moved it may have been stopped, or it was opened.
-                Some(_) => self.demote_others(&[number], missing - left, &Mutex::default()),
-                None => bytes,
-            };
+            if self.residents.get(number).is_none() {
+                left += bytes;
+                continue;
+            }
+            // Whoever moved it may have been stopped, or it was opened.
+            let (more, why) = self.demote_others(&[number], missing - left, &Mutex::default());
+            (left, failed) = (left + more, why.or(failed));
         }
-        left
+        (left, failed)
     }
 
     /// The same of those that this node is not moving yet; the others are added to `under_way`, with their bytes.
@@ -284,8 +319,8 @@ impl Executor {
         order: &[u64],
         missing: u64,
         under_way: &Mutex<Vec<(u64, u64)>>,
-    ) -> u64 {
-        let left = Mutex::new((0_u64, missing));
+    ) -> (u64, Option<String>) {
+        let (left, failed) = (Mutex::new((0_u64, missing)), Mutex::new(None));
         let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let moves = MovesAtOnce::default();
         let work = || {
@@ -321,7 +356,9 @@ impl Executor {
                             failures.fetch_add(1, Ordering::Relaxed);
                         }
                         let path = Paths::new(&self.base.paths).shown(&resident.name);
-                        *self.trouble.lock() = Some(format!("{}: {error}", path.display()));
+                        let why = format!("{}: {error}", path.display());
+                        *self.trouble.lock() = Some(why.clone());
+                        *failed.lock() = Some(why);
                     }
                 }
                 left.lock().0 -= resident.bytes;
@@ -334,7 +371,7 @@ impl Executor {
             }
             work();
         });
-        left.into_inner().0
+        (left.into_inner().0, failed.into_inner())
     }
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
@@ -391,13 +428,10 @@ impl Executor {
         let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
             return false;
         };
-        let bytes = match self.room_for(of.size) {
-            Some(Room { missing: 0, .. }) => of.size,
-            _ => self.bytes_to_copy(found.inode, of.size, place),
-        };
-        let Some(room) = self.room_for(bytes) else { return false };
+        let Some(room) = self.room_for_copy((found.inode, of.size, place)) else { return false };
         let paths = Paths::new(&self.base.paths);
-        let file = (found.inode.0, bytes);
+        let needed = room.free.saturating_add(room.missing);
+        let file = (found.inode.0, of.size.min(needed));
         let plan = self.planner.plan_promotion(file, ahead, room, (&self.residents, &paths));
         let stays = |why: &str| {
             self.history.not_moved(found.inode.0, why);
@@ -415,7 +449,7 @@ impl Executor {
         if self.base.paths.is_too_deep_for_ssd(name.directory) {
             return stays("its directory is too deep for an SSD");
         }
-        if room.missing > 0 && !self.demote_all(&plan, room.missing) {
+        if room.missing > 0 && self.demote_all(&plan, room.missing).is_err() {
             return stays("files that should have left the SSD for it did not");
         }
         let goes_on = &mut |_| self.goes_on();

@@ -290,3 +290,69 @@ fn i15_a_directory_whose_default_acl_finds_no_room_is_not_made() {
     drop(mounted);
     disks.are_as_in_store("a directory that was not made");
 }
+
+/// Regression: root's write left it in the store, where the disk had lost it.
+#[test]
+fn a_capability_is_lost_on_the_disk_and_in_the_store_with_any_change_of_the_content() {
+    const CAPABILITY: &str = "security.capability";
+    /// `cap_net_raw+ep`, in the form of the attribute.
+    const VALUE: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let disks = Disks::new();
+    let tried = disks.at("tried");
+    fs::write(&tried, "").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(&tried, CAPABILITY, &VALUE, flags).is_err() {
+        skip("this user gives files no capabilities");
+        return;
+    }
+    let [one, two] = NODES.map(|node| Mounted::of_node(&disks, node, true));
+    one.create("f", "text").unwrap();
+    // A node takes what it uses often to its own SSD.
+    let paths = NODES.map(|node| disks.at(node).join("ssd/f"));
+    let opened = |mounted: &Mounted, flags: i32| {
+        mounted.tier.open(&mounted.at("f").unwrap(), flags, CALLER).unwrap()
+    };
+    let set = |mounted: &Mounted, change: &SetAttr| {
+        mounted.tier.set_attr(&mounted.at("f").unwrap(), None, change, CALLER).map(drop)
+    };
+    let change = |mounted: &Mounted, what: usize| match what {
+        0 => mounted.tier.write(&opened(mounted, libc::O_WRONLY), 0, b"T", CALLER),
+        1 => {
+            let handle = opened(mounted, libc::O_WRONLY | libc::O_APPEND);
+            mounted.tier.write(&handle, 0, b"more", CALLER).unwrap();
+            // Before the close, too.
+            let left = mounted.tier.get_xattr(&mounted.at("f").unwrap(), OsStr::new(CAPABILITY));
+            assert_eq!(left.map_err(|error| error.errno()), Err(libc::ENODATA));
+            Ok(())
+        }
+        2 => set(mounted, &SetAttr { size: Some(3), ..SetAttr::default() }),
+        3 => {
+            drop(opened(mounted, libc::O_WRONLY | libc::O_TRUNC));
+            Ok(())
+        }
+        4 => {
+            let how = halocline_vfs::Allocate::Reserve;
+            mounted.tier.allocate(&opened(mounted, libc::O_WRONLY), 0, 9, how)
+        }
+        5 => set(mounted, &SetAttr { uid: Some(12), ..SetAttr::default() }),
+        _ => set(mounted, &SetAttr { gid: Some(3), mode: Some(0o755), ..SetAttr::default() }),
+    };
+    for mounted in [&one, &two] {
+        for what in 0..7 {
+            let vnode = mounted.at("f").unwrap();
+            let (tree, at) = mounted.tier.below(&vnode);
+            tree.set_xattr(&at, OsStr::new(CAPABILITY), &VALUE, 0).unwrap();
+            let is_set = |path| rustix::fs::getxattr(path, CAPABILITY, &mut [0; 64]).is_ok();
+            let has = || paths.iter().any(is_set);
+            assert!(has(), "{what}: it is set");
+            change(mounted, what).unwrap();
+            assert!(!has(), "{what}: Linux takes it away");
+            for other in [&one, &two] {
+                let left = other.tier.get_xattr(&other.at("f").unwrap(), OsStr::new(CAPABILITY));
+                assert_eq!(left.map_err(|error| error.errno()), Err(libc::ENODATA), "{what}");
+            }
+        }
+    }
+    drop((one, two));
+    disks.are_as_in_store("changes of the content");
+}

@@ -4,6 +4,7 @@
 mod attributes;
 mod contested;
 mod crossing;
+mod directory_times;
 mod disks;
 mod forgotten;
 mod full;

@@ -74,7 +74,7 @@ fn i15_what_an_older_store_has_forgotten_of_attributes_is_found_and_taken_from_t
         disks.are_as_in_store("changes of attributes");
         disks.names.restart(saved);
         if is_confirmed {
-            repair::confirm(&disks.at("n1"), &disks.names).unwrap();
+            repair::confirm(&disks.at("n1"), None, &disks.names).unwrap();
             let found =
                 repair::run(&disks.at("n1"), Some(&disks.peers()), &disks.names, false).unwrap();
             assert!(found.may_be_older && found.told.is_empty(), "{found:?}");

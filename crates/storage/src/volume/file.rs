@@ -118,19 +118,32 @@ impl VolumeFile {
 
     /// Writes all of `data` at `offset`.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write_on_servers(offset, data).map_err(|(_, error)| error)
+    }
+
+    /// The same; an error comes with the server that refused.
+    pub(super) fn write_on_servers(
+        &self,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), (&Server, io::Error)> {
         let range = ByteRange::at(offset, data.len() as u64);
         if range.is_empty() {
             return Ok(());
         }
         let outcome = if let Some((lazy_file, local)) = self.whole_on_one(range) {
             let device = lazy_file.server.device();
-            lazy_file.created().and_then(|file| device.write_at(file, local, &[IoSlice::new(data)]))
+            let file = lazy_file.created();
+            let written = file.and_then(|file| device.write_at(file, local, &[IoSlice::new(data)]));
+            written.map_err(|error| (&*lazy_file.server, error))
         } else {
-            let outcomes = scatter(queued(self.parts(range, Split(data))), |part| {
+            let parts = self.parts(range, Split(data));
+            let servers: Vec<&Server> = parts.iter().map(|part| &*part.lazy_file.server).collect();
+            let outcomes = scatter(queued(parts), |part| {
                 let device = part.lazy_file.server.device();
                 device.write_at(part.lazy_file.created()?, part.local.start, &part.bufs)
             });
-            first_error(outcomes).map(drop)
+            first_refusal(servers, outcomes)
         };
         self.changed();
         outcome
@@ -206,8 +219,13 @@ impl VolumeFile {
         if self.is_unsyncable() {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
+        self.sync_servers(data_only).map_err(|(_, error)| error)
+    }
+
+    /// The same, once; an error comes with the server that refused.
+    pub(super) fn sync_servers(&self, data_only: bool) -> Result<(), (&Server, io::Error)> {
         let changes = self.changes.load(Ordering::Acquire);
-        self.on_each(|lazy_file, _| lazy_file.sync(data_only))
+        self.on_servers(|lazy_file, _| lazy_file.sync(data_only))
             .inspect_err(|_| self.unsyncable.store(true, Ordering::Release))?;
         self.synced.fetch_max(changes, Ordering::AcqRel);
         Ok(())
@@ -301,14 +319,22 @@ impl VolumeFile {
     where
         F: Fn(&LazyFile, u32) -> io::Result<()> + Sync,
     {
+        self.on_servers(work).map_err(|(_, error)| error)
+    }
+
+    /// The same; an error comes with the server that refused.
+    fn on_servers<F>(&self, work: F) -> Result<(), (&Server, io::Error)>
+    where
+        F: Fn(&LazyFile, u32) -> io::Result<()> + Sync,
+    {
         if let [lazy_file] = self.files.as_slice() {
-            return work(lazy_file, 0);
+            return work(lazy_file, 0).map_err(|error| (&*lazy_file.server, error));
         }
         let parts = (0..)
             .zip(&self.files)
             .map(|(server, lazy_file)| (lazy_file.server.queue(), (lazy_file, server)));
-        first_error(scatter(parts.collect(), |(lazy_file, server)| work(lazy_file, server)))
-            .map(drop)
+        let outcomes = scatter(parts.collect(), |(lazy_file, server)| work(lazy_file, server));
+        first_refusal(self.files.iter().map(|lazy_file| &*lazy_file.server), outcomes)
     }
 
     /// The file offset of a byte of a server's local file; beyond every byte if it has none.
@@ -341,6 +367,16 @@ fn queued<B>(parts: Vec<Part<'_, B>>) -> Vec<(&super::queue::Queue, Part<'_, B>)
 /// The outcomes, or the first error in file order.
 fn first_error<T>(outcomes: Vec<io::Result<T>>) -> io::Result<Vec<T>> {
     outcomes.into_iter().collect()
+}
+
+/// The first error in file order, with its server.
+fn first_refusal<'s>(
+    servers: impl IntoIterator<Item = &'s Server>,
+    outcomes: Vec<io::Result<()>>,
+) -> Result<(), (&'s Server, io::Error)> {
+    let mut refusals = servers.into_iter().zip(outcomes);
+    let first = refusals.find_map(|(server, outcome)| Some((server, outcome.err()?)));
+    first.map_or(Ok(()), Err)
 }
 
 fn seek_local(file: &ServerFile, from: u64, data: bool) -> io::Result<Option<u64>> {

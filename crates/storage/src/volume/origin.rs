@@ -292,7 +292,7 @@ impl Origin {
             .iter()
             .map(|server| server.directory().remove(&path))
             .fold(Ok(()), Result::and)?;
-        layouts::remove(id, &self.volume)
+        layouts::remove(id, &self.volume).map_err(|(_, error)| error)
     }
 
     /// Finds the objects to which nothing refers; a plain origin has none. The caller guarantees that the origin is not

@@ -99,6 +99,11 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "bool",
         "Whether the store may have lost its last changes without knowing it.",
     ),
+    metric(
+        "changed_meanwhile",
+        "number",
+        "Differences that were not there, or not the same, when it looked again, because nodes were at work; they are not told.",
+    ),
 ];
 
 pub(super) const CLUSTER_RECOVER: &[Metric] = &[

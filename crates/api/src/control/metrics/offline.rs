@@ -438,6 +438,16 @@ pub(super) const BENCH_LAYOUT: &[Metric] = &[
     metric("ssds", "number", "SSDs."),
     metric("ssd_share", "share", "Part of the file that the SSDs hold together."),
     metric("chosen", "text", "The layout that `plan` would recommend."),
+    metric(
+        "def_rest",
+        "word or null",
+        "How the rest lies under `def` where the SSDs have no room for it, `paper` or `default`, as `plan` says it.",
+    ),
+    metric(
+        "def_of_paper_seconds",
+        "seconds or null",
+        "Time of a replay on simulated servers under the paper's DEF.",
+    ),
 ];
 
 /// Of each of the four layouts.

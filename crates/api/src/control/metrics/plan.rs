@@ -17,6 +17,16 @@ pub(super) const PLAN: &[Metric] = &[
         "share",
         "Throughput of the requests under the chosen layout over that under `def`, less one.",
     ),
+    metric(
+        "def_rest",
+        "word or null",
+        "Where not all servers have room for the default stripes: how the rest lies under `def`. `paper`: on the slowest servers in          stripes of S/m; `default`: in default stripes on the servers that have room. The faster of both is taken; null where all have          room, or both are the same.",
+    ),
+    metric(
+        "other_def_seconds",
+        "seconds or null",
+        "Time of a replay on simulated servers under the default layout in the other way.",
+    ),
     metric("best_gain", "share", "The same of the best layout, also where it is not recommended."),
     metric(
         "spread",

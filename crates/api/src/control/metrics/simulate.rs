@@ -22,6 +22,16 @@ pub(super) const SIMULATE: &[Metric] = &[
         "share",
         "What the plan promised for the trace that it was made from.",
     ),
+    metric(
+        "plan.default_rest",
+        "word or null",
+        "Where not all servers have room for the default stripes: how the rest lies by default, `paper` or `default`, as `plan` says it          in `def_rest`.",
+    ),
+    metric(
+        "plan.other_default_seconds",
+        "seconds or null",
+        "Time under the default layout in the other way, which is not faster.",
+    ),
     metric("plan.default.seconds", "seconds", "As below, under the default layout."),
     metric("plan.default.requests", "number", "As below, under the default layout."),
     metric("plan.default.bytes", "bytes", "As below, under the default layout."),

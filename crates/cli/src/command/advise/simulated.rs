@@ -123,7 +123,7 @@ impl<'a> Case<'a> {
         let (files, trace_weight) = traced_files(&file)?;
         // All uses but stripes have the files on the disks.
         server_file::check_disks_hold(&files, &sides, set)?;
-        let seen = source::summarize(trace)?;
+        let seen = source::summarize(trace, set.len())?;
         file.check_same(&seen.content)?;
         if seen.workload.requests == 0 {
             return Err(refused(trace, "there are no requests in it"));

@@ -17,6 +17,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use halocline_os::counted::counted;
 use halocline_os::error::Error;
+use halocline_plan::default_layout::Rest;
+use halocline_plan::planner::Name;
 use halocline_sim::workload::Class;
 use halocline_trace::Op;
 use plotters::prelude::*;
@@ -124,6 +126,8 @@ struct Results {
     ssds: usize,
     ssd_share: f64,
     chosen: &'static str,
+    def_rest: Option<Rest>,
+    def_of_paper_seconds: Option<f64>,
     layouts: std::collections::BTreeMap<&'static str, LayoutResult>,
 }
 
@@ -224,6 +228,8 @@ fn compare(args: &LayoutArgs, workload: WorkloadName, dir: Option<&Path>) -> Out
             ssds: setting.servers.1,
             ssd_share: setting.ssd_share,
             chosen: judged.chosen.text(),
+            def_rest: judged.def_rest,
+            def_of_paper_seconds: judged.def_of_paper().simulated_seconds,
             layouts: judged.layouts.into_iter().map(|(name, it)| (name.text(), it)).collect(),
         });
     }
@@ -246,9 +252,10 @@ fn print(name: &str, setting: &Setting, judged: &JudgedSetting) {
     say!("measured is real I/O on files behind emulated devices, without a mount or an engine");
     say!("");
     say!("layout   stripes <disk, SSD>    on SSDs   predicted        simulated       measured");
-    for (name, layout) in &judged.layouts {
+    for (name, layout) in judged.rows() {
+        let called = name.map_or("paper's", Name::text);
         if let Some(why) = &layout.unavailable {
-            say!("{:<6}   none: {why}", name.text());
+            say!("{called:<7}  none: {why}");
             continue;
         }
         let width = |width: Option<&u64>| text::bytes(width.copied().unwrap_or(0));
@@ -256,10 +263,9 @@ fn print(name: &str, setting: &Setting, judged: &JudgedSetting) {
             (Some(seconds), Some(ratio)) => format!("{} {ratio:.2}x", text::seconds(seconds)),
             _ => "-".to_owned(),
         };
-        let chosen = if *name == judged.chosen { "  recommended" } else { "" };
+        let chosen = if name == Some(judged.chosen) { "  recommended" } else { "" };
         say!(
-            "{:<6} {:>11}, {:>9} {:>10} {:>16} {:>16} {:>16}{chosen}",
-            name.text(),
+            "{called:<7}{:>11}, {:>9} {:>10} {:>16} {:>16} {:>16}{chosen}",
             width(layout.stripes.first()),
             width(layout.stripes.last()),
             text::bytes(layout.ssd_bytes.unwrap_or(0)),
@@ -267,6 +273,9 @@ fn print(name: &str, setting: &Setting, judged: &JudgedSetting) {
             both(layout.simulated_seconds, layout.simulated_ratio),
             both(layout.measured_seconds, layout.measured_ratio)
         );
+    }
+    if let Some(rest) = judged.def_rest {
+        say!("def: what the SSDs have no room for lies {}", rest.told());
     }
 }
 

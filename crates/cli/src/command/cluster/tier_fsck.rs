@@ -1,11 +1,14 @@
 //! `halocline cluster fsck --tier`: the names that the store has of a shared tier, and the disks.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
+use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::REGISTRY;
@@ -49,6 +52,7 @@ struct ReportJson {
     not_rebuilt: Vec<String>,
     told: Vec<String>,
     may_be_older: bool,
+    changed_meanwhile: u64,
 }
 
 /// Does it.
@@ -57,12 +61,13 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         adopt(root, node, false)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let names = open(root, args).map_err(Failure::refused)?;
+    let (names, live) = open(root, args).map_err(Failure::refused)?;
     if let Some(node) = &args.adopt {
         adopt(root, node, true)?;
     }
     if args.confirm {
-        let found = repair::confirm(root, &names).map_err(Failure::refused)?;
+        let found =
+            repair::confirm(root, args.peers.as_deref(), &names).map_err(Failure::refused)?;
         say!(
             "confirmed: {} in {}; {} of dead nodes were completed",
             counted(found.names, "name"),
@@ -71,7 +76,11 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         );
         return agree_with_disks(root, args, &names);
     }
-    let report = repair::run(root, args.peers.as_deref(), &names, args.repair);
+    let peers = args.peers.as_deref();
+    let report = match args.repair {
+        true => repair::run(root, peers, &names, true),
+        false => repair::check(root, peers, &names, (&live, &Clock::MACHINE)),
+    };
     let report = report.map_err(Failure::refused)?;
     // Whoever asked for a repair has to choose between files that have one name, or has to give names again.
     let is_clean = report.is_clean();
@@ -130,8 +139,8 @@ fn report_is_right(args: &FsckArgs, root: &Path, names: &RedisNames) -> Result<b
     again.map(|report| report.is_clean()).map_err(Failure::refused)
 }
 
-/// The names. To change any, no node may live.
-fn open(root: &Path, args: &FsckArgs) -> Result<RedisNames> {
+/// The names, and the sessions that may be at work. To change any name, none may.
+fn open(root: &Path, args: &FsckArgs) -> Result<(RedisNames, BTreeSet<Session>)> {
     let (url, password) = (args.url.as_str(), password()?);
     let path = root.join("hdd").join(REGISTRY);
     // A tier that was one node's alone has no list yet.
@@ -139,17 +148,22 @@ fn open(root: &Path, args: &FsckArgs) -> Result<RedisNames> {
         if args.repair { Registry::open(&path) } else { Registry::open_existing(&path) }?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
+    let nodes = sessions::nodes(&*store, &registry)?;
+    let mut live = nodes.iter().filter(|node| node.lease_ms > 0);
     if args.repair || args.confirm {
-        let nodes = sessions::nodes(&*store, &registry)?;
-        if let Some(node) = nodes.iter().find(|node| node.lease_ms > 0) {
+        if let Some(node) = live.next() {
             return Err(Error::invalid(
                 format!("{} uses the tier", registry.name(node.session)),
                 "unmount all nodes first; one that was killed is gone when its lease is over",
             ));
         }
     }
-    RedisNames::connect(url, password.as_deref(), &origin)
-        .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md"))
+    let live = live.map(|node| node.session).collect();
+    let names = RedisNames::connect(url, password.as_deref(), &origin);
+    let names = names.map_err(|error| {
+        Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
+    })?;
+    Ok((names, live))
 }
 
 fn json(report: Report, repaired: bool) -> ReportJson {
@@ -174,6 +188,7 @@ fn json(report: Report, repaired: bool) -> ReportJson {
         not_rebuilt: report.not_rebuilt,
         told: report.told,
         may_be_older: report.may_be_older,
+        changed_meanwhile: report.changed_meanwhile,
     }
 }
 
@@ -211,6 +226,12 @@ fn print(report: &Report, repaired: bool) {
     }
     if report.is_clean() {
         say!("the names and the disks agree");
+    }
+    if report.changed_meanwhile > 0 {
+        say!(
+            "{} did not last: nodes were at work while the check looked",
+            counted(report.changed_meanwhile, "difference")
+        );
     }
 }
 

@@ -17,6 +17,7 @@ use halocline_plan::servers::Servers;
 use halocline_sim::ServerSet;
 use halocline_sim::replay::ServerOutcome;
 
+use super::alike::Alike;
 use super::job::Job;
 use super::picture::Picture;
 use super::report;
@@ -27,8 +28,8 @@ use crate::output;
 use crate::text;
 use html::{Cell, Figure, escaped, table};
 
-/// Limit of the files, and of the parts of files, in the table of the plan.
-const FILES_SHOWN: usize = 20;
+/// Limit of the files in the table of the plan, of which those that lie alike are one.
+const GROUPS_SHOWN: usize = 20;
 const STYLE: &str = include_str!("page/page.css");
 
 /// The load of the servers under a layout.
@@ -144,6 +145,10 @@ impl Page<'_> {
             format!("<div class=\"figures\">\n{all}</div>\n")
         };
         let sampled = self.sampled();
+        let colours = match self.servers.classes().len() {
+            1 => "All servers are of one kind.",
+            _ => "Orange are the servers of the slowest class, blue all others.",
+        };
         let shown = format!(
             "All requests to the {} with the most bytes, of {}.",
             counted(self.picture.maps.len(), "file"),
@@ -161,7 +166,7 @@ impl Page<'_> {
             ),
             format!("<section><h2>Why</h2>\n<ul>\n<li>{reasons}</li>\n</ul></section>\n"),
             format!("<section><h2>Layouts compared</h2>\n{}</section>\n", together(&compared)),
-            format!("<section><h2>Load of each server</h2>\n<p class=\"soft\">SIMULATED, in the replay. Orange are the servers of the slowest class, blue all others.</p>\n{}</section>\n", together(&loads)),
+            format!("<section><h2>Load of each server</h2>\n<p class=\"soft\">SIMULATED, in the replay. {colours}</p>\n{}</section>\n", together(&loads)),
             format!("<section><h2>What was asked for, and when</h2>\n<p class=\"soft\">{shown}</p>\n{}</section>\n", together(&maps)),
             format!("<section><h2>The plan</h2>\n{}</section>\n", self.plan()),
             format!("<section><h2>The servers</h2>\n{}</section>\n", self.servers_table()),
@@ -193,13 +198,13 @@ impl Page<'_> {
 
     fn plan(&self) -> String {
         let workload = &self.seen.workload;
+        let alike = Alike::of(&workload.files, &self.outcome.choice().layouts);
         let mut rows = Vec::new();
-        for file in workload.files.iter().take(FILES_SHOWN) {
-            let layout = self.outcome.choice().layouts.of(file.number);
-            for part in layout.parts() {
-                let end = part.end.unwrap_or(file.bytes);
+        for group in alike.iter().take(GROUPS_SHOWN) {
+            for (_, part) in group.layout.parts_in(0, group.bytes) {
+                let end = part.end.unwrap_or(u64::MAX).min(group.bytes);
                 rows.push(vec![
-                    Cell::Text(String::from_utf8_lossy(self.seen.name(file.number)).into_owned()),
+                    Cell::Text(group.name(self.seen)),
                     Cell::Number(text::exact_bytes(part.begin)),
                     Cell::Number(text::exact_bytes(end)),
                     Cell::Text(report::stripes(self.servers, part)),
@@ -208,7 +213,7 @@ impl Page<'_> {
         }
         let caption = format!("Layout {}", self.outcome.chosen.text());
         let mut out = table(&caption, &["File", "From", "To", "Stripes"], &rows, None);
-        let others = workload.files.len().saturating_sub(FILES_SHOWN);
+        let others = alike.iter().skip(GROUPS_SHOWN).map(|group| group.count).sum::<usize>();
         if others > 0 {
             let _ = writeln!(
                 out,

@@ -1,25 +1,29 @@
 //! What a plan says to people, and to scripts.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use halocline_os::counted::counted;
-use halocline_plan::layout::Layout;
+use halocline_plan::default_layout::Rest;
+use halocline_plan::layout::Part;
 use halocline_plan::paper::Unanswered;
-use halocline_plan::planner::{Judged, Name, Outcome};
+use halocline_plan::planner::{Judged, Name, Outcome, RestOfDefault};
 use halocline_plan::servers::Servers;
-use halocline_plan::workload::File;
 use serde::Serialize;
 
+use super::alike::Alike;
 use super::apart::Apart;
 use super::job::Job;
 use super::source::TraceSummary;
 use crate::print::say;
 use crate::text;
 
-/// Files whose parts are shown to people.
+/// Files whose parts are shown to people; those that lie alike are one.
 const SHOWN: usize = 8;
 /// Servers of a class that are shown by their names.
 const NAMED: usize = 4;
+/// Different stripes in a class of servers that are told.
+const WIDTHS_TOLD: usize = 6;
 
 /// The whole comparison.
 #[derive(Debug, Serialize)]
@@ -30,6 +34,8 @@ pub(crate) struct Json {
     layouts: BTreeMap<&'static str, LayoutJson>,
     chosen: &'static str,
     gain_over_def: f64,
+    def_rest: Option<Rest>,
+    other_def_seconds: Option<f64>,
     best_gain: f64,
     spread: f64,
     least_gain: f64,
@@ -61,7 +67,7 @@ struct LayoutJson {
 #[derive(Debug, Serialize)]
 struct FileJson {
     file: String,
-    parts: Vec<halocline_plan::layout::Part>,
+    parts: Vec<Part>,
 }
 
 /// What PSA cannot tell apart for a file.
@@ -101,6 +107,8 @@ pub(crate) fn json(
         layouts: layouts.collect(),
         chosen: outcome.chosen.text(),
         gain_over_def: outcome.gain_over_def,
+        def_rest: outcome.rest.as_ref().map(|it| it.rest),
+        other_def_seconds: outcome.rest.as_ref().map(|it| it.other.simulated_seconds),
         best_gain: outcome.best_gain,
         spread: outcome.gains.spread(),
         least_gain: outcome.gains.least,
@@ -112,6 +120,23 @@ pub(crate) fn json(
         notes: placement_lines(seen, servers, outcome),
         replays: outcome.replays,
     }
+}
+
+/// The files for which PSA cannot distinguish so many pairs of stripes; those with as many are told of together.
+pub(super) fn ties_told(seen: &TraceSummary, outcome: &Outcome) -> Vec<(String, String)> {
+    let mut by_pairs: BTreeMap<usize, (u32, usize)> = BTreeMap::new();
+    for ties in &outcome.ties {
+        by_pairs.entry(ties.pairs).or_insert((ties.file, 0)).1 += 1;
+    }
+    let told = by_pairs.into_iter().map(|(pairs, (file, count))| {
+        let first = text::line(&String::from_utf8_lossy(seen.name(file)));
+        let name = match count - 1 {
+            0 => first,
+            others => format!("{first} and {}", counted(others, "other file")),
+        };
+        (name, counted(pairs, "pair"))
+    });
+    told.collect()
 }
 
 /// How many files lie as under `def` because this layout has no stripes for them.
@@ -173,38 +198,36 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
         say!("{others} to further files, which keep the default layout");
     }
     say!("");
-    say!(
-        "{:<6} {:>12} {:>12} {:>9} {:>9}   SSDs full",
-        "layout",
-        "simulated",
-        "predicted",
-        "MB/s",
-        "on SSDs"
-    );
+    let has_ssds = servers.fast().next().is_some();
+    let of_ssds = if has_ssds { format!(" {:>9}   SSDs full", "on SSDs") } else { String::new() };
+    say!("{:<6} {:>12} {:>12} {:>9}{of_ssds}", "layout", "simulated", "predicted", "MB/s");
     for which in Name::ALL {
         match outcome.of(which) {
-            Ok(judged) => print_row(which, judged, workload.bytes),
+            Ok(judged) => print_row(which, judged, workload.bytes, has_ssds),
             Err(why) => say!("{:<6}   none: {why}", which.text()),
         }
     }
     say!("");
-    for line in unanswered_lines(seen, outcome) {
+    for line in default_line(outcome).into_iter().chain(unanswered_lines(seen, outcome)) {
         say!("{line}");
     }
-    for ties in &outcome.ties {
-        let name = text::line(&String::from_utf8_lossy(seen.name(ties.file)));
-        say!("{name}: psa cannot tell {} of stripes apart", counted(ties.pairs, "pair"));
+    for (name, pairs) in ties_told(seen, outcome) {
+        say!("{name}: psa cannot tell {pairs} of stripes apart");
     }
     recommend(seen, servers, outcome, job);
     if outcome.chosen == Name::Def {
         return;
     }
-    for file in workload.files.iter().take(SHOWN) {
-        say!("{}", text::line(&String::from_utf8_lossy(seen.name(file.number))));
-        print_parts(servers, outcome.choice().layouts.of(file.number));
+    let alike = Alike::of(&workload.files, &outcome.choice().layouts);
+    for group in alike.iter().take(SHOWN) {
+        say!("{}", group.name(seen));
+        for (_, part) in group.layout.parts_in(0, group.bytes) {
+            say!("  from {}: {}", text::exact_bytes(part.begin), stripes(servers, part));
+        }
     }
-    if workload.files.len() > SHOWN {
-        say!("and {}", counted(workload.files.len() - SHOWN, "further file"));
+    let others = alike.iter().skip(SHOWN).map(|group| group.count).sum::<usize>();
+    if others > 0 {
+        say!("and {}", counted(others, "further file"));
     }
 }
 
@@ -256,19 +279,20 @@ pub(super) fn placement_lines(
             text::bytes(judged.ssd_bytes)
         ));
     }
-    let is_divided = |def: &Judged, file: &File| {
-        def.layouts.of(file.number).parts().get(1).is_some_and(|part| part.begin < file.bytes)
-    };
-    if let Ok(def) = outcome.of(Name::Def)
-        && files.iter().any(|file| is_divided(def, file))
-    {
-        lines.push(
-            "def is the paper's: what the SSDs have no room for lies on the disks in stripes of a request's length over \
-             their number, not of 64 KiB; files that lie otherwise gain more or less than this"
-                .to_owned(),
-        );
-    }
     lines
+}
+
+/// Which of two default layouts `def` is, where they differ.
+pub(super) fn default_line(outcome: &Outcome) -> Option<String> {
+    let RestOfDefault { rest, other } = outcome.rest.as_ref()?;
+    let def = outcome.of(Name::Def).ok()?;
+    Some(format!(
+        "def is the faster of two default layouts: what not all servers have room for lies {}; {} it takes {} instead of {}",
+        rest.told(),
+        rest.other().told(),
+        text::seconds(other.simulated_seconds),
+        text::seconds(def.simulated_seconds)
+    ))
 }
 
 /// The least and the largest gain of the best layout.
@@ -321,25 +345,20 @@ pub(super) fn job_lines(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job
     ]
 }
 
-fn print_row(which: Name, judged: &Judged, bytes: u64) {
+fn print_row(which: Name, judged: &Judged, bytes: u64, has_ssds: bool) {
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let rate = bytes as f64 / judged.simulated_seconds.max(1e-12) / 1e6;
     let full =
         judged.full_after_seconds.map_or("-".to_owned(), |s| format!("after {}", text::seconds(s)));
+    let of_ssds = format!(" {:>9}   {full}", text::bytes(judged.ssd_bytes));
     say!(
-        "{:<6} {:>12} {:>12} {:>9.1} {:>9}   {full}",
+        "{:<6} {:>12} {:>12} {:>9.1}{}",
         which.text(),
         text::seconds(judged.simulated_seconds),
         text::seconds(judged.predicted_seconds),
         rate,
-        text::bytes(judged.ssd_bytes)
+        if has_ssds { of_ssds.as_str() } else { "" }
     );
-}
-
-fn print_parts(servers: &Servers, layout: &Layout) {
-    for part in layout.parts() {
-        say!("  from {}: {}", text::exact_bytes(part.begin), stripes(servers, part));
-    }
 }
 
 /// Servers by their names, or of many the first and the last.
@@ -347,27 +366,79 @@ fn named(servers: &Servers, members: &[usize]) -> String {
     let name = |member: &usize| text::line(&servers.all()[*member].name);
     match members {
         [first, .., last] if members.len() > NAMED => {
-            format!("{} servers from {} to {}", members.len(), name(first), name(last))
+            let are_adjacent = last - first + 1 == members.len();
+            let word = if are_adjacent { "from" } else { "between" };
+            let and = if are_adjacent { "to" } else { "and" };
+            format!("{} servers {word} {} {and} {}", members.len(), name(first), name(last))
         }
         _ => members.iter().map(name).collect::<Vec<_>>().join(", "),
     }
 }
 
-/// The stripes of a part, class by class.
-pub(super) fn stripes(servers: &Servers, part: &halocline_plan::layout::Part) -> String {
+/// The stripes of a part, class by class; servers with the same stripe are told of together.
+pub(super) fn stripes(servers: &Servers, part: &Part) -> String {
     let stripes = servers.classes().iter().map(|class| {
-        let widths: Vec<u64> = class.members.iter().map(|&member| part.widths[member]).collect();
-        let even = widths.iter().all(|width| *width == widths[0]);
-        let names = named(servers, &class.members);
-        if even && widths[0] == 0 {
-            format!("nothing on {names}")
-        } else if even && widths.len() > 1 {
-            format!("{} on each of {names}", text::exact_bytes(widths[0]))
-        } else {
-            let widths: Vec<String> =
-                widths.iter().map(|width| text::exact_bytes(*width)).collect();
-            format!("{} on {names}", widths.join(", "))
+        let mut by_width: BTreeMap<Reverse<u64>, Vec<usize>> = BTreeMap::new();
+        for &member in &class.members {
+            by_width.entry(Reverse(part.widths[member])).or_default().push(member);
         }
+        let kinds = by_width.len();
+        let one = |(Reverse(width), members): (&Reverse<u64>, &Vec<usize>)| {
+            let names = named(servers, members);
+            match (*width, members.len()) {
+                (0, count) if kinds > 1 && count > NAMED => format!("nothing on {count} others"),
+                (0, _) => format!("nothing on {names}"),
+                (width, 1) => format!("{} on {names}", text::exact_bytes(width)),
+                (width, _) => format!("{} on each of {names}", text::exact_bytes(width)),
+            }
+        };
+        let mut told: Vec<String> = by_width.iter().take(WIDTHS_TOLD).map(one).collect();
+        let left: usize = by_width.values().skip(WIDTHS_TOLD).map(Vec::len).sum();
+        if left > 0 {
+            told.push(format!("other stripes, or nothing, on {left} others"));
+        }
+        told.join(", ")
     });
     stripes.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::profile::DeviceProfile;
+    use halocline_plan::servers::{Network, Server};
+
+    use super::*;
+
+    /// Regression: of a file on one of 48 disks the stripe of each was told, 47 times 0 B.
+    #[test]
+    fn servers_with_the_same_stripe_are_told_of_together() {
+        let kinds = std::iter::repeat_n(("hdd", DeviceProfile::hdd_7200()), 48);
+        let kinds = kinds.chain(std::iter::repeat_n(("ssd", DeviceProfile::ssd_generic()), 2));
+        let server = |(index, (kind, profile)): (usize, (&str, DeviceProfile))| Server {
+            name: format!("{kind}{index}"),
+            directory: None,
+            capacity: None,
+            channels: 1,
+            profile,
+            network: Network::default(),
+        };
+        let servers = Servers::new(kinds.enumerate().map(server).collect()).expect("servers");
+        let told = |width: &dyn Fn(usize) -> u64| {
+            let widths = (0..50).map(width).collect();
+            stripes(&servers, &Part { begin: 0, end: None, widths })
+        };
+        let one = told(&|server| if server == 3 { 65_536 } else { 0 });
+        assert_eq!(one, "64.0 KiB on hdd3, nothing on 47 others; nothing on ssd48, ssd49");
+        let even = told(&|server| if server < 48 { 0 } else { 4096 });
+        assert_eq!(
+            even,
+            "nothing on 48 servers from hdd0 to hdd47; 4.00 KiB on each of ssd48, ssd49"
+        );
+        let halves = told(&|server| if server % 2 == 0 { 4096 } else { 8192 });
+        let expected = "8.00 KiB on each of 24 servers between hdd1 and hdd47, 4.00 KiB on each of 24 servers between hdd0 and \
+                        hdd46; 8.00 KiB on ssd49, 4.00 KiB on ssd48";
+        assert_eq!(halves, expected);
+        let all = told(&|server| 4096 * (server as u64 + 1));
+        assert!(all.contains(", other stripes, or nothing, on 42 others; "), "{all}");
+    }
 }

@@ -50,17 +50,17 @@ impl TraceSummary {
     }
 }
 
-/// Reads `path`.
-pub(crate) fn summarize(path: &Path) -> Result<TraceSummary, Failure> {
-    summary_of(path, false)
+/// Reads `path`, to plan for so many servers.
+pub(crate) fn summarize(path: &Path, servers: usize) -> Result<TraceSummary, Failure> {
+    summary_of(path, servers, false)
 }
 
-/// Reads `path`, for a report.
-pub(crate) fn summarize_for_report(path: &Path) -> Result<TraceSummary, Failure> {
-    summary_of(path, true)
+/// The same for a report.
+pub(crate) fn summarize_for_report(path: &Path, servers: usize) -> Result<TraceSummary, Failure> {
+    summary_of(path, servers, true)
 }
 
-fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
+fn summary_of(path: &Path, servers: usize, closely: bool) -> Result<TraceSummary, Failure> {
     reading::check_repeatable(path)?;
     let mut analysis = Analysis::default();
     let (first, digest) = pass(path, |request| analysis.push(request))?;
@@ -76,7 +76,7 @@ fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
         }
     }
     let summary = analysis.finish();
-    let mut aggregator = Aggregator::new(&summary);
+    let mut aggregator = Aggregator::new(&summary, servers);
     let mut io_time = IoTime::default();
     let mut picture = closely.then(|| Picture::new(&summary));
     let (second, again) = pass(path, |request| {

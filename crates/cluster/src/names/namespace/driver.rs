@@ -149,25 +149,35 @@ impl Driver {
     pub(super) fn numbers(&self, count: u64) -> Result<InodeNumber> {
         let mut numbers = self.numbers.lock();
         if numbers.1 - numbers.0 < count {
-            let mut epoch = *self.epochs.read();
-            let begun = self.wait.clock.instant();
-            let first = loop {
-                self.sent.fetch_add(1, Ordering::Relaxed);
-                match self.store.reserve(BLOCK) {
-                    Err(NamesError::Stale) if self.wait.clock.elapsed(begun) < STALE_LIMIT => {
-                        self.refresh(epoch)?;
-                        epoch = *self.epochs.read();
-                    }
-                    first => break first?,
-                }
-            };
-            let end = first.checked_add(BLOCK);
-            let end = end.ok_or_else(|| NamesError::Unsound("no number is left".to_owned()))?;
-            *numbers = (first, end);
+            *numbers = self.reserve(BLOCK)?;
         }
         let first = numbers.0;
         numbers.0 += count;
         Ok(InodeNumber(first))
+    }
+
+    /// A number that was never used, higher than all that any node has got before.
+    pub(super) fn highest_number(&self) -> Result<InodeNumber> {
+        self.reserve(1).map(|(first, _)| InodeNumber(first))
+    }
+
+    /// Has the store reserve `count` numbers: from the first one to before the last one.
+    fn reserve(&self, count: u64) -> Result<(u64, u64)> {
+        let mut epoch = *self.epochs.read();
+        let begun = self.wait.clock.instant();
+        let first = loop {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            match self.store.reserve(count) {
+                Err(NamesError::Stale) if self.wait.clock.elapsed(begun) < STALE_LIMIT => {
+                    self.refresh(epoch)?;
+                    epoch = *self.epochs.read();
+                }
+                first => break first?,
+            }
+        };
+        let end = first.checked_add(count);
+        let end = end.ok_or_else(|| NamesError::Unsound("no number is left".to_owned()))?;
+        Ok((first, end))
     }
 
     /// Moves to the epoch after `epoch`, if the store forgot nothing.

@@ -80,6 +80,15 @@ impl<'a> StoredAttributes<'a> {
         }
     }
 
+    /// A number that was never used, for a copy of a file. It is higher than all that any node has got before, so such
+    /// numbers show which copy is the newest one. Costs a request.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn number_of_copy(self) -> Result<InodeNumber> {
+        self.driver.highest_number()
+    }
+
     /// Changes the attributes of what a name leads to, and returns the new ones.
     ///
     /// # Errors

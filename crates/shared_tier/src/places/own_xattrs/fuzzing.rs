@@ -1,8 +1,8 @@
 //! What the extended attributes of files and directories claim: part of a fuzz target (`crate::fuzzing`).
 
 use super::{
-    Name, NotedKind, TwoNames, from_value, parse_from, parse_name, parse_number, parse_renaming,
-    renaming_value, value,
+    Dated, Name, NotedKind, TwoNames, dated_value, from_value, parse_dated, parse_from, parse_name,
+    parse_number, parse_renaming, renaming_value, value,
 };
 use halocline_cluster::names::attributes::Location;
 
@@ -15,6 +15,9 @@ pub(crate) fn claims(bytes: &[u8]) {
         // In another form it would be in an attribute where nobody removes it.
         assert_eq!(value(directory, &name), bytes);
     }
+    if let Some(dated) = parse_dated(bytes) {
+        assert_eq!(dated_value(dated), bytes);
+    }
     if let Some(renaming) = parse_renaming(bytes) {
         assert_eq!(renaming_value(&renaming), bytes);
     }
@@ -25,7 +28,7 @@ pub(crate) fn claims(bytes: &[u8]) {
 }
 
 /// Attributes as they are written for a file with a name, whose copy came from a place.
-pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 4] {
+pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 5] {
     let name = Name::from(&b"a name\xff"[..]);
     let (old, new) = ((4711, name.clone()), (1, Name::from("new")));
     [
@@ -33,5 +36,6 @@ pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 4] {
         ("number", 4711.to_string().into_bytes()),
         ("name", value(4711, &name)),
         ("from", from_value(from)),
+        ("dated", dated_value(Dated { mtime_ns: -4711, as_of_ns: 4712 })),
     ]
 }

@@ -228,13 +228,16 @@ pub(crate) fn open(
 }
 
 fn remove_named(tree: &Tree, (above, name): At<'_>) -> Result<()> {
-    let path = below(above.1.as_ref(), name)?;
+    below(above.1.as_ref(), name)?;
     match kind(above, name)? {
         None | Some(libc::S_IFREG | libc::S_IFDIR) => Ok(()),
-        Some(_) => match tree.unlink(&path, AtFlags::empty()) {
-            Err(error) if error.errno() == libc::ENOENT => Ok(()),
-            other => other,
-        },
+        // Not by its path, which leads elsewhere once another node has renamed the directory.
+        Some(_) => {
+            tree.step("removing a name", || match unlinkat(&above.0, os(name), AtFlags::empty()) {
+                Err(Errno::NOENT) => Ok(()),
+                gone => gone,
+            })
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! one owner's at the name, on different disks, the one that was changed last comes first: the others are on SSDs that were
 //! not reached when they lost it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Claim;
@@ -68,4 +69,18 @@ pub(super) fn order(claims: &mut [Claim], places: &dyn Fn(&Claim) -> Vec<NameIn>
         let of_another = ranks.contains(&Rank::ListsAnothers).then_some(Rank::ListsAnothers);
         of_another.or_else(|| ranks.into_iter().min()).unwrap_or(Rank::Plain)
     });
+}
+
+/// Which of several files with one number was the last to be left by a move or copied, as their claims say. A copy that became
+/// the file may have been changed, moved to another SSD and copied again since: numbers of the store only grow.
+pub(super) fn left_last(leaving: impl Iterator<Item = Option<u64>>) -> Option<usize> {
+    let all = leaving.enumerate().filter_map(|(at, number)| Some((number?, Reverse(at))));
+    all.max().map(|(_, Reverse(at))| at)
+}
+
+/// Whether a file of which a clean copy was made, but which no move left, may be newer than the chosen one with its number: their
+/// order cannot be told if their numbers are the same, or if it was written later.
+pub(super) fn may_be_newer(item: &Item, chosen: &Item) -> bool {
+    let is_later = item.attributes.mtime_ns > chosen.attributes.mtime_ns;
+    item.is_only_copied && (is_later || item.leaving == chosen.leaving)
 }

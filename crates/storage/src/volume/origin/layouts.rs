@@ -103,15 +103,17 @@ pub(super) fn write(id: ObjectId, layout: &FileLayout, server: &Server) -> io::R
     written().or_else(|error| server.directory().remove(&path).and(Err(error)))
 }
 
-/// Removes the layout of an object to which nothing refers; a missing layout is not an error.
-pub(super) fn remove(id: ObjectId, volume: &Volume) -> io::Result<()> {
+/// Removes the layout of an object to which nothing refers; a missing layout is not an error. An error comes with its
+/// server.
+pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<(), (&Server, io::Error)> {
     let path = id.path_in(object_paths::LAYOUTS);
     if !id.number.has_layout {
         return Ok(());
     }
     for server in volume.servers() {
-        if server.directory().open_to_read(&path)?.is_some() {
-            return server.directory().remove(&path);
+        let of_server = |error| (&**server, error);
+        if server.directory().open_to_read(&path).map_err(of_server)?.is_some() {
+            return server.directory().remove(&path).map_err(of_server);
         }
     }
     Ok(())

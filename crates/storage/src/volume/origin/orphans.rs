@@ -48,8 +48,12 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
         let failed = Error::at(server.dir().join(&path), "remove the object");
         removed = removed.and(server.directory().remove(&path).map_err(failed));
     }
-    let failed = Error::at(id.path_in(object_paths::LAYOUTS), "remove the layout");
-    removed.and(layouts::remove(id, volume).map_err(failed))
+    let path = id.path_in(object_paths::LAYOUTS);
+    removed.and(
+        layouts::remove(id, volume).map_err(|(server, error)| {
+            Error::at(server.dir().join(path), "remove the layout")(error)
+        }),
+    )
 }
 
 /// Bytes of blocks that objects use on a server, named or not.

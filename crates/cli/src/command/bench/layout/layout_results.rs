@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use halocline_os::counted::counted;
+use halocline_plan::default_layout::Rest;
 use halocline_plan::judge::{Layouts, Note};
-use halocline_plan::planner::{self, Name};
+use halocline_plan::planner::{self, Judged, Name, RestOfDefault};
 use halocline_plan::workload::Workload;
+use halocline_sim::ServerSet;
 use halocline_sim::replay::ServerOutcome;
+use halocline_trace::Request;
 use serde::Serialize;
 
 use super::measure;
@@ -65,7 +68,11 @@ pub(super) struct JudgedSetting {
     pub(super) requests: u64,
     pub(super) bytes: u64,
     pub(super) chosen: Name,
+    /// How the rest lies under def; `None` if the SSDs have room for all.
+    pub(super) def_rest: Option<Rest>,
     pub(super) layouts: Vec<(Name, LayoutResult)>,
+    /// The paper's DEF, if def is another one.
+    of_paper: Option<LayoutResult>,
 }
 
 impl JudgedSetting {
@@ -73,6 +80,19 @@ impl JudgedSetting {
     pub(super) fn amount(&self) -> String {
         let requests = counted(self.requests, "request");
         format!("{requests}, {} together", text::bytes(self.bytes))
+    }
+
+    /// The result of the paper's DEF, over which its gains are.
+    pub(super) fn def_of_paper(&self) -> &LayoutResult {
+        self.of_paper.as_ref().unwrap_or_else(|| self.of(Name::Def))
+    }
+
+    /// All results with their names, the paper's DEF behind def if that is another one.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (Option<Name>, &LayoutResult)> {
+        self.layouts.iter().flat_map(|(name, result)| {
+            let beside = self.of_paper.as_ref().filter(|_| *name == Name::Def);
+            [Some((Some(*name), result)), beside.map(|it| (None, it))].into_iter().flatten()
+        })
     }
 
     /// The result of a layout.
@@ -92,52 +112,76 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetti
     };
     let mut replay = Replay::with_whole(&set, &all, requests.len() as u64);
     let outcome = planner::plan(&servers, &workload, &mut replay, 1.0).map_err(Failure::refused)?;
+    let judging = Judging { setting, dir, set: &set, requests: &requests, replay: &replay };
     let mut layouts = Vec::new();
     for name in Name::ALL {
-        let planned = match outcome.of(name) {
-            Ok(planned) => planned,
-            Err(why) => {
-                let none = LayoutResult { unavailable: Some(why.clone()), ..Default::default() };
-                layouts.push((name, none));
-                continue;
-            }
-        };
-        let replayed =
-            replay.outcome(&requests, &planned.layouts, &mut |_, _| {}).map_err(Failure::failed)?;
+        let judged = outcome.of(name).map(|planned| judging.result(name.text(), planned));
+        let result = judged.unwrap_or_else(|why| Ok(unavailable(why)))?;
+        layouts.push((name, result));
+    }
+    let of_paper = match &outcome.rest {
+        Some(RestOfDefault { rest: Rest::Default, other }) => {
+            Some(judging.result("the paper's def", other)?)
+        }
+        _ => None,
+    };
+    let bytes = requests.iter().map(|request| request.length).sum();
+    let mut judged = JudgedSetting {
+        requests: requests.len() as u64,
+        bytes,
+        chosen: outcome.chosen,
+        def_rest: outcome.rest.as_ref().map(|it| it.rest),
+        layouts,
+        of_paper,
+    };
+    judged.compare();
+    Ok(judged)
+}
+
+fn unavailable(why: &str) -> LayoutResult {
+    LayoutResult { unavailable: Some(why.to_owned()), ..Default::default() }
+}
+
+/// What layouts of a setting are judged by.
+struct Judging<'a> {
+    setting: &'a Setting,
+    dir: Option<&'a Path>,
+    set: &'a ServerSet,
+    requests: &'a [Request],
+    replay: &'a Replay<'a>,
+}
+
+impl Judging<'_> {
+    /// The setting under a layout, which is called `name`.
+    fn result(&self, name: &str, planned: &Judged) -> Result<LayoutResult, Failure> {
+        let Judging { set, requests, .. } = self;
+        let replayed = self.replay.outcome(requests, &planned.layouts, &mut |_, _| {});
+        let replayed = replayed.map_err(Failure::failed)?;
         let layout = planned.layouts.of(0);
-        if dir.is_some() && replayed.seconds > TOLD_FROM_SECONDS {
+        if self.dir.is_some() && replayed.seconds > TOLD_FROM_SECONDS {
             tell!(
-                "halocline: measuring {}: it takes about {}; --no-measure leaves that out",
-                name.text(),
+                "halocline: measuring {name}: it takes about {}; --no-measure leaves that out",
                 text::seconds(replayed.seconds)
             );
         }
-        let measured = dir.map(|dir| measure::seconds(dir, &set, layout, &requests)).transpose()?;
-        let (disks, ssds) = replayed.servers.split_at(setting.servers.0);
+        let measured = self.dir.map(|dir| measure::seconds(dir, set, layout, requests));
+        let (disks, ssds) = replayed.servers.split_at(self.setting.servers.0);
         let busy = |servers: &[ServerOutcome]| {
             let most = servers.iter().map(|server| server.busy_seconds).fold(0.0, f64::max);
             most / replayed.seconds.max(1e-12)
         };
-        layouts.push((
-            name,
-            LayoutResult {
-                stripes: layout.parts()[0].widths.clone(),
-                parts: layout.parts().len(),
-                ssd_bytes: Some(planned.ssd_bytes),
-                predicted_seconds: Some(planned.predicted_seconds),
-                simulated_seconds: Some(replayed.seconds),
-                measured_seconds: measured,
-                busy: (busy(disks), busy(ssds)),
-                disks: work(disks, requests.len()),
-                ..Default::default()
-            },
-        ));
+        Ok(LayoutResult {
+            stripes: layout.parts()[0].widths.clone(),
+            parts: layout.parts().len(),
+            ssd_bytes: Some(planned.ssd_bytes),
+            predicted_seconds: Some(planned.predicted_seconds),
+            simulated_seconds: Some(replayed.seconds),
+            measured_seconds: measured.transpose()?,
+            busy: (busy(disks), busy(ssds)),
+            disks: work(disks, requests.len()),
+            ..Default::default()
+        })
     }
-    let bytes = requests.iter().map(|request| request.length).sum();
-    let mut judged =
-        JudgedSetting { requests: requests.len() as u64, bytes, chosen: outcome.chosen, layouts };
-    judged.compare();
-    Ok(judged)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "means for people")]
@@ -158,7 +202,8 @@ impl JudgedSetting {
     fn compare(&mut self) {
         let def = self.of(Name::Def).clone();
         let ratio = |def: Option<f64>, seconds: Option<f64>| Some(def? / seconds?.max(1e-12));
-        for (_, layout) in &mut self.layouts {
+        let layouts = self.layouts.iter_mut().map(|(_, layout)| layout);
+        for layout in layouts.chain(&mut self.of_paper) {
             layout.predicted_ratio = ratio(def.predicted_seconds, layout.predicted_seconds);
             layout.simulated_ratio = ratio(def.simulated_seconds, layout.simulated_seconds);
             layout.measured_ratio = ratio(def.measured_seconds, layout.measured_seconds);

@@ -67,13 +67,13 @@ const fn title(figure: u32) -> &'static str {
     }
 }
 
-/// How many percent one layout gains over another, by the given times of both.
+/// How many percent PSA gains over another layout, by the given times of both.
 fn gain(
     judged: &JudgedSetting,
-    (of, over): (Name, Name),
+    over: &LayoutResult,
     time: fn(&LayoutResult) -> Option<f64>,
 ) -> Option<f64> {
-    Some((time(judged.of(over))? / time(judged.of(of))? - 1.0) * 100.0)
+    Some((time(over)? / time(judged.of(Name::Psa))? - 1.0) * 100.0)
 }
 
 const fn simulated(layout: &LayoutResult) -> Option<f64> {
@@ -88,11 +88,11 @@ fn percent(gain: Option<f64>) -> String {
 /// over DEF.
 fn appears(told: &JudgedRow) -> Option<bool> {
     let (over_def, over_pa) = told.row.published;
-    let pairs = [(over_def, Name::Def), (over_pa, Name::Pa)];
+    let pairs = [(over_def, told.full.def_of_paper()), (over_pa, told.full.of(Name::Pa))];
     let mut known = pairs.into_iter().filter_map(|(published, over)| Some((published?, over)));
     over_def?;
     Some(known.all(|(published, over)| {
-        gain(&told.full, (Name::Psa, over), simulated).is_some_and(|gain| gain >= published / 2.0)
+        gain(&told.full, over, simulated).is_some_and(|gain| gain >= published / 2.0)
     }))
 }
 
@@ -131,9 +131,12 @@ fn section(out: &mut String, told: &JudgedRow) {
         row.what,
         full.amount()
     );
-    for (name, layout) in &full.layouts {
-        let line = layout_line(*name, layout, full, measured.as_ref());
+    for (name, layout) in full.rows() {
+        let line = layout_line(name, layout, full, measured.as_ref());
         let _ = writeln!(out, "{line}");
+    }
+    if let Some(rest) = full.def_rest {
+        let _ = write!(out, "\ndef: what the SSDs have no room for lies {}.\n", rest.told());
     }
     let (over_def, over_pa) = row.published;
     let published = |gain: Option<f64>, up_to: bool| match gain {
@@ -144,9 +147,9 @@ fn section(out: &mut String, told: &JudgedRow) {
         out,
         "\nPSA over DEF: published {}, simulated {}. PSA over PA: published {}, simulated {}.",
         published(over_def, row.up_to.0),
-        percent(gain(full, (Name::Psa, Name::Def), simulated)),
+        percent(gain(full, full.def_of_paper(), simulated)),
         published(over_pa, row.up_to.1),
-        percent(gain(full, (Name::Psa, Name::Pa), simulated))
+        percent(gain(full, full.of(Name::Pa), simulated))
     );
     if let Some(measured) = measured {
         let time = |layout: &LayoutResult| layout.measured_seconds;
@@ -154,29 +157,30 @@ fn section(out: &mut String, told: &JudgedRow) {
             out,
             " Scaled down to {} requests, PSA over DEF: simulated {}, measured on emulated servers {}.",
             measured.requests,
-            percent(gain(measured, (Name::Psa, Name::Def), simulated)),
-            percent(gain(measured, (Name::Psa, Name::Def), time))
+            percent(gain(measured, measured.def_of_paper(), simulated)),
+            percent(gain(measured, measured.def_of_paper(), time))
         );
     }
     let _ = writeln!(out, "{}", why(told));
 }
 
+/// A row of the table; that of the paper's DEF has no name, because no plan has this layout.
 fn layout_line(
-    name: Name,
+    name: Option<Name>,
     layout: &LayoutResult,
     full: &JudgedSetting,
     measured: Option<&JudgedSetting>,
 ) -> String {
+    let called = name.map_or("DEF of the paper", Name::text);
     if let Some(why) = &layout.unavailable {
-        return format!("| {} | none: {why} | | | | | | | |", name.text());
+        return format!("| {called} | none: {why} | | | | | | | |");
     }
-    let recommended = if name == full.chosen { " (recommended)" } else { "" };
+    let recommended = if name == Some(full.chosen) { " (recommended)" } else { "" };
     let widths = |from: Option<&u64>| from.map_or_else(|| "-".into(), |bytes| text::bytes(*bytes));
     let ratio = |ratio: Option<f64>| percent(ratio.map(|ratio| (ratio - 1.0) * 100.0));
     let seconds = |time: Option<f64>| time.map_or_else(|| "-".into(), text::seconds);
     format!(
-        "| {}{recommended} | {}, {} | {} | {} | {} | {} | {} | {} | {} |",
-        name.text(),
+        "| {called}{recommended} | {}, {} | {} | {} | {} | {} | {} | {} | {} |",
         widths(layout.stripes.first()),
         widths(layout.stripes.last()),
         layout.parts,
@@ -185,7 +189,10 @@ fn layout_line(
         seconds(layout.simulated_seconds),
         ratio(layout.predicted_ratio),
         ratio(layout.simulated_ratio),
-        ratio(measured.and_then(|measured| measured.of(name).measured_ratio))
+        ratio(measured.and_then(|measured| {
+            let layout = name.map_or_else(|| measured.def_of_paper(), |name| measured.of(name));
+            layout.measured_ratio
+        }))
     )
 }
 
@@ -195,11 +202,12 @@ fn why(told: &JudgedRow) -> String {
     if appears(told) != Some(false) {
         return String::new();
     }
-    let [def, pa, psa] = [Name::Def, Name::Pa, Name::Psa].map(|name| full.of(name));
+    let [pa, psa] = [Name::Pa, Name::Psa].map(|name| full.of(name));
+    let def = full.def_of_paper();
     if let Some(why) = &psa.unavailable {
         return format!(" **The published gain does not appear**: PSA has no answer, since {why}.");
     }
-    let over_def = gain(full, (Name::Psa, Name::Def), simulated).unwrap_or(0.0);
+    let over_def = gain(full, def, simulated).unwrap_or(0.0);
     let same = pa.stripes == psa.stripes && pa.parts == psa.parts;
     if told.row.published.0.is_some_and(|published| over_def >= published / 2.0) && same {
         return " **The published gain does not appear** over PA, whose layout PSA chooses here, too; over DEF it does.".to_owned();

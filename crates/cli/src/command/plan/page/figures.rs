@@ -45,6 +45,7 @@ fn figure(id: String, title: String, svg: String, caption: &str) -> Figure {
 /// Throughput of each layout, predicted and simulated, and that of the trace where it is known.
 pub(super) fn throughput(page: &Page<'_>) -> Result<Figure, Failure> {
     let rate = |seconds: f64| super::mb_per_s(page.seen.workload.bytes, seconds);
+    let has_ssds = page.servers.fast().next().is_some();
     let mut rows = Vec::new();
     let mut numbers = Vec::new();
     for (name, judged) in page.judged() {
@@ -55,13 +56,14 @@ pub(super) fn throughput(page: &Page<'_>) -> Result<Figure, Failure> {
             let text = format!("{value:.1} MB/s");
             rows.push(Bar { name: format!("{}, {how}", name.text()), value, text, series });
         }
-        numbers.push(vec![
+        let mut row = vec![
             Cell::Text(name.text().into()),
             Cell::Number(format!("{:.1} MB/s", rate(judged.simulated_seconds))),
             Cell::Number(format!("{:.1} MB/s", rate(judged.predicted_seconds))),
             Cell::Number(text::seconds(judged.simulated_seconds)),
-            Cell::Number(text::bytes(judged.ssd_bytes)),
-        ]);
+        ];
+        row.extend(has_ssds.then(|| Cell::Number(text::bytes(judged.ssd_bytes))));
+        numbers.push(row);
     }
     if let Some(seconds) = page.seen.io_time.seconds() {
         let value = rate(seconds);
@@ -70,6 +72,7 @@ pub(super) fn throughput(page: &Page<'_>) -> Result<Figure, Failure> {
     }
     let said: Vec<String> = rows.iter().map(|row| format!("{}: {}", row.name, row.text)).collect();
     let head = ["Layout", "Simulated", "Predicted", "Time", "On SSDs"];
+    let head = if has_ssds { &head[..] } else { &head[..4] };
     let chosen = page.judged().position(|(name, _)| name == page.outcome.chosen);
     let measured = if page.seen.io_time.seconds().is_some() {
         " Measured is what the trace says: its bytes over the time in which a request was under way, on whatever servers it was recorded."
@@ -82,7 +85,7 @@ pub(super) fn throughput(page: &Page<'_>) -> Result<Figure, Failure> {
     let title = "Throughput under each layout".to_owned();
     let mut figure = figure("throughput".into(), title, bars(rows, None)?, &caption);
     figure.says = format!("{}. {}.", figure.title, said.join("; "));
-    figure.numbers = table("Throughput under each layout", &head, &numbers, chosen);
+    figure.numbers = table("Throughput under each layout", head, &numbers, chosen);
     Ok(figure)
 }
 
@@ -203,6 +206,8 @@ fn draw_map(
     let (width, height) = (span_ns.max(1) as f64 * 1e-9, bytes as f64 / unit as f64);
     let mut chart = ChartBuilder::on(area)
         .margin(4)
+        // Half of the label at the top.
+        .margin_top(12)
         // Half of the last label, which may stand at the very end.
         .margin_right(36)
         .x_label_area_size(42)

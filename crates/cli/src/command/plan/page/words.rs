@@ -32,7 +32,7 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
     let times = 1.0 + outcome.gain_over_def;
     let headline = format!("{}: {times:.2} times the throughput", outcome.chosen.text());
     let sentence = format!(
-        "of 64 KiB stripes on every server (def), in a replay on simulated servers. The gain of {} is {}.",
+        "of the default stripes of 64 KiB on every server (def), in a replay on simulated servers. The gain of {} is {}.",
         percent(outcome.gain_over_def),
         report::range_in_parts(outcome)
     );
@@ -53,6 +53,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
             all.push(sentence(&lines.join(" ")));
         }
     }
+    all.extend(report::default_line(page.outcome).map(|line| sentence(&line)));
     for load in &page.loads {
         if load.name == Name::Def || load.name == page.outcome.chosen {
             all.push(bottleneck(page, load));
@@ -61,7 +62,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     if let Ok(judged) = page.outcome.of(page.outcome.chosen) {
         let lines = report::placement_lines(page.seen, page.servers, page.outcome);
         all.extend(lines.iter().map(|line| sentence(line)));
-        all.push(space(page, judged));
+        all.extend(space(page, judged));
         all.push(agreement(page, judged));
     }
     for name in Name::ALL {
@@ -72,9 +73,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     for line in report::unanswered_lines(page.seen, page.outcome) {
         all.push(sentence(&line));
     }
-    for ties in &page.outcome.ties {
-        let name = text::line(&String::from_utf8_lossy(page.seen.name(ties.file)));
-        let pairs = counted(ties.pairs, "pair");
+    for (name, pairs) in report::ties_told(page.seen, page.outcome) {
         all.push(format!(
             "For {name} the cost model of psa gives {pairs} of stripes the same time; it takes the one with the widest stripe on the disks."
         ));
@@ -95,13 +94,16 @@ fn asked(page: &Page<'_>) -> String {
     };
     let processes = workload.files.iter().map(|file| file.processes).max().unwrap_or(0);
     let usual = workload.files.first().map_or(0, halocline_plan::workload::File::size);
+    let sharing = match processes {
+        0 | 1 => "no file is used by several processes".to_owned(),
+        _ => format!("up to {} share a file", counted(processes, "process")),
+    };
     format!(
-        "The trace has {} ({kinds}) of {} to {}; most bytes of the busiest file are in requests of {}, and up to {} share a file.",
+        "The trace has {} ({kinds}) of {} to {}; most bytes of the busiest file are in requests of {}, and {sharing}.",
         counted(workload.requests, "request"),
         text::bytes(workload.bytes),
         counted(page.picture.files, "file"),
-        text::bytes(usual),
-        counted(processes, "process")
+        text::bytes(usual)
     )
 }
 
@@ -126,20 +128,22 @@ fn bottleneck(page: &Page<'_>, load: &Load) -> String {
     )
 }
 
-fn space(page: &Page<'_>, judged: &Judged) -> String {
+/// What is on the SSDs; `None` where all servers are of one kind.
+fn space(page: &Page<'_>, judged: &Judged) -> Option<String> {
+    page.servers.fast().next()?;
     let sizes = page.seen.workload.files.iter().map(|file| file.bytes);
     let all = sizes.fold(0, u64::saturating_add);
     let full = judged.full_after_seconds.map_or_else(
         || "the SSDs do not run full".to_owned(),
         |seconds| format!("they are full after {} of simulated time", text::seconds(seconds)),
     );
-    format!(
+    Some(format!(
         "{} puts {} of {} on servers that are not of the slowest class, the SSDs, where {} of the bytes are read and written; {full}.",
         page.outcome.chosen.text(),
         text::bytes(judged.ssd_bytes),
         text::bytes(all),
         percent(judged.ssd_traffic)
-    )
+    ))
 }
 
 /// How predicted, simulated and measured throughput agree.

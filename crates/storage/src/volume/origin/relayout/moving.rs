@@ -15,7 +15,7 @@ use super::super::tree_walk::file;
 use super::super::volume_directory::VolumeDir;
 use super::notes::takes_no_more;
 use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step};
-use crate::volume::{Distribution, VolumeFile};
+use crate::volume::{Distribution, Server, VolumeFile};
 use halocline_os::error::{Error, Result};
 
 /// What a system call that changes an attribute says if it has changed nothing.
@@ -75,19 +75,24 @@ impl<'m> Moving<'m> {
         before(Step::Copy)?;
         let (volume, path) = (&self.origin.volume, self.new.path());
         let copy = VolumeFile::lazy(volume, 0, self.to.wished.clone(), &path);
+        // Which server has no room, or fails, is to be told: there may be hundreds.
+        let on_server = |(server, error): (&Server, io::Error)| {
+            Error::at(server.dir(), "write the new data of a file in")(error)
+        };
         let mut refused = None;
-        let mut put = |offset, bytes: &[u8]| match before(Step::Copy) {
-            Ok(()) => copy.write_at(offset, bytes),
-            Err(error) => {
+        let mut put = |offset, bytes: &[u8]| {
+            let written = before(Step::Copy)
+                .and_then(|()| copy.write_on_servers(offset, bytes).map_err(on_server));
+            written.map_err(|error| {
                 refused = Some(error);
-                Err(io::ErrorKind::Interrupted.into())
-            }
+                io::ErrorKind::Interrupted.into()
+            })
         };
         let copied = copy_data(&self.file, self.to.size, &mut put, progress);
         refused.map_or(Ok(()), Err)?;
         copied.map_err(at("copy the data of"))?;
         before(Step::Sync)?;
-        copy.sync(false).map_err(at("sync the new data of"))?;
+        copy.sync_servers(false).map_err(on_server)?;
         if State::of(self.origin, &self.file).map_err(at("look at"))? != self.state {
             return Err(changed(&self.shown));
         }

@@ -1,8 +1,8 @@
 //! The space that moves take, and the way of a file whose copy does not fit beside it.
 //!
-//! Each file needs the space of its copy until its old object is removed. Where a server lacks it only because the file is
-//! there itself, the file moves to the others first, and from these to its layout: two moves, each of which can be
-//! interrupted like any other.
+//! Each file needs the space of its copy until its old object is removed. Where a server lacks it because of files that are
+//! to leave it, these go first. Where it lacks it only because the file is there itself, the file moves to the others first,
+//! and from these to its layout: two moves, each of which can be interrupted like any other.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,11 @@ use crate::volume::Distribution;
 /// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
 const OVERHEAD_BYTES: u64 = 16 << 10;
 
+/// Limit of the servers that are looked at for all files in all rounds, which see whether what has moved leaves room to others.
+const TRIED: usize = 1 << 27;
+/// There are so many rounds at least.
+const ROUNDS_MIN: usize = 2;
+
 /// A move of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
@@ -25,8 +30,9 @@ pub struct Move {
     pub is_detour: bool,
 }
 
-/// The moves of the `files` that do not lie as wished, in their order, once so many bytes were `freed` on each server: those of
-/// what interrupted moves have left, which comes first.
+/// The moves of the `files` that do not lie as wished, once so many bytes were `freed` on each server: those of what
+/// interrupted moves have left, which comes first. They are in the order of the files, but those whose copies have no room
+/// come after those that give them room.
 ///
 /// # Errors
 /// If a server lacks space for one of them, or cannot be written.
@@ -37,24 +43,43 @@ pub fn moves(origin: &Origin, files: &[LayoutChange], freed: &[u64]) -> Result<V
 }
 
 fn moves_in(mut room: Room, origin: &Origin, files: &[LayoutChange]) -> Result<Vec<Move>> {
-    let mut moves = Vec::new();
-    for file in files.iter().filter(|file| !file.agrees()) {
+    let mut waiting: Vec<&LayoutChange> = files.iter().filter(|file| !file.agrees()).collect();
+    for file in &waiting {
         room.check_writable(origin, file)?;
-        room.take_note(file).map_err(|lack| lack.error(origin, file))?;
-        if let Err(lack) = room.take(&file.planned) {
-            let refused = |lack: Lack| lack.error(origin, file);
-            let detour = room.detour(origin, file)?.ok_or_else(|| refused(lack))?;
-            room.take(&detour.planned).map_err(|_| refused(lack))?;
-            room.free(&file.used);
-            room.take(&file.planned).map_err(refused)?;
-            room.free(&with_overhead(&detour.planned));
-            moves.push(Move { change: detour, is_detour: true });
-        } else {
-            room.free(&file.used);
+    }
+    let mut rounds = (TRIED / (files.len() * origin.servers().len()).max(1)).max(ROUNDS_MIN);
+    let mut moves = Vec::new();
+    while !waiting.is_empty() {
+        let before = waiting.len();
+        if rounds > 0 {
+            rounds -= 1;
+            move_beside(&mut room, &mut waiting, &mut moves);
         }
-        moves.push(Move { change: file.clone(), is_detour: false });
+        if waiting.len() == before {
+            let (at, detour) = room.first_possible(origin, &waiting)?;
+            // Those that were refused are asked again last.
+            waiting.rotate_left(at);
+            let change = waiting.remove(0).clone();
+            moves.extend(detour.map(|change| Move { change, is_detour: true }));
+            moves.push(Move { change, is_detour: false });
+        }
     }
     Ok(moves)
+}
+
+/// Moves the files whose copies have room beside them, each of which may leave room to others. In both directions: where
+/// each file waits for the one behind it, one pass is enough.
+fn move_beside(room: &mut Room, waiting: &mut Vec<&LayoutChange>, moves: &mut Vec<Move>) {
+    for _ in 0..2 {
+        waiting.retain(|file| {
+            let has_room = room.move_beside(file).is_ok();
+            if has_room {
+                moves.push(Move { change: (*file).clone(), is_detour: false });
+            }
+            !has_room
+        });
+        waiting.reverse();
+    }
 }
 
 /// What a file with so many bytes on each server takes.
@@ -130,6 +155,61 @@ impl Room {
         for (server, bytes) in bytes.iter().enumerate().filter(|it| !self.read_only[it.0]) {
             self.systems[self.of_server[server]].1 -= i128::from(*bytes);
         }
+    }
+
+    /// Takes the space of a file's move beside it and gives back where it was; changes nothing if a server lacks space.
+    fn move_beside(&mut self, file: &LayoutChange) -> Result<(), Lack> {
+        let before = self.systems.clone();
+        let taken = self.take_note(file).and_then(|()| self.take(&file.planned));
+        taken.inspect_err(|_| self.systems = before)?;
+        self.free(&file.used);
+        Ok(())
+    }
+
+    /// The first of `files` that can move, if need be by way of other servers, with this way. Takes the space of its moves.
+    ///
+    /// # Errors
+    /// None can: what the first one lacks.
+    fn first_possible(
+        &mut self,
+        origin: &Origin,
+        files: &[&LayoutChange],
+    ) -> Result<(usize, Option<LayoutChange>)> {
+        let mut refused = None;
+        for (at, file) in files.iter().enumerate() {
+            let before = self.systems.clone();
+            match self.move_by_way(origin, file)? {
+                Ok(detour) => return Ok((at, detour)),
+                Err(lack) => {
+                    self.systems = before;
+                    refused.get_or_insert_with(|| lack.error(origin, file));
+                }
+            }
+        }
+        Err(refused.expect("there are files"))
+    }
+
+    fn move_by_way(
+        &mut self,
+        origin: &Origin,
+        file: &LayoutChange,
+    ) -> Result<Result<Option<LayoutChange>, Lack>> {
+        if let Err(lack) = self.take_note(file) {
+            return Ok(Err(lack));
+        }
+        let Err(lack) = self.take(&file.planned) else {
+            self.free(&file.used);
+            return Ok(Ok(None));
+        };
+        let Some(detour) = self.detour(origin, file)? else { return Ok(Err(lack)) };
+        if self.take(&detour.planned).is_err() {
+            return Ok(Err(lack));
+        }
+        self.free(&file.used);
+        Ok(self.take(&file.planned).map(|()| {
+            self.free(&with_overhead(&detour.planned));
+            Some(detour)
+        }))
     }
 
     /// Takes the space of the note about a move, and of the new layout: on the first server that has it.
@@ -249,5 +329,50 @@ mod tests {
         }
         let found = file_at(&volume, [0, 0, 65_536]);
         assert!(found.agrees() && found.used[..2] == [0, 0], "{found:?}");
+    }
+
+    /// Regression: the first file was refused because those that were to leave the SSD come behind it.
+    #[test]
+    fn what_leaves_a_server_goes_before_what_needs_its_room() {
+        const M: u64 = 1 << 20;
+        let scratch = tempfile::tempdir().unwrap();
+        let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
+        File::create_new(made.namespace_dir().join("file")).unwrap();
+        drop(made);
+        let volume = volume(scratch.path());
+        let like = file_at(&volume, [4096, 8192, 0]);
+        let file = |name: &str, used: [u64; 3], planned: [u64; 3]| LayoutChange {
+            path: name.into(),
+            used: used.to_vec(),
+            planned: planned.to_vec(),
+            size: planned.iter().sum(),
+            // Without a layout of its own, which takes room, too.
+            now: like.wished.clone(),
+            wished: like.now.clone(),
+            ..like.clone()
+        };
+        let order = |files: &[LayoutChange], free| {
+            let moves = moves_in(room(free), volume.origin(), files);
+            moves.map(|all| all.into_iter().map(|it| it.change.path).collect::<Vec<_>>())
+        };
+        let to_ssd = file("to the SSD", [M, 0, 0], [0, 0, M]);
+        let off_it = file("off it", [0, 0, 2 * M], [0, 2 * M, 0]);
+        let found = order(&[to_ssd.clone(), off_it.clone()], [M, 8 * M, M / 2]).unwrap();
+        assert_eq!(found, ["off it", "to the SSD"].map(std::path::PathBuf::from));
+        // In the order of the plan where there is room.
+        let found = order(&[to_ssd.clone(), off_it.clone()], [M, 8 * M, 2 * M]).unwrap();
+        assert_eq!(found, ["to the SSD", "off it"].map(std::path::PathBuf::from));
+        let error = order(&[to_ssd], [M, 8 * M, M / 2]).unwrap_err().to_string();
+        assert!(error.contains("server-2") && error.contains("to the SSD"), "{error}");
+        // Each of 999 waits for another one.
+        let chain: Vec<_> = (0..999)
+            .map(|at| {
+                let (mut used, mut planned) = ([0; 3], [0; 3]);
+                (used[at % 3], planned[(at + 1) % 3]) = (64 * M, 64 * M);
+                file(&at.to_string(), used, planned)
+            })
+            .collect();
+        let found = order(&chain, [72 * M, 8 * M, 8 * M]);
+        assert_eq!(found.map(|found| found.len()).map_err(|error| error.to_string()), Ok(999));
     }
 }

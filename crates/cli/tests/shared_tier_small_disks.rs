@@ -1,0 +1,198 @@
+//! Clean copies on a shared disk with few inodes, little room, and times in whole seconds: they give way to everything else, and
+//! stand for their files all the same.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers::SharedTiers;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
+use rustix::fs::{FallocateFlags, fallocate};
+
+const NODES: [&str; 2] = ["one", "two"];
+const ARCHIVE: [&str; 4] = ["--copies", "archive", "--archive-after", "1s"];
+const MIB: usize = 1 << 20;
+
+/// Two nodes whose shared disk is a small ext4.
+struct Nodes {
+    tiers: SharedTiers,
+    disk: PathBuf,
+}
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.tiers
+    }
+}
+
+impl Nodes {
+    /// `None`, with the reason, where that cannot be tried.
+    fn new(mib: usize, options: &[&str]) -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let tiers = SharedTiers::new(scratch, &NODES)?;
+        let (disk, image) = (tiers.scratch.path("disk"), tiers.scratch.path("image"));
+        File::create(&image).unwrap().set_len((mib * MIB) as u64).unwrap();
+        let done = |command: &mut Command| command.output().is_ok_and(|done| done.status.success());
+        let mut make = Command::new("mkfs.ext4");
+        let is_mounted = done(make.args(["-q", "-F", "-m", "0"]).args(options).arg(&image))
+            && done(Command::new("mount").args(["-o", "loop"]).args([&image, &disk]));
+        if !is_mounted {
+            skip("no ext4 can be mounted from a file");
+            return None;
+        }
+        // It belongs to the file system.
+        fs::remove_dir(disk.join("lost+found")).unwrap();
+        // What the second one makes is on the shared disk, and stays there.
+        let tiers = tiers.mounted(&NODES[..1], &ARCHIVE).mounted(&NODES[1..], &["--exclude", "**"]);
+        Some(Self { tiers, disk })
+    }
+
+    /// How many copies have their final names.
+    fn copies(&self) -> usize {
+        let listed = fs::read_dir(self.disk.join(".halocline/copies/one"));
+        let names = listed.into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| !name.to_str().unwrap().ends_with('~')).count()
+    }
+
+    fn totals(&self) -> rustix::fs::StatVfs {
+        rustix::fs::statvfs(&self.disk).unwrap()
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for node in NODES {
+            let _ = self.scratch.halocline(&["umount", "--force", node]);
+        }
+        let _ = Command::new("umount").arg("--lazy").arg(&self.disk).status();
+    }
+}
+
+/// Fills what the shared disk has left with something of no use.
+fn fill(nodes: &Nodes, inodes: bool) {
+    let filler = nodes.disk.join(".halocline/tmp");
+    if inodes {
+        let mut made = (0..).map(|at| File::create(filler.join(format!("filler{at}"))));
+        assert!(made.find(Result::is_err).is_some(), "it is full");
+        return;
+    }
+    let file = File::options().create(true).append(true).open(filler.join("filler")).unwrap();
+    let (piece, mut at) = (vec![b'x'; 4096], 0);
+    while file.write_all_at(&piece, at).is_ok() {
+        at += piece.len() as u64;
+    }
+    file.sync_all().unwrap();
+}
+
+/// Makes each kind of thing that takes room on the shared disk.
+fn make_all(nodes: &Nodes, round: usize) -> Vec<(&'static str, io::Result<()>)> {
+    let at = |name: &str| nodes.at("two", &format!("{name}{round}"));
+    let long = "t".repeat(2000);
+    vec![
+        ("mkdir", fs::create_dir(at("directory"))),
+        ("symlink", symlink(&long, at("symlink"))),
+        ("file", File::create(at("file")).map(drop)),
+        ("mkdir below", fs::create_dir(at("directory").join("below"))),
+        ("rename", fs::rename(at("file"), at("directory").join("file"))),
+        ("setfattr", {
+            let value = vec![b'v'; 1500];
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(at("directory"), "user.much", &value, flags).map_err(Into::into)
+        }),
+    ]
+}
+
+#[track_caller]
+fn all_are_made(nodes: &Nodes, rounds: usize) {
+    for round in 0..rounds {
+        for (what, done) in make_all(nodes, round) {
+            assert!(done.is_ok(), "{what}, round {round}, {} copies: {done:?}", nodes.copies());
+        }
+    }
+}
+
+#[test]
+fn copies_give_way_to_whatever_finds_no_inode() {
+    let Some(nodes) = Nodes::new(32, &["-b", "4096", "-N", "400"]) else { return };
+    for at in 0..600 {
+        fs::write(nodes.at("one", &format!("small{at}")), format!("{at}")).unwrap();
+    }
+    let spare = nodes.totals().f_files / 50;
+    eventually("files are copied as far as inodes are left", || {
+        nodes.totals().f_favail <= spare + 4 && nodes.copies() > 100
+    });
+    assert!(nodes.totals().f_favail + 4 >= spare, "a part is left free");
+    fill(&nodes, true);
+    all_are_made(&nodes, 20);
+    assert!(nodes.copies() > 0, "no more than needed is removed");
+    for at in 0..600 {
+        let read = fs::read_to_string(nodes.at("two", &format!("small{at}"))).unwrap();
+        assert_eq!(read, at.to_string());
+    }
+}
+
+#[test]
+fn copies_give_way_to_whatever_finds_no_room() {
+    let Some(nodes) = Nodes::new(48, &["-b", "4096"]) else { return };
+    for at in 0..40 {
+        fs::write(nodes.at("one", &format!("large{at}")), vec![b'a'; MIB]).unwrap();
+    }
+    eventually("files are copied", || nodes.copies() > 20);
+    fill(&nodes, false);
+    all_are_made(&nodes, 8);
+    assert!(nodes.copies() > 0, "no more than needed is removed");
+    fill(&nodes, false);
+    // A file of the shared disk.
+    nodes.scratch.succeed(&["demote", "one/large0"]);
+    let file = File::options().write(true).open(nodes.at("two", "large0")).unwrap();
+    fill(&nodes, false);
+    let before = nodes.copies();
+    fallocate(&file, FallocateFlags::empty(), MIB as u64, 2 * MIB as u64).unwrap();
+    assert_eq!(file.metadata().unwrap().size(), 3 * MIB as u64);
+    assert!(before > nodes.copies());
+    // What cannot have room takes none away.
+    let before = nodes.copies();
+    let much = fallocate(&file, FallocateFlags::empty(), 0, 1 << 30);
+    assert_eq!(much, Err(rustix::io::Errno::NOSPC));
+    assert_eq!(before, nodes.copies());
+    for at in 1..40 {
+        let read = fs::read(nodes.at("two", &format!("large{at}"))).unwrap();
+        assert!(read == vec![b'a'; MIB], "large{at}");
+    }
+}
+
+/// Regression: on a disk with times in whole seconds no copy stood for its file, and files were copied again and again.
+#[test]
+fn i13_copies_on_a_disk_with_whole_seconds_stand_for_their_files() {
+    let Some(nodes) = Nodes::new(32, &["-I", "128"]) else { return };
+    let names: Vec<String> = (0..8).map(|at| format!("f{at}")).collect();
+    for name in &names {
+        fs::write(nodes.at("one", name), name).unwrap();
+    }
+    let archived = || nodes.scratch.status("one")["tier"]["copies"]["archived"]["files"].as_u64();
+    eventually("that they are copied", || nodes.copies() == names.len());
+    eventually("that this is known", || archived() == Some(names.len() as u64));
+    // No second time, after the copies were compared, too.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(archived(), Some(names.len() as u64));
+    // What is changed in the same second as it was copied has other bytes, and is copied again.
+    fs::write(nodes.at("one", "f0"), "F0").unwrap();
+    eventually("that it is copied again", || archived() == Some(names.len() as u64 + 1));
+    nodes.scratch.kill("one");
+    fs::rename(nodes.scratch.path("one-tiers/ssd"), nodes.scratch.path("lost")).unwrap();
+    eventually("that all are on the shared disk", || {
+        nodes.scratch.halocline(&["cluster", "drain", "one", "two"]).status.success()
+    });
+    for name in &names {
+        let expected = if name == "f0" { "F0" } else { name };
+        assert_eq!(fs::read_to_string(nodes.at("two", name)).unwrap(), expected);
+    }
+}
