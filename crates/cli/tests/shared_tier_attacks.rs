@@ -13,7 +13,7 @@ use std::time::Duration;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers::SharedTiers;
+use halocline_testkit::shared_tiers::{SharedTiers, fsck};
 use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use rustix::fs::{
@@ -425,4 +425,52 @@ fn i12_a_node_that_stood_still_for_longer_than_its_lease_writes_nothing_through_
     drop(again);
     let text = fs::read_to_string(nodes.at("two", "file")).unwrap();
     assert_eq!(text, "acknowledged, and more; opened again");
+}
+
+/// Regression: what one node had open of the tree was ESTALE to it once the other had removed it, and files stayed.
+#[test]
+fn two_nodes_remove_one_tree_at_once() {
+    let Some(nodes) = mounted(2) else { return };
+    for round in 0..4 {
+        for at in 0..40 {
+            fs::create_dir_all(nodes.at("one", &format!("t/d{at}/below"))).unwrap();
+            fs::write(nodes.at("one", &format!("t/d{at}/f")), "").unwrap();
+        }
+        let remove = |node: &str| {
+            let mut rm = Command::new("rm");
+            rm.arg("-rf").arg(nodes.at(node, "t")).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let both = ["one", "two"].map(remove).map(|rm| rm.wait_with_output().unwrap());
+        let told = both.map(|done| said(&done)).join("");
+        assert!(!told.contains("Stale"), "{round}: {told}");
+        assert!(!nodes.at("one", "t").exists(), "{round}: {told}");
+    }
+}
+
+/// Regression: each check ended with 1 for good, and a rebuild, which gives the name to nobody, with 0.
+#[test]
+fn a_check_notes_a_name_that_only_the_store_keeps_and_a_rebuild_without_it_fails() {
+    let Some(nodes) = mounted(1) else { return };
+    fs::create_dir(nodes.at("one", "mine")).unwrap();
+    fs::write(nodes.at("one", "f"), "text").unwrap();
+    fs::set_permissions(nodes.at("one", "f"), PermissionsExt::from_mode(0o666)).unwrap();
+    eventually("it is on the shared disk", || nodes.demotes("one", "f"));
+    fs::hard_link(nodes.at("one", "f"), nodes.at("one", "mine/g")).unwrap();
+    nodes.scratch.succeed(&["umount", "one"]);
+    let ends = |more: &[&str], code: i32, text: &str| {
+        let done = fsck(&nodes.scratch, &nodes.store.url(), more);
+        let told = String::from_utf8_lossy(&done.stdout).into_owned() + &said(&done);
+        assert_eq!(
+            (done.status.code(), told.contains(text)),
+            (Some(code), true),
+            "{more:?}: {told}"
+        );
+    };
+    let note = "mine/g: a rebuild from the disks would not give this name back";
+    for more in [&[][..], &["--repair"], &["--confirm"]] {
+        ends(more, 0, note);
+    }
+    nodes.store.command(&["FLUSHALL"]);
+    ends(&["--repair"], 1, "it does not get its further name g back");
+    ends(&[], 0, "the names and the disks agree");
 }

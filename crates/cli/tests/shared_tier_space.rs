@@ -444,3 +444,52 @@ fn a_warm_takes_only_what_fits_and_a_dry_run_says_so_before() {
     let dry = nodes.scratch.halocline(&["demote", "two", "--dry-run", "--json"]);
     assert!(written(&dry).contains("unpin it first"), "{}", written(&dry));
 }
+
+/// Regression: a write failed while the node was demoting by itself, and `fallocate` made no room at all.
+#[test]
+fn what_needs_room_on_an_ssd_waits_until_others_have_left() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    if !nodes.mount_small("disk", 96 * MIB) || !nodes.mount_small("one-tiers/ssd", 16 * MIB) {
+        return;
+    }
+    nodes.mounts("one", &["--policy", "lru", "--ssd-limit", "100%"]);
+    for round in 0..4 {
+        let names = [0, 1, 2].map(|at| format!("grows{round}-{at}"));
+        let open = names.each_ref().map(|name| File::create(nodes.at("one", name)).unwrap());
+        for at in 0..7 {
+            fs::write(nodes.at("one", &format!("f{at}")), bytes_of("f", 2048 * KIB)).unwrap();
+        }
+        nodes.until_closed("one", "f6");
+        if round == 0 {
+            let flags = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(&open[0], flags, 0, 10 * MIB).unwrap();
+            continue;
+        }
+        std::thread::scope(|scope| {
+            for (mut file, name) in open.into_iter().zip(&names) {
+                scope.spawn(move || {
+                    for piece in bytes_of(name, 3 * MIB as usize).chunks(100 * KIB) {
+                        file.write_all(piece).unwrap();
+                    }
+                });
+            }
+        });
+        let is_whole = |name: &String| {
+            fs::read(nodes.at("one", name)).unwrap() == bytes_of(name, 3 * MIB as usize)
+        };
+        assert!(names.iter().all(is_whole));
+        names.iter().for_each(|name| fs::remove_file(nodes.at("one", name)).unwrap());
+    }
+    // What has room for a part of a write tells how much that was.
+    let mut appends = File::options().append(true).create(true).open(nodes.at("one", "a")).unwrap();
+    let piece = bytes_of("a", 100 * KIB);
+    let mut told = 0;
+    let full = loop {
+        match appends.write(&piece) {
+            Ok(written) => told += written as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.raw_os_error(), Some(28));
+    assert_eq!(appends.metadata().unwrap().len(), told);
+}

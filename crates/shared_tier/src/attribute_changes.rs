@@ -286,7 +286,7 @@ impl AttributeChanges {
     /// Changes what has no name any more, and the file with its bytes.
     ///
     /// # Errors
-    /// Those of the changes; `ESTALE` if nothing is left of it here.
+    /// Those of the changes; `ESTALE` if nothing is left of it here, `ENOENT` of a directory.
     fn change_without_name(
         &self,
         inode: &Inode,

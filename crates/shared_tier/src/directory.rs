@@ -96,17 +96,34 @@ fn kind(listed: &Listed) -> u8 {
 }
 
 impl OpenDirectory for Directory {
+    /// A directory that was removed, by whatever node, has no names, as on local file systems.
     fn read(&self, offset: u64, take: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        let number = self.vnode.0.number;
-        if offset == 0 {
-            // From the start, the program wants to see the directory as it is now.
-            *self.page.lock() = None;
-            if !take(dot(".", number.0, 1)) {
-                return Ok(());
-            }
+        match self.read_names(offset, take) {
+            Err(error) if error.errno() == libc::ENOENT => Ok(()),
+            read => read,
         }
+    }
+
+    /// Nothing to do: the store answers once a name is as durable as its settings make it.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Directory {
+    /// # Errors
+    /// `ENOENT` if it is gone.
+    fn read_names(&self, offset: u64, take: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        let number = self.vnode.0.number;
         if offset <= 1 {
             let above = self.base.names.parent(number).map_err(of_names)?;
+            if offset == 0 {
+                // From the start, the program wants to see the directory as it is now.
+                *self.page.lock() = None;
+                if !take(dot(".", number.0, 1)) {
+                    return Ok(());
+                }
+            }
             if !take(dot("..", above.0, DOTS)) {
                 return Ok(());
             }
@@ -129,10 +146,5 @@ impl OpenDirectory for Directory {
                 _ => return Ok(()),
             }
         }
-    }
-
-    /// Nothing to do: the store answers once a name is as durable as its settings make it.
-    fn sync(&self) -> Result<()> {
-        Ok(())
     }
 }

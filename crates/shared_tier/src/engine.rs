@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halocline_api::control::SOCKET_XATTR;
+use halocline_cluster::names::namespace::Failure;
 use halocline_model::namespace::ROOT;
 use halocline_os::error::Result;
 use halocline_vfs::{
     Allocate, Caller, Counted, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat, Tree,
 };
+use rustix::io::Errno;
 
 use crate::SharedTier;
+use crate::base::Base;
 use crate::directory::Directory;
 use crate::entry_names::entry_name_of_program;
 use crate::files::Handle;
@@ -32,6 +35,21 @@ fn is_same_directory(one: &Stat, other: &Stat) -> bool {
         (raw.st_mode, raw.st_uid, raw.st_gid, times)
     };
     of(one) == of(other)
+}
+
+/// What is done with names in directories of which one is gone for good fails with `ENOENT`, as on local file systems. A
+/// disk, or what was looked up before, may say `ESTALE`: but there is nothing to be looked up again.
+fn in_directories<T>(base: &Base, directories: &[&Vnode], done: Result<T>) -> Result<T> {
+    let is_gone = |directory: &&Vnode| {
+        let found = base.names.directory(directory.0.number);
+        matches!(found, Err(Failure::Refused(Errno::NOENT)))
+    };
+    match done {
+        Err(error) if error.errno() == libc::ESTALE && directories.iter().any(is_gone) => {
+            Err(Errno::NOENT.into())
+        }
+        done => done,
+    }
 }
 
 impl Engine for SharedTier {
@@ -87,7 +105,8 @@ impl Engine for SharedTier {
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Vnode, Stat)> {
-        self.tree.names.make(parent, name, what, by)
+        let made = self.tree.names.make(parent, name, what, by);
+        in_directories(&self.tree.base, &[parent], made)
     }
 
     fn create(
@@ -98,15 +117,16 @@ impl Engine for SharedTier {
         by: Maker,
     ) -> Result<(Vnode, Stat, Handle)> {
         let name = entry_name_of_program(parent.0.number, name)?;
-        self.files.create((parent, name), (mode, flags), by)
+        let created = self.files.create((parent, name), (mode, flags), by);
+        in_directories(&self.tree.base, &[parent], created)
     }
 
     fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
-        self.tree.names.link(vnode, parent, name)
+        in_directories(&self.tree.base, &[parent], self.tree.names.link(vnode, parent, name))
     }
 
     fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
-        self.tree.names.unlink(parent, name, by)
+        in_directories(&self.tree.base, &[parent], self.tree.names.unlink(parent, name, by))
     }
 
     fn rename(
@@ -116,7 +136,8 @@ impl Engine for SharedTier {
         flags: u32,
         by: Caller,
     ) -> Result<()> {
-        self.tree.names.rename(from, to, flags, by)
+        let renamed = self.tree.names.rename(from, to, flags, by);
+        in_directories(&self.tree.base, &[from.0, to.0], renamed)
     }
 
     fn open(&self, vnode: &Vnode, flags: i32, caller: Caller) -> Result<Handle> {
@@ -153,7 +174,21 @@ impl Engine for SharedTier {
         handle.read(offset, buf)
     }
 
-    fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            done += self.write_some(handle, offset + done as u64, &data[done..], caller)?;
+        }
+        Ok(())
+    }
+
+    fn write_some(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        _caller: Caller,
+    ) -> Result<usize> {
         handle.write(offset, data)
     }
 

@@ -67,7 +67,7 @@ pub(crate) struct Noting {
 pub(crate) struct WithoutName {
     /// One of the open files, as long as there are any.
     pub(crate) file: Option<Arc<File>>,
-    /// The last known attributes.
+    /// The last known attributes; of a directory since it was first shown.
     pub(crate) last: Option<Attributes>,
     /// Whether only a look-up has it open ([`crate::recent_lookups`]), and no program.
     pub(crate) is_only_looked_up: bool,

@@ -58,7 +58,8 @@ fn stat_without_name(inode: &Inode) -> Result<Option<Stat>> {
     let without_name = inode.without_name.lock();
     let Some(last) = &without_name.last else { return Ok(None) };
     let (attributes, is_file) = (last.clone(), last.kind == Kind::File);
-    let links = u32::from(without_name.is_only_looked_up || !is_file);
+    let is_other = !is_file && last.kind != Kind::Directory;
+    let links = u32::from(without_name.is_only_looked_up || is_other);
     let stored = namespace::StoredInode { inode: inode.number, attributes, links };
     let mut shown = stat(&stored);
     match &without_name.file {
@@ -186,7 +187,7 @@ impl Lookup {
     /// What is known of an inode in the store; of one that has lost its last name, what was known last.
     ///
     /// # Errors
-    /// `ESTALE` if nothing is left of it here.
+    /// `ESTALE` if nothing is left of it here, `ENOENT` of a directory.
     pub(crate) fn attributes(&self, inode: &Inode) -> Result<Attributes> {
         if let Some(found) = self.find(inode)? {
             return Ok(found.stored.attributes);
@@ -208,18 +209,22 @@ impl Lookup {
     }
 
     /// The error of a request about an inode of which no name is known, and of which nothing is left here. The kernel
-    /// looks the name up again, and then what it leads to is kept for it ([`crate::recent_lookups`]).
+    /// looks the name up again, and then what it leads to is kept for it ([`crate::recent_lookups`]). A directory is found
+    /// by its number, which is never given again: one that is not is gone for good, whatever its name leads to.
     pub(crate) fn gone(&self, inode: &Inode) -> Error {
+        if inode.is_directory {
+            return Errno::NOENT.into();
+        }
         if let Some(name) = inode.last_name() {
             self.base.contested.note(name, self.base.clock.instant());
         }
         Errno::STALE.into()
     }
 
-    /// Attributes of an inode.
+    /// Attributes of an inode. A directory that is gone has those with which it was shown last.
     ///
     /// # Errors
-    /// `ESTALE` if its present name is not known and it is not open here.
+    /// `ESTALE` if its present name is not known and it is not open here; `ENOENT` of a directory that was never shown.
     pub(crate) fn stat(&self, inode: &Inode) -> Result<Stat> {
         if let Some(found) = self.find(inode)? {
             let stored = match &found.name {
@@ -238,6 +243,11 @@ impl Lookup {
         let of = &found.attributes;
         if of.kind == Kind::Directory {
             inode.is_sticky.store(of.mode & libc::S_ISVTX != 0, Ordering::Relaxed);
+            // Programs may have it open, or as their current directory, when it is removed.
+            let last = &mut inode.without_name.lock().last;
+            if last.as_ref() != Some(of) {
+                *last = Some(of.clone());
+            }
         }
         if of.kind == Kind::File && of.is_written() {
             let file = inode.without_name.lock().file.clone();

@@ -117,7 +117,7 @@ impl MoveCommands<'_> {
 
     /// Makes room on the own SSD for a file; files that the same command names do not make room for each other.
     fn make_room(&self, file: &SelectedFile, asked: &FxHashSet<u64>) -> Room {
-        let room = self.executor.room_for(file.size);
+        let room = self.executor.room_for_copy((file.inode, file.size, &file.place));
         if room.is_some_and(|room| room.missing == 0) {
             return Room::Made;
         }
@@ -191,16 +191,17 @@ impl MoveCommands<'_> {
         };
         let mut stay = Vec::new();
         for (at, file) in files.iter().enumerate() {
+            let bytes = self.executor.bytes_within(left, (file.inode, file.size, &file.place));
             if let Some(why) = self.why_it_stays(file) {
                 stay.push((at, why));
             } else if file.is_open {
                 stay.push((at, IS_OPEN));
-            } else if self.tier == SSD && self.executor.room_for(file.size).is_none() {
+            } else if self.tier == SSD && self.executor.room_for(bytes).is_none() {
                 stay.push((at, TOO_LARGE));
-            } else if file.size > left {
+            } else if bytes > left {
                 stay.push((at, if self.tier == SSD { NO_ROOM } else { SHARED_DISK_FULL }));
             } else {
-                left -= file.size;
+                left -= bytes;
             }
         }
         stay

@@ -71,7 +71,10 @@ impl KeptInode {
 
 impl Drop for KeptInode {
     fn drop(&mut self) {
-        if let Self::Other(vnode) = self {
+        // Those of a directory are known for longer.
+        if let Self::Other(vnode) = self
+            && !vnode.0.is_directory
+        {
             vnode.0.without_name.lock().last = None;
         }
     }

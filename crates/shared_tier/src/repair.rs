@@ -204,6 +204,7 @@ impl<'a> Repair<'a> {
             missing: lost::missing(self),
             told: found.told.clone(),
             conflicts: found.conflicts.clone(),
+            not_rebuilt: found.not_rebuilt.clone(),
             ..Findings::default()
         };
         self.tell_unread(&mut findings);

@@ -9,6 +9,7 @@ pub(crate) mod background;
 mod empty_directories;
 pub(crate) mod executor;
 pub(crate) mod moves_at_once;
+mod moves_under_way;
 pub(crate) mod options;
 pub(crate) mod paths;
 pub(crate) mod planner;
@@ -252,7 +253,7 @@ impl OwnSsd {
     ) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
         if is_here && self.executor.frees_disk() {
-            return self.executor.free_up(need, &|other| other == number.0).is_ok();
+            return self.executor.make_room(number, need);
         }
         self.copies_give_way(need)
     }

@@ -177,6 +177,18 @@ pub trait Engine: Sized + Send + Sync + 'static {
     }
     /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
     fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
+    /// The same, but writes what can be written if the rest fails, as for lack of room; returns how many bytes that was, at
+    /// least one.
+    fn write_some(
+        &self,
+        handle: &Self::Handle,
+        offset: u64,
+        data: &[u8],
+        caller: Caller,
+    ) -> Result<usize> {
+        self.write(handle, offset, data, caller)?;
+        Ok(data.len())
+    }
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &DirectoryBelow<Self>) -> Result<()> {
         dir.sync()

@@ -189,8 +189,8 @@ impl<E: Engine> Files<E> {
         read.map_err(self.inodes.failed(&file.inode, "read"))
     }
 
-    /// Writes all of `data`; returns the number of bytes. `open_flags` are the program's descriptor's at the time of the
-    /// write.
+    /// Writes `data`; returns the number of bytes, fewer if the rest has failed. `open_flags` are the program's
+    /// descriptor's at the time of the write.
     pub(crate) fn write(
         &self,
         handle: FileHandle,
@@ -206,19 +206,24 @@ impl<E: Engine> Files<E> {
         let of_pages = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let appends = !of_pages && open_flags & libc::O_APPEND != 0;
         let target = file.to_write(&self.engine, appends, caller)?;
-        let len = data.len() as u64;
-        let write = || self.engine.write(target, offset, data, caller);
-        let bytes = |written: &Result<(), _>| if written.is_ok() { len } else { 0 };
+        let write = || {
+            // Of pages the kernel asks only whether they were written, not how far.
+            if of_pages {
+                return self.engine.write(target, offset, data, caller).map(|()| data.len());
+            }
+            self.engine.write_some(target, offset, data, caller)
+        };
+        let bytes = |written: &Result<usize, _>| written.as_ref().map_or(0, |&bytes| bytes as u64);
         let written = self.recording.recorded((&file, Op::Write), (offset, caller), write, bytes);
-        written.map_err(self.inodes.failed(&file.inode, "write"))?;
+        let written = written.map_err(self.inodes.failed(&file.inode, "write"))?;
         if file.direct && !of_pages {
-            self.stale_pages.written(file.inode.number, &file.inode.pages, offset, len);
+            self.stale_pages.written(file.inode.number, &file.inode.pages, offset, written as u64);
         }
         if drops {
             // Somebody may have set them while the bytes were being written.
             self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
-        Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
+        Ok(u32::try_from(written).expect("a request is at most 1 MiB"))
     }
 
     /// A descriptor was closed in the process `lock_owner`; its locks of the file end with it.

@@ -20,6 +20,9 @@ use super::Files;
 use crate::inodes::Vnode;
 use crate::passthrough::WhyOurs;
 
+/// How often room is made for what gets no further.
+const ROOM_TRIES: u32 = 16;
+
 /// An open file. Dropping it closes it.
 #[derive(Debug)]
 pub struct Handle {
@@ -66,48 +69,63 @@ impl Handle {
         Ok(read)
     }
 
-    /// Writes at an offset; if the file was opened to append, at its end, whatever other nodes append meanwhile.
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes at an offset; if the file was opened to append, at its end, whatever other nodes append meanwhile. Returns how
+    /// many bytes were written: fewer than all if the disk is full, or fails, behind them.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<usize> {
         self.change(|file| {
-            self.write_all(file, offset, data)?;
-            self.files.ssd.executor.counters.written(self.tier, data.len());
-            if self.syncs { contents::sync(file, true) } else { Ok(()) }
+            let written = self.write_some(file, offset, data)?;
+            self.files.ssd.executor.counters.written(self.tier, written);
+            if self.syncs {
+                contents::sync(file, true)?;
+            }
+            Ok(written)
         })
     }
 
     /// Changes the file. If the lease lapsed meanwhile because this process was suspended, the change may have gone
     /// to a copy that is gone: it is not acknowledged.
-    fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+    fn change<T>(&self, act: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         let file = self.file()?;
-        act(file)?;
+        let done = act(file)?;
         self.files.follow_capability(&self.vnode.0, file)?;
-        self.file().map(drop)
+        self.file().map(|_| done)
     }
 
-    /// Writes everything. If this node's SSD is full, other files are demoted to make room.
-    fn write_all(&self, file: &File, offset: u64, data: &[u8]) -> Result<()> {
-        let (mut done, mut has_made_room) = (0, false);
+    /// Writes everything, or as much as there is room for, as local file systems do. If this node's SSD is full, other files
+    /// are demoted to make room, again if others take it.
+    fn write_some(&self, file: &File, offset: u64, data: &[u8]) -> Result<usize> {
+        let (mut done, mut tries) = (0, ROOM_TRIES);
+        let or_some = |done, error| if done > 0 { Ok(done) } else { Err(error) };
         while done < data.len() {
             // Earlier pieces are not written again: they may have been appended.
             match file.write_at(&data[done..], offset + done as u64) {
-                Ok(0) => return Err(Errno::IO.into()),
-                Ok(written) => done += written,
+                Ok(0) => return or_some(done, Errno::IO.into()),
+                Ok(written) => (done, tries) = (done + written, ROOM_TRIES),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     let error = Error::from(error);
                     let left = (data.len() - done) as u64;
-                    let (number, is_here) = (self.vnode.0.number, self.tier == 0);
-                    let may_help = error.is_full() && !has_made_room;
-                    if !may_help || !self.files.ssd.make_room_for_write((number, is_here), left) {
-                        return Err(error);
+                    let it = (self.vnode.0.number, self.tier == 0);
+                    if !self.tries_again(&error, &mut tries)
+                        || !self.files.ssd.make_room_for_write(it, left)
+                    {
+                        return or_some(done, error);
                     }
-                    has_made_room = true;
                     // Making room may have taken longer than the lease.
                     self.file()?;
                 }
             }
         }
-        Ok(())
+        Ok(done)
+    }
+
+    /// Whether what has failed for lack of room is tried again, if there is room: once where a quota is the limit, or the
+    /// file is not on this node's SSD.
+    fn tries_again(&self, failed: &Error, tries: &mut u32) -> bool {
+        let may_try = failed.is_full() && *tries > 0;
+        let is_once = failed.errno() == libc::EDQUOT || self.tier > 0;
+        *tries = if is_once { 0 } else { tries.saturating_sub(1) };
+        may_try
     }
 
     /// Whether a change of its contents must take rights away.
@@ -124,16 +142,20 @@ impl Handle {
     }
 
     pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        let file = (self.vnode.0.number, self.tier == 0);
-        self.change(|fd| match fallocate(fd, how.mode(), offset, len) {
-            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => {
-                if !self.files.ssd.make_room_for_allocation(file, len) {
-                    return Err(errno.into());
+        let mut tries = ROOM_TRIES;
+        self.change(|file| {
+            loop {
+                let Err(errno) = fallocate(file, how.mode(), offset, len) else { return Ok(()) };
+                let error = Error::from(errno);
+                let it = (self.vnode.0.number, self.tier == 0);
+                if !self.tries_again(&error, &mut tries)
+                    || !self.files.ssd.make_room_for_allocation(it, len)
+                {
+                    return Err(error);
                 }
                 // Making room may have taken longer than the lease.
-                Ok(fallocate(self.file()?, how.mode(), offset, len)?)
+                self.file()?;
             }
-            done => Ok(done?),
         })
     }
 

@@ -70,6 +70,8 @@ pub(super) struct Findings {
     pub(super) set_aside: Vec<Finding>,
     pub(super) conflicts: Vec<Finding>,
     pub(super) told: Vec<Finding>,
+    /// No difference, but what a rebuild loses.
+    pub(super) not_rebuilt: Vec<String>,
     /// What nodes that live are about to put right.
     pub(super) under_way: u64,
 }
@@ -100,6 +102,7 @@ impl Findings {
     pub(super) fn keep_those_in(&mut self, later: &mut Self) -> u64 {
         let mut dropped = 0;
         self.missing.clone_from(&later.missing);
+        self.not_rebuilt.clone_from(&later.not_rebuilt);
         (self.unreached_files, self.under_way) = (later.unreached_files, later.under_way);
         for (before, now) in self.newly_named.iter_mut().zip(&later.newly_named) {
             let all = before.len();
@@ -142,6 +145,7 @@ impl Findings {
             attributes: lines(self.attributes),
             set_aside: lines(self.set_aside),
             conflicts: lines(self.conflicts),
+            not_rebuilt: self.not_rebuilt,
             told: lines(self.told),
             may_be_older,
             changed_meanwhile: self.under_way,

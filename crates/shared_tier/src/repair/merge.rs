@@ -11,6 +11,7 @@ mod links_and_devices;
 mod missed_changes;
 mod owner;
 mod precedence;
+mod unbelieved_names;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,6 +81,8 @@ pub(crate) struct FoundNames {
     pub(crate) never_arrived: Vec<(At, u64)>,
     /// Files that get another name than they say, because something else has that.
     pub(crate) conflicts: Vec<Finding>,
+    /// Names that a rebuild does not give back.
+    pub(crate) not_rebuilt: Vec<String>,
     /// Inconsistent things that were left alone.
     pub(crate) told: Vec<Finding>,
 }
@@ -478,12 +481,7 @@ impl<'a> Builder<'a> {
         }
         let (believed, others): (Vec<_>, Vec<_>) =
             item.names.iter().cloned().partition(|name| self.is_believed(paths, name.0));
-        if !others.is_empty() {
-            self.told(
-                paths[0],
-                "it lists names in directories that are not its owner's, or are gone",
-            );
-        }
+        unbelieved_names::tell_of(self, (paths[0], number), &others);
         if believed.is_empty() { of_places } else { believed }
     }
 

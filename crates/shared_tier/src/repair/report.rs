@@ -29,6 +29,8 @@ pub struct Report {
     pub set_aside: Vec<String>,
     /// Files that have got another name than the disks say, because something else has that.
     pub conflicts: Vec<String>,
+    /// Names of files that a rebuild does not give back. In a sound store they are right, and stay.
+    pub not_rebuilt: Vec<String>,
     /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,
     /// Whether the store may have lost its last changes, and says that it has not.
@@ -41,9 +43,10 @@ impl Report {
     /// Whether there is nothing to do and nothing to say.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let Self { missing, changed_meanwhile, .. } = self;
+        let Self { missing, not_rebuilt, changed_meanwhile, .. } = self;
         let clean = Self {
             missing: missing.clone(),
+            not_rebuilt: not_rebuilt.clone(),
             changed_meanwhile: *changed_meanwhile,
             ..Self::default()
         };

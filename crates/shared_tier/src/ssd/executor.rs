@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use halocline_api::file_tier::{ActiveMoves, Counters, History};
 use halocline_api::jobs::Ahead;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
+use super::moves_under_way::MovesUnderWay;
 use super::paths::Paths;
 use super::planner::{Planner, Room};
 use super::residents::{Resident, Residents};
@@ -31,6 +33,8 @@ use crate::places::{SHARED, SSD};
 
 /// After so many failures in a row, the round ends.
 const FAILURES_MAX: usize = 8;
+/// The pause before a retry where the SSD has room, but gave none.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Space that a copy may need in addition to its data.
 pub(crate) const COPY_SLACK: u64 = 16 << 10;
 
@@ -55,6 +59,8 @@ pub(crate) struct Executor {
     pub(crate) counters: Counters,
     pub(crate) history: History,
     pub(crate) active: ActiveMoves<PathBuf>,
+    /// The files that this node is moving.
+    under_way: MovesUnderWay,
     /// Why files could not be demoted lately.
     pub(crate) trouble: Mutex<Option<String>>,
     pub(crate) stops: AtomicBool,
@@ -72,6 +78,7 @@ impl Executor {
             counters: Counters::default(),
             history: History::new(&base.clock),
             active: ActiveMoves::new(&base.clock),
+            under_way: MovesUnderWay::default(),
             trouble: Mutex::default(),
             stops: AtomicBool::new(false),
             wants_look: AtomicBool::new(false),
@@ -101,7 +108,9 @@ impl Executor {
         (from, tier): (&Location, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
+        let moving = self.under_way.begin(inode.0);
         let moved = self.move_uncounted(name, (inode, size), (from, tier), goes_on);
+        drop(moving);
         match &moved {
             Ok(Moved::Done(_) | Moved::Already) => self.history.moved(inode.0),
             Ok(Moved::Busy) => self.history.not_moved(
@@ -123,7 +132,7 @@ impl Executor {
     ) -> Result<Moved> {
         note_all(&self.base);
         let was_here = self.is_on(from, SSD);
-        let fits = || self.fits_the_shared_disk(inode, size);
+        let fits = || self.fits_the_shared_disk(inode, size, from);
         if tier == SHARED
             && !fits()
             && !self.has_copy(name, inode)
@@ -158,11 +167,24 @@ impl Executor {
     }
 
     /// Whether the shared disk has room for a file.
-    fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64) -> bool {
-        // A sparse file takes fewer bytes on disk.
+    fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64, from: &Location) -> bool {
+        let Ok(free) = self.base.places.free_bytes(SHARED) else { return true };
+        self.bytes_within(free, (inode, size, from)) <= free
+    }
+
+    /// The bytes that a copy of a closed file takes, at least if its size is more than `most`: of a sparse file fewer. Asks the
+    /// disk on which it is, which may be another node's.
+    pub(crate) fn bytes_within(
+        &self,
+        most: u64,
+        (inode, size, from): (InodeNumber, u64, &Location),
+    ) -> u64 {
+        if size <= most {
+            return size;
+        }
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
-        let need = known.map_or(size, |bytes| bytes.min(size));
-        self.base.places.free_bytes(SHARED).map_or(true, |free| need <= free)
+        let on_disk = || Some(self.base.places.stat(from, inode.0).ok()?.disk_bytes());
+        known.or_else(on_disk).map_or(size, |bytes| bytes.min(size))
     }
 
     /// Whether no byte is copied if a file is demoted.
@@ -193,6 +215,21 @@ impl Executor {
         self.room_on_disk().is_some()
     }
 
+    /// Makes room on the SSD, whose file system has none, for so many bytes of a file that stays. Returns whether a retry
+    /// may succeed: something has left, or there is room, which the file system may give a moment later.
+    pub(crate) fn make_room(&self, number: InodeNumber, bytes: u64) -> bool {
+        let Some(room) = self.room_on_disk() else { return false };
+        if room >= bytes {
+            self.base.clock.sleep(PAUSE);
+            return true;
+        }
+        let all = self.base.places.totals(SSD);
+        let can_fit = all.is_ok_and(|all| bytes <= all.f_blocks.saturating_mul(all.f_frsize));
+        can_fit
+            && (self.free_some(bytes - room, &|other| other == number.0).0 > 0
+                || self.room_on_disk().is_some_and(|room| room >= bytes))
+    }
+
     /// The bytes below the high watermark that are free for a file of this size, and those that must leave for it.
     /// `None` if it can never fit.
     pub(crate) fn room_for(&self, bytes: u64) -> Option<Room> {
@@ -205,6 +242,12 @@ impl Executor {
         let on_disk = on_disk.map(|room| room.saturating_sub(self.watermarks.kept_free()));
         let free = on_disk.map_or(below, |room| room.min(below));
         Some(Room { free, missing: need.saturating_sub(free) })
+    }
+
+    /// As [`room_for`](Self::room_for), for a copy of a file.
+    pub(crate) fn room_for_copy(&self, file: (InodeNumber, u64, &Location)) -> Option<Room> {
+        let room = self.room_for(file.1).filter(|room| room.missing == 0);
+        room.or_else(|| self.room_for(self.bytes_within(0, file)))
     }
 
     /// Demotes files if the SSD is above its watermark; `false` if that was fruitless.
@@ -229,9 +272,15 @@ impl Executor {
     /// # Errors
     /// As [`demote_all`](Self::demote_all).
     pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> Freed {
+        let (left, failed) = self.free_some(missing, except);
+        if left >= missing { Ok(()) } else { Err(failed) }
+    }
+
+    /// The same; returns how many bytes have left, which may be fewer if no more can, and why one could not.
+    fn free_some(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> (u64, Option<String>) {
         let paths = Paths::new(&self.base.paths);
         let order = self.planner.plan_room(&self.residents, except, &paths);
-        self.demote_all(&order, missing)
+        self.demote_some(&order, missing)
     }
 
     /// Demotes files in the given order until so many bytes have left.
@@ -239,6 +288,38 @@ impl Executor {
     /// # Errors
     /// If they have not: why the last one failed that did.
     pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> Freed {
+        let (left, failed) = self.demote_some(order, missing);
+        if left >= missing { Ok(()) } else { Err(failed) }
+    }
+
+    /// The same; returns how many bytes have left. Those that this node is moving already, for whatever reason, are waited
+    /// for if the others are too few.
+    fn demote_some(&self, order: &[u64], missing: u64) -> (u64, Option<String>) {
+        let under_way = Mutex::new(Vec::new());
+        let (mut left, mut failed) = self.demote_others(order, missing, &under_way);
+        for (number, bytes) in under_way.into_inner() {
+            if left >= missing {
+                break;
+            }
+            self.under_way.wait(number);
+            if self.residents.get(number).is_none() {
+                left += bytes;
+                continue;
+            }
+            // Whoever moved it may have been stopped, or it was opened.
+            let (more, why) = self.demote_others(&[number], missing - left, &Mutex::default());
+            (left, failed) = (left + more, why.or(failed));
+        }
+        (left, failed)
+    }
+
+    /// The same of those that this node is not moving yet; the others are added to `under_way`, with their bytes.
+    fn demote_others(
+        &self,
+        order: &[u64],
+        missing: u64,
+        under_way: &Mutex<Vec<(u64, u64)>>,
+    ) -> (u64, Option<String>) {
         let (left, failed) = (Mutex::new((0_u64, missing)), Mutex::new(None));
         let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let moves = MovesAtOnce::default();
@@ -248,6 +329,10 @@ impl Executor {
                     && failures.load(Ordering::Relaxed) < FAILURES_MAX;
                 let Some(number) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                 let Some(resident) = self.residents.get(*number) else { continue };
+                if self.under_way.has(*number) {
+                    under_way.lock().push((*number, resident.bytes));
+                    continue;
+                }
                 {
                     // Count what other threads are moving: else too many files would leave.
                     let mut left = left.lock();
@@ -286,8 +371,7 @@ impl Executor {
             }
             work();
         });
-        let left = left.into_inner();
-        if left.0 >= left.1 { Ok(()) } else { Err(failed.into_inner()) }
+        (left.into_inner().0, failed.into_inner())
     }
 
     /// Demotes a file on the own SSD, unless it is open somewhere.
@@ -344,9 +428,10 @@ impl Executor {
         let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
             return false;
         };
-        let Some(room) = self.room_for(of.size) else { return false };
+        let Some(room) = self.room_for_copy((found.inode, of.size, place)) else { return false };
         let paths = Paths::new(&self.base.paths);
-        let file = (found.inode.0, of.size);
+        let needed = room.free.saturating_add(room.missing);
+        let file = (found.inode.0, of.size.min(needed));
         let plan = self.planner.plan_promotion(file, ahead, room, (&self.residents, &paths));
         let stays = |why: &str| {
             self.history.not_moved(found.inode.0, why);

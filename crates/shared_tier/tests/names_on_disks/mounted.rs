@@ -101,7 +101,7 @@ pub(crate) struct Mounted {
 }
 
 pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
-const BY: Maker = Maker { caller: CALLER, umask: 0 };
+pub(crate) const BY: Maker = Maker { caller: CALLER, umask: 0 };
 
 impl Mounted {
     /// The first node. New files go to its SSD, or to the shared disk.

@@ -85,6 +85,11 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "Files that get a name with their number behind it, because something else has theirs. The status is 1 where there are some.",
     ),
     metric(
+        "not_rebuilt",
+        "list",
+        "Names of files that a rebuild does not give back, because more users than the owner of their directory may write to the file. The status of a rebuild is 1 where there are some.",
+    ),
+    metric(
         "told",
         "list",
         "What does not fit together, or could not be read, and is left as it is.",

@@ -49,6 +49,7 @@ struct ReportJson {
     attributes: Vec<String>,
     set_aside: Vec<String>,
     conflicts: Vec<String>,
+    not_rebuilt: Vec<String>,
     told: Vec<String>,
     may_be_older: bool,
     changed_meanwhile: u64,
@@ -82,8 +83,10 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         repair::check(root, peers, &names, (&live, &Clock::MACHINE))
     };
     let report = report.map_err(Failure::refused)?;
-    // Whoever asked for a repair has to choose between files that have one name.
-    let (is_clean, has_conflicts) = (report.is_clean(), !report.conflicts.is_empty());
+    // Whoever asked for a repair has to choose between files that have one name, or has to give names again.
+    let is_clean = report.is_clean();
+    let has_conflicts = !report.conflicts.is_empty();
+    let has_dropped = report.is_rebuilt && !report.not_rebuilt.is_empty();
     if args.json {
         print_json(&json(report, args.repair))?;
     } else {
@@ -92,8 +95,8 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
             say_remedy(&report, report.may_be_older);
         }
     }
-    let is_right =
-        is_clean || args.repair && !has_conflicts && report_is_right(args, root, &names)?;
+    let is_right = is_clean
+        || args.repair && !has_conflicts && !has_dropped && report_is_right(args, root, &names)?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -107,6 +110,7 @@ fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome
         for (node, _) in missing {
             say!("{}: its SSD is not reached, and not compared", text::line(&node));
         }
+        print_not_rebuilt(&report);
         return Ok(ExitCode::SUCCESS);
     }
     print(&report, false);
@@ -179,6 +183,7 @@ fn json(report: Report, repaired: bool) -> ReportJson {
         attributes: report.attributes,
         set_aside: report.set_aside,
         conflicts: report.conflicts,
+        not_rebuilt: report.not_rebuilt,
         told: report.told,
         may_be_older: report.may_be_older,
         changed_meanwhile: report.changed_meanwhile,
@@ -213,6 +218,7 @@ fn print(report: &Report, repaired: bool) {
         );
     }
     print_mends(report, is);
+    print_not_rebuilt(report);
     for line in &report.told {
         say!("{}", text::line(line));
     }
@@ -224,6 +230,19 @@ fn print(report: &Report, repaired: bool) {
             "{} did not last: nodes were at work while the check looked",
             counted(report.changed_meanwhile, "difference")
         );
+    }
+}
+
+/// Names that only the store has for certain.
+fn print_not_rebuilt(report: &Report) {
+    if !report.is_rebuilt && !report.not_rebuilt.is_empty() {
+        say!(
+            "note: {} would be lost with the store; it is no fault of the disks",
+            counted(report.not_rebuilt.len(), "name")
+        );
+    }
+    for line in &report.not_rebuilt {
+        say!("{}", text::line(line));
     }
 }
 
