@@ -29,7 +29,8 @@ type Event = Box<dyn FnOnce() + Send>;
 struct Interruption {
     requests_left: AtomicI64,
     event: Mutex<Option<Event>>,
-    /// Whose requests are counted, if not all are: threads in the background make some, too.
+    /// Whose requests are counted: threads in the background make some, too, and would be interrupted while what is tried goes on, or
+    /// after its end.
     of_thread: Mutex<Option<ThreadId>>,
     /// How many requests are answered before one that is refused, because the store is full.
     until_full: AtomicI64,
@@ -50,8 +51,7 @@ struct Interrupted {
 
 impl NameStore for Interrupted {
     fn run(&self, shard: InodeNumber, script: &Script) -> names::Result<Answer> {
-        let of_thread = *self.by.of_thread.lock();
-        let counts = of_thread.is_none_or(|thread| thread == thread::current().id());
+        let counts = *self.by.of_thread.lock() == Some(thread::current().id());
         if counts && self.by.requests_left.fetch_sub(1, Ordering::SeqCst) == 0 {
             // Not locked meanwhile: it may say what happens next.
             let event = self.by.event.lock().take();
@@ -144,19 +144,19 @@ impl Mounted {
         Self { tier: joining.open().unwrap(), interruption }
     }
 
-    /// Has something happen before its store gets a further request; 0 is the next one.
+    /// Has something happen before its store gets a further request of this thread; 0 is the next one.
     pub(crate) fn interrupt(&self, before: i64, event: impl FnOnce() + Send + 'static) {
+        *self.interruption.of_thread.lock() = Some(thread::current().id());
         *self.interruption.event.lock() = Some(Box::new(event));
         self.interruption.requests_left.store(before, Ordering::SeqCst);
     }
 
-    /// The same, and then something else before a further one; only those of this thread count.
+    /// The same, and then something else before a further one.
     pub(crate) fn interrupt_twice(
         &self,
         (before, event): (i64, impl FnOnce() + Send + 'static),
         (between, next): (i64, impl FnOnce() + Send + 'static),
     ) {
-        *self.interruption.of_thread.lock() = Some(thread::current().id());
         let interruption = Arc::downgrade(&self.interruption);
         self.interrupt(before, move || {
             event();
