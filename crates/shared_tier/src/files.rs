@@ -330,6 +330,7 @@ impl Files {
         by: Maker,
     ) -> Result<(Vnode, Stat, Option<Handle>)> {
         let base = &self.base;
+        let _under_way = base.names.attributes().begin_change();
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
         let caller = (by.caller.uid, by.caller.gid);
         let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
@@ -353,7 +354,7 @@ impl Files {
         let mut may_have_its_name = false;
         let named = self.keep_acl(&place, number.0, &attributes).and_then(|()| {
             base.names.create_as(number, name, &attributes).map_err(|failure| {
-                may_have_its_name = matches!(failure, Failure::Unknown(_));
+                may_have_its_name = failure.is_doubtful();
                 of_names(failure)
             })
         });

@@ -78,6 +78,7 @@ impl Migrator<'_> {
         is_over: IsOver<'_>,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
+        let _under_way = self.names.attributes().begin_change();
         // The shared disk finds the directory by its number. What is too deep for an SSD is not announced first.
         let near = match tier {
             SHARED => Vec::new(),
@@ -260,14 +261,14 @@ impl Migrator<'_> {
         Ok(arrived)
     }
 
-    /// The store did not take the new place of a file. If its answer was lost, both copies stay.
+    /// The store did not take the new place of a file. If it may have done so, both copies stay.
     fn not_switched(
         &self,
         it: (&EntryName, InodeNumber),
         (from, to): (&Location, &Location),
         failure: Failure,
     ) -> Result<Moved> {
-        if !matches!(failure, Failure::Unknown(_)) {
+        if !failure.is_doubtful() {
             self.places.remove(to, it.1.0)?;
             self.give_up(it, from);
         }

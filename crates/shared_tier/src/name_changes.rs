@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_cluster::names::namespace::{self, Failure, Renamed};
+use halocline_cluster::names::namespace::{self, ChangeUnderWay, Failure, Renamed};
 use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
 use halocline_os::error::Result;
 use halocline_vfs::{Caller, Make, Maker, Stat};
@@ -56,6 +56,7 @@ impl NameChanges {
         by: Maker,
     ) -> Result<(Vnode, Stat)> {
         let name = entry_name_of_program(parent.0.number, name)?;
+        let _under_way = self.begins();
         let kind = match what {
             Make::Directory(mode) => return self.make_directory(parent, &name, mode, by),
             Make::Special(mode, _) if matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) => {
@@ -115,8 +116,7 @@ impl NameChanges {
         base.places.make_directory(&near, &name.name, number.0, owner)?;
         let done = base.names.make_directory_as(number, name, &attributes);
         let done = done.inspect_err(|failure| {
-            // If the store's answer was lost, it may have its name.
-            if !matches!(failure, Failure::Unknown(_)) {
+            if !failure.is_doubtful() {
                 let own = DirectoryStep { number: number.0, name: name.name.clone() };
                 let steps = [&near[..], &[own]].concat();
                 let _logged = follow("mkdir", name, base.places.remove_directory(&steps));
@@ -134,6 +134,7 @@ impl NameChanges {
     /// `EEXIST`, `EMLINK`; `ENOENT` if the file has lost its last name, `ESTALE` if its present one is not known.
     pub(crate) fn link(&self, vnode: &Vnode, parent: &Vnode, name: &OsStr) -> Result<Stat> {
         let to = entry_name_of_program(parent.0.number, name)?;
+        let _under_way = self.begins();
         let both = (&*self.base, &*self.lookup);
         let linked = new_links::link(both, vnode, &to, |gone| self.remove(&to, gone))?;
         Ok(self.lookup.shown(&vnode.0, &linked))
@@ -145,6 +146,7 @@ impl NameChanges {
     /// `ENOENT`, `EISDIR`; `EPERM` in a directory with the sticky bit.
     pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
         let name = entry_name_of_program(parent.0.number, name)?;
+        let _under_way = self.begins();
         let unlink = |only| self.base.names.unlink_told(&name, only);
         let (entry, left) = sticky::take_away(&self.base, (parent, &name), by, unlink)?;
         match left {
@@ -154,6 +156,11 @@ impl NameChanges {
             }
             None => follow("unlink", &name, self.note_change(entry.inode())),
         }
+    }
+
+    /// Begins a change.
+    fn begins(&self) -> ChangeUnderWay {
+        self.base.names.attributes().begin_change()
     }
 
     /// Something has lost a name: its last one, or one of several.
@@ -232,6 +239,7 @@ impl NameChanges {
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`; `EPERM` in a directory with the sticky bit.
     pub(crate) fn remove_dir(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
         let name = entry_name_of_program(parent.0.number, name)?;
+        let _under_way = self.begins();
         let remove = |only| self.base.names.remove_directory_of(&name, only);
         let number = sticky::take_away(&self.base, (parent, &name), by, remove)?;
         let steps = self.steps(&name, number);
@@ -260,6 +268,7 @@ impl NameChanges {
         flags: u32,
         by: Caller,
     ) -> Result<()> {
+        let _under_way = self.begins();
         let compared = sticky::compared(&self.base, [from.0, to.0], by)?;
         let from = entry_name_of_program(from.0.0.number, from.1)?;
         let to = entry_name_of_program(to.0.0.number, to.1)?;

@@ -298,10 +298,10 @@ pub(crate) fn note(
     noted.inspect_err(|error| tracing::warn!(%error, "rename: it is not noted on the shared disk"))
 }
 
-/// Removes the notes of renames that the store refused. If its answer was lost, settles the directories and keeps the
-/// notes.
+/// Removes the notes of renames that the store refused. If they may have been made, settles the directories and keeps
+/// the notes.
 pub(crate) fn not_made(places: &Places, failure: &Failure, noted: &[RenameNotes]) {
-    if !matches!(failure, Failure::Unknown(_)) {
+    if !failure.is_doubtful() {
         return forget(places, noted);
     }
     for notes in noted {

@@ -1,9 +1,9 @@
 //! The operations of POSIX on names, as one node makes them.
 //!
-//! [`halocline_model::namespace`] decides which changes an operation needs, and how changes of several shards become
-//! one; [`driver`] sends its requests, and [`stored_attributes`] changes attributes. A name is identified by its place: the number
-//! of a directory, and the name in it.
+//! [`halocline_model::namespace`] decides which changes an operation needs, and how changes of several shards become one; [`driver`] sends
+//! its requests, [`stored_attributes`] changes attributes. A name's place is the number of a directory, and the name in it.
 
+mod change_under_way;
 mod driver;
 mod failure;
 mod found;
@@ -29,7 +29,7 @@ use listings::There;
 pub use driver::{Counts, WaitLimit};
 pub use failure::{Failure, Result};
 pub use listed::Listed;
-pub use stored_attributes::{AttributeUpdate, KnownFile, StoredAttributes};
+pub use stored_attributes::{AttributeUpdate, ChangeUnderWay, KnownFile, StoredAttributes};
 
 /// How many directories above a place are examined to explain why it cannot be renamed.
 const DEPTH_MAX: usize = 4096;

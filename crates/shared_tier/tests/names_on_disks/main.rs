@@ -2,6 +2,7 @@
 //! comes between.
 
 mod attributes;
+mod built_again;
 mod contested;
 mod crossing;
 mod directory_times;

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use super::super::{LEASE_MS, LeaseAnswer, Memory, NameStore, NamesError, State};
+use super::change_under_way::{ChangeUnderWay, begun};
 use super::listings::{CachedName, End, Listings, There};
 use super::{Failure, Result, refused};
 
@@ -235,6 +236,9 @@ impl Driver {
         let sent = self.wait.clock.instant();
         loop {
             let epochs = self.epochs.read();
+            if self.is_cut_off(*epochs) {
+                return Err(NamesError::Stale);
+            }
             if *epochs != *began {
                 *began = *epochs;
                 // What was done before may be gone: the script is computed again.
@@ -318,6 +322,20 @@ impl Driver {
 
     fn epoch(&self) -> u64 {
         *self.epochs.read()
+    }
+
+    /// Begins a change in this thread.
+    pub(super) fn begin_change(&self) -> ChangeUnderWay {
+        ChangeUnderWay::begin(self.address(), self.epoch())
+    }
+
+    /// Whether this thread is making a change that began before an epoch.
+    fn is_cut_off(&self, epoch: u64) -> bool {
+        begun(self.address()).is_some_and(|begun| begun != epoch)
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Reads, and completes intents that are in the way.
@@ -416,6 +434,10 @@ impl Driver {
         let mut began = self.epoch();
         for _ in 0..STEPS_MAX {
             match attempt.next() {
+                // What it answered first may be gone by now.
+                Next::End(Ok(())) if self.is_cut_off(self.epoch()) => {
+                    return Err(Failure::Unknown(NamesError::Stale.to_string()));
+                }
                 Next::End(Ok(())) => return Ok(attempt.found().to_vec()),
                 Next::End(Err(ended)) => return Err(failure(ended, failed)),
                 // Its locks are gone; going on would start it again.

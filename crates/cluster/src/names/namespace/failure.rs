@@ -22,6 +22,12 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether the change may have been made nevertheless, or the names were built again from what it left on the disks by then.
+    #[must_use]
+    pub const fn is_doubtful(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::Store(NamesError::Stale | NamesError::Held))
+    }
+
     /// The error that a program gets.
     #[must_use]
     pub fn errno(&self) -> Errno {

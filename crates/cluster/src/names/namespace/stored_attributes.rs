@@ -15,6 +15,8 @@ use super::driver::{Driver, TRIES};
 use super::listings::There;
 use super::{Failure, Result, StoredInode, check, opaque, refused};
 
+pub use super::change_under_way::ChangeUnderWay;
+
 /// New values of some attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributeUpdate {
@@ -56,6 +58,11 @@ pub struct StoredAttributes<'a> {
 impl<'a> StoredAttributes<'a> {
     pub(super) const fn over(driver: &'a Driver) -> Self {
         Self { driver }
+    }
+
+    /// Begins a change in this thread.
+    pub fn begin_change(&self) -> ChangeUnderWay {
+        self.driver.begin_change()
     }
 
     /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
