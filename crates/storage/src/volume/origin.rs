@@ -202,8 +202,8 @@ impl Origin {
         let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
         let (volume, name) = (Volume::new(servers, label.stripe), label.volume());
         let is_marked = how == Use::Alone || {
-            let named = (&volume, name.as_deref());
-            tree_mark::check((&tree, &namespace), named, label.is_bound_to(inode))?
+            let marked = (&volume, name.as_deref());
+            tree_mark::check((&tree, &namespace), marked, label.is_bound_to(inode))?
         };
         let is_bound = label.is_bound_to(inode) || how == Use::Shared;
         if !label.is_bound_to(inode) && is_bound {

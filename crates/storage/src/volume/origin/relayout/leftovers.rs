@@ -43,7 +43,7 @@ impl Leftovers {
         if objects.is_empty() {
             return Ok(found);
         }
-        let noted: BTreeSet<_> = notes.iter().flatten().collect();
+        let numbers: BTreeSet<_> = notes.iter().flatten().collect();
         // The files that refer to each, by their inode numbers, and those whose reference is nonsense.
         let mut named: BTreeMap<ObjectNumber, BTreeSet<u64>> = BTreeMap::new();
         let mut nonsense = BTreeSet::new();
@@ -51,7 +51,7 @@ impl Leftovers {
         each_file_if_still(origin.namespace_dir(), &mut |file| {
             let Some(FileState { reference, inode, .. }) = file.state()? else { return Ok(()) };
             match reference {
-                Reference::Object(number) if noted.contains(&number) => {
+                Reference::Object(number) if numbers.contains(&number) => {
                     named.entry(number).or_default().insert(inode);
                     found.file_systems.extend([file.file_system()?]);
                 }
