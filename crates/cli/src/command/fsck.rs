@@ -420,15 +420,10 @@ fn describe(problem: &Problem) -> String {
              mount writes to the origin what belongs to files that are as they were, and saves the rest",
             text::bytes(*dirty_bytes)
         ),
-        Problem::OrphanObject { object, bytes, removed } => format!(
-            "origin object {object}: no file names it; it {} {}",
-            if *removed { "took" } else { "takes" },
-            text::bytes(*bytes)
-        ),
-        Problem::LeftoverObject { object, bytes } => format!(
-            "origin object {object}: a move that was interrupted left it, and its file has another; it only takes {}",
-            text::bytes(*bytes)
-        ),
+        Problem::OrphanObject { object, bytes, removed } => {
+            unnamed_object(object, *bytes, *removed)
+        }
+        Problem::LeftoverObject { object, bytes } => leftover_object(object, *bytes),
         Problem::OtherTree { reason } => format!("the origin's names cannot be right: {reason}"),
         Problem::Uncounted { allocated_bytes, counted_bytes } => format!(
             "{} are in use and {} are counted, as after most mounts; nothing is wrong with that, and \
@@ -437,6 +432,18 @@ fn describe(problem: &Problem) -> String {
             text::bytes(*counted_bytes)
         ),
     }
+}
+
+fn unnamed_object(object: &str, bytes: u64, removed: bool) -> String {
+    let takes = if removed { "took" } else { "takes" };
+    format!("origin object {object}: no file names it; it {takes} {}", text::bytes(bytes))
+}
+
+fn leftover_object(object: &str, bytes: u64) -> String {
+    format!(
+        "origin object {object}: a move that was interrupted left it, and its file has another; it only takes {}",
+        text::bytes(bytes)
+    )
 }
 
 #[cfg(test)]
