@@ -78,8 +78,8 @@ impl OriginAccess {
         if let Err(error) = self.data.remove_data(namespace_file) {
             tracing::warn!(
                 %error,
-                "the data of a removed file stays on the origin's servers; `halocline fsck --repair` of the cache, \
-                 unmounted, removes it"
+                "the data of a removed file stays on the origin's servers; `halocline fsck` of the cache, \
+                 unmounted, tells how to remove it"
             );
         }
     }

@@ -88,7 +88,7 @@ fn what_became_read_only_is_read_and_copied() {
     let output = within(&scratch, script, &[&run[..], &["rm", "volume/f0"]].concat());
     status(&output, 0, &["stays on the origin's servers"]);
     assert!(!scratch.path("volume/namespace/f0").exists());
-    let told = scratch.halocline(&["fsck", "cache", "--repair"]);
+    let told = scratch.halocline(&["fsck", "cache", "--repair", "--remove-unnamed", "1"]);
     status(&told, 1, &["no file names it", "repaired"]);
     scratch.succeed(&["fsck", "cache"]);
     // Where only a server is, all is read, and what that server would get is refused.

@@ -3,7 +3,7 @@
 //! Where the faster servers are full, the rest lies otherwise. The paper has it on the disks in stripes of S/m, which cuts
 //! each request into a piece for every disk; those who leave stripes alone have the default ones there, too. Gains are told
 //! against the faster of both, because otherwise a plan gains what nobody lacks
-//! (docs/decisions/0085-the-faster-default.md).
+//! (docs/decisions/0084-the-faster-default.md).
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;

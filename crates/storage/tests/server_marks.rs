@@ -6,6 +6,7 @@ use std::fs::{self, File, Permissions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::slice;
 use std::sync::Arc;
 
@@ -282,7 +283,9 @@ fn who_looks_at_a_volume_changes_nothing() {
     fs::set_permissions(dir.join("server-1"), Permissions::from_mode(0o755)).unwrap();
     // A copy has other inode numbers, and would look as if nothing had data.
     fs::rename(dir.join("namespace"), dir.join("before")).unwrap();
-    fs::create_dir(dir.join("namespace")).unwrap();
+    let mut copy = Command::new("cp");
+    let copied = copy.arg("-a").args([dir.join("before"), dir.join("namespace")]).status();
+    assert!(copied.unwrap().success());
     let error = look().unwrap_err().to_string();
     assert!(
         error.contains("copy of a striped volume") && error.contains("mount it once"),

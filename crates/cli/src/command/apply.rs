@@ -75,6 +75,11 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     raise_limit();
     let mut plan = placement::read(&args.place.plan)?;
     args.place.wishes(&plan)?;
+    if args.to_default && !plan.leaves_alone() {
+        tell!(
+            "--to-default has no effect: the plan has layouts for its files, and does not leave them alone"
+        );
+    }
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
@@ -338,17 +343,17 @@ fn tell_leftovers(leftovers: &Cleared) {
         return;
     }
     let moves = counted(leftovers.left, "move");
-    let why = leftovers.error.as_ref().map_or_else(
-        || {
-            "names of files change, or one refers to nonsense, so whose it is is not known"
-                .to_owned()
-        },
-        ToString::to_string,
-    );
-    tell!(
-        "what {moves} left still takes space ({why}): it is removed when the plan is applied again, or by \
-         `halocline fsck --repair`"
-    );
+    let again = "it is removed when the plan is applied again";
+    match &leftovers.error {
+        Some(error) => tell!(
+            "what {moves} left still takes space ({error}): {again}, or by `halocline fsck CACHE --repair`"
+        ),
+        None => tell!(
+            "what {moves} left still takes space, because no file is found that names one of its objects: it was moved out of the \
+             tree, or past the reader, or is on a file system that is not mounted, or gone; {again} and the file is there. If \
+             that is gone for good, `halocline fsck CACHE` tells how"
+        ),
+    }
 }
 
 /// Tells of the files that cannot be moved; there is no success then.

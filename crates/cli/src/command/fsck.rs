@@ -36,10 +36,14 @@ use crate::text;
 pub(crate) struct FsckArgs {
     /// The cache directory, or the root of a file tier's directories
     cache: PathBuf,
-    /// Drop records whose data is missing or damaged, and objects that no record or no file names;
+    /// Drop records whose data is missing or damaged, and objects that no record names;
     /// what only the cache had of damaged data is saved first, in conflicts/
     #[arg(long)]
     repair: bool,
+    /// Remove for good the objects of a striped origin that no file names, if there are exactly COUNT,
+    /// as a check has told: they may be the data of files that are elsewhere for the moment
+    #[arg(long, value_name = "COUNT", requires = "repair")]
+    remove_unnamed: Option<usize>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -50,6 +54,8 @@ struct Cache {
     offline: OfflineCache,
     problems: Vec<Problem>,
     origin_unchecked: Option<String>,
+    /// The objects of a striped origin, with and without names.
+    unnamed_of: usize,
 }
 
 /// Checks, and repairs if requested.
@@ -68,7 +74,16 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     let verified_bytes = contents.verified_bytes;
     drop(contents);
     cache.check_objects(args.repair)?;
-    cache.check_origin(args.repair)?;
+    let is_origin_checked = cache.check_origin(args)?;
+    if args.remove_unnamed.is_some() && !is_origin_checked {
+        let other_tree = cache.problems.iter().find_map(|problem| match problem {
+            Problem::OtherTree { reason } => Some(reason.as_str()),
+            _ => None,
+        });
+        let why = cache.origin_unchecked.as_deref().or(other_tree);
+        let why = why.unwrap_or("the cache has no striped origin");
+        return Err(Failure::failed(format!("nothing without a name was removed: {why}")));
+    }
     cache.offline.leave()?;
     let usage = cache.offline.dmt.index().usage();
     let findings = Findings {
@@ -86,6 +101,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         print_json(&findings)?;
     } else {
         tell(&findings);
+        tell_unnamed(&findings, args, cache.unnamed_of);
     }
     let clean = findings.wrong() == 0;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -105,7 +121,7 @@ impl Cache {
         if offline.evidence == Evidence::Copy && dirty_bytes > 0 {
             problems.push(Problem::Copy { dirty_bytes });
         }
-        Ok(Self { offline, problems, origin_unchecked: None })
+        Ok(Self { offline, problems, origin_unchecked: None, unnamed_of: 0 })
     }
 
     /// Looks for servers that were replaced or lost.
@@ -227,41 +243,67 @@ impl Cache {
         Ok(())
     }
 
-    /// Looks for objects of a striped origin that a crash left without a name.
-    fn check_origin(&mut self, repair: bool) -> Result<()> {
+    /// Looks for objects of a striped origin that a crash left without a name. Returns whether that could be done.
+    fn check_origin(&mut self, args: &FsckArgs) -> Result<bool, Failure> {
         let Some(binding) = self.offline.binding.as_ref().filter(|binding| binding.origin.is_dir())
         else {
-            return Ok(());
+            return Ok(false);
         };
         let origin = match Origin::open_alone(&binding.origin) {
             Ok(Some(origin)) => origin,
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(false),
             Err(error) => {
                 self.origin_unchecked = Some(error.to_string());
-                return Ok(());
+                return Ok(false);
             }
         };
-        if repair {
+        if let Err(error) = origin.check_tree() {
+            self.problems.push(Problem::OtherTree { reason: error.to_string() });
+            return Ok(false);
+        }
+        if args.repair {
             origin.bind_objects()?;
         }
-        let orphans = match origin.orphans() {
+        // Of what moves have left, the file that it was of is known.
+        let left = Leftovers::of(&origin)?;
+        let superfluous = left.objects_and_bytes(&origin)?;
+        if args.repair {
+            left.sync(&origin)?;
+        }
+        for (id, bytes) in &superfluous {
+            let (object, bytes) = (id.to_string(), *bytes);
+            self.problems.push(Problem::LeftoverObject { object, bytes });
+            if args.repair {
+                origin.remove_orphan(*id)?;
+            }
+        }
+        let mut orphans = match origin.orphans() {
             Err(error @ Error::Invalid { .. }) => {
                 self.origin_unchecked = Some(error.to_string());
-                // What is known nevertheless: of what moves have left, whose each object is.
-                Leftovers::of(&origin)?.objects_and_bytes(&origin)?
+                return Ok(false);
             }
             orphans => orphans?,
         };
-        if repair && !orphans.is_empty() {
+        orphans.retain(|id, _| !superfluous.contains_key(id));
+        if let Some(count) = args.remove_unnamed {
+            if count != orphans.len() {
+                let found = counted(orphans.len(), "object");
+                let what = format!("no file names {found}, not {count}");
+                return Err(Failure::failed(format!(
+                    "{what}: none of them is removed; look at them with `halocline fsck`, and give their number"
+                )));
+            }
             origin.sync_names()?;
         }
+        self.unnamed_of = origin.object_count()?;
         for (id, bytes) in orphans {
-            self.problems.push(Problem::OrphanObject { object: id.to_string(), bytes });
-            if repair {
+            let (object, removed) = (id.to_string(), args.remove_unnamed.is_some());
+            self.problems.push(Problem::OrphanObject { object, bytes, removed });
+            if removed {
                 origin.remove_orphan(id)?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -298,6 +340,26 @@ fn tell(findings: &Findings) {
             say!("{problems}; --repair drops what is missing, damaged or stray");
         }
     }
+}
+
+/// Tells what the objects may be that no file names, and how they are removed.
+fn tell_unnamed(findings: &Findings, args: &FsckArgs, all: usize) {
+    let unnamed = |problem: &Problem| match problem {
+        Problem::OrphanObject { bytes, removed: false, .. } => Some(*bytes),
+        _ => None,
+    };
+    let unnamed: Vec<_> = findings.problems.iter().filter_map(unnamed).collect();
+    if unnamed.is_empty() {
+        return;
+    }
+    let (count, cache) = (unnamed.len(), text::path(&args.cache));
+    let bytes = text::bytes(unnamed.into_iter().fold(0, u64::saturating_add));
+    say!(
+        "no file names {count} of {} of the origin, with {bytes}: they stay. They may be the data of files that were moved \
+         out of `namespace` for a while, or whose file system below it is not mounted. If you know that these files are gone \
+         for good: halocline fsck {cache} --repair --remove-unnamed {count}",
+        counted(all, "object")
+    );
 }
 
 fn describe(problem: &Problem) -> String {
@@ -358,10 +420,11 @@ fn describe(problem: &Problem) -> String {
              mount writes to the origin what belongs to files that are as they were, and saves the rest",
             text::bytes(*dirty_bytes)
         ),
-        Problem::OrphanObject { object, bytes } => format!(
-            "origin object {object}: no file names it; it only takes {}",
-            text::bytes(*bytes)
-        ),
+        Problem::OrphanObject { object, bytes, removed } => {
+            unnamed_object(object, *bytes, *removed)
+        }
+        Problem::LeftoverObject { object, bytes } => leftover_object(object, *bytes),
+        Problem::OtherTree { reason } => format!("the origin's names cannot be right: {reason}"),
         Problem::Uncounted { allocated_bytes, counted_bytes } => format!(
             "{} are in use and {} are counted, as after most mounts; nothing is wrong with that, and \
              the next mount frees the rest",
@@ -369,6 +432,18 @@ fn describe(problem: &Problem) -> String {
             text::bytes(*counted_bytes)
         ),
     }
+}
+
+fn unnamed_object(object: &str, bytes: u64, removed: bool) -> String {
+    let takes = if removed { "took" } else { "takes" };
+    format!("origin object {object}: no file names it; it {takes} {}", text::bytes(bytes))
+}
+
+fn leftover_object(object: &str, bytes: u64) -> String {
+    format!(
+        "origin object {object}: a move that was interrupted left it, and its file has another; it only takes {}",
+        text::bytes(bytes)
+    )
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod orphans;
 pub mod relayout;
 mod server_marks;
 pub(super) mod sparse_copy;
+mod tree_mark;
 pub(super) mod tree_walk;
 mod volume_directory;
 
@@ -57,6 +58,8 @@ pub struct Origin {
     locks: Arc<SizeLocks>,
     /// Whether the objects' names have the inode numbers of this tree.
     is_bound: bool,
+    /// What the marks call a striped volume, if it has any.
+    name: Option<String>,
     /// Lock on a striped volume in use: shared by mounts, exclusive for removing unnamed objects.
     in_use: Option<LockedFile>,
 }
@@ -160,7 +163,8 @@ impl Origin {
     }
 
     /// The striped volume in `dir` for exclusive use; `None` if there is none. Refused while it is mounted. Nothing in
-    /// it is changed: if its objects are not bound to this tree, files have no data.
+    /// it is changed: if its objects are not bound to this tree, files have no data. Whether that is its tree is not looked at:
+    /// [`Origin::check_tree`].
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
         let volume_dir = VolumeDir::open(dir)?;
         let label = VolumeLabel::read(&volume_dir)?;
@@ -196,23 +200,33 @@ impl Origin {
         let tree = volume_dir.directory(label::NAMESPACE)?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
         let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
+        let (volume, name) = (Volume::new(servers, label.stripe), label.volume());
+        let is_marked = how == Use::Alone || {
+            let marked = (&volume, name.as_deref());
+            tree_mark::check((&tree, &namespace), marked, label.is_bound_to(inode))?
+        };
         let is_bound = label.is_bound_to(inode) || how == Use::Shared;
         if !label.is_bound_to(inode) && is_bound {
             label::relock(volume_dir, &in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", volume_dir.path().display());
-            bind(&namespace, &servers, Bindings::Old)?;
+            bind(&namespace, volume.servers(), Bindings::Old)?;
             label.bound_to(inode).write(volume_dir)?;
             label::relock(volume_dir, &in_use, how)?;
         }
-        let volume = Volume::new(servers, label.stripe);
+        if let (Use::Shared, false, Some(name)) = (how, is_marked, &name)
+            && let Err(error) = tree_mark::write(&tree, name)
+        {
+            // Its own files show whose it is, at the next opening, too.
+            tracing::debug!("{}: not marked: {error}", namespace.display());
+        }
         let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
-        Ok(Self { is_bound, ..opened })
+        Ok(Self { is_bound, name, ..opened })
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
         let (dir, striped) = (dir.to_owned(), in_use.is_some());
-        Self { dir, volume, striping, striped, locks, is_bound: true, in_use }
+        Self { dir, volume, striping, striped, locks, is_bound: true, name: None, in_use }
     }
 
     /// The directory within the origin `dir` that contains the tree that programs see.
@@ -295,7 +309,28 @@ impl Origin {
         layouts::remove(id, &self.volume).map_err(|(_, error)| error)
     }
 
-    /// Finds the objects to which nothing refers; a plain origin has none. The caller guarantees that the origin is not
+    /// Refuses a striped volume with the tree of another one, or of none: its data would seem to belong to no file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not the volume's tree; else if that cannot be found out.
+    pub fn check_tree(&self) -> Result<()> {
+        if !self.striped {
+            return Ok(());
+        }
+        let tree = File::open(&self.dir).map_err(Error::at(&self.dir, "open"))?;
+        let volume = (&self.volume, self.name.as_deref());
+        tree_mark::check((&tree, &self.dir), volume, self.is_bound).map(drop)
+    }
+
+    /// Number of objects of a striped volume, named or not.
+    ///
+    /// # Errors
+    /// If a server cannot be read.
+    pub fn object_count(&self) -> Result<usize> {
+        if self.striped { orphans::count(&self.volume) } else { Ok(0) }
+    }
+
+    /// Finds the objects to which nothing refers, in a tree of the volume ([`Origin::check_tree`]); a plain origin has none. The caller guarantees that the origin is not
     /// mounted ([`Origin::open_alone`]): an open file without a name would count as an orphan.
     ///
     /// # Errors
@@ -304,14 +339,12 @@ impl Origin {
         if self.is_striped() { orphans::find(&self.volume, &self.dir) } else { Ok(Orphans::new()) }
     }
 
-    /// Makes durable the names of all files, and the objects to which they refer.
+    /// Makes durable the names of all files, and the objects to which they refer, on each file system of the tree.
     ///
     /// # Errors
-    /// If the file system of the names does not sync.
+    /// If one does not sync, or directories are renamed meanwhile.
     pub fn sync_names(&self) -> Result<()> {
-        let names = File::open(self.namespace_dir());
-        let synced = names.and_then(|names| Ok(rustix::fs::syncfs(names)?));
-        synced.map_err(Error::at(self.namespace_dir(), "sync"))
+        tree_walk::sync_file_systems(self.namespace_dir())
     }
 
     /// Removes an orphan from all servers. That no file refers to it must already be durable, by [`Origin::sync_names`]
@@ -372,6 +405,8 @@ fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLa
     let label = VolumeLabel::new(shape.servers, shape.stripe, inode, changed_ns);
     if let Some(volume) = label.volume() {
         server_marks::write(&volume, &open_servers(volume_dir, shape.servers, Use::Alone)?)?;
+        let path = volume_dir.path().join(label::NAMESPACE);
+        tree_mark::write(&namespace, &volume).map_err(Error::at(path, "mark the tree"))?;
     }
     label.write(volume_dir)?;
     Ok(label)

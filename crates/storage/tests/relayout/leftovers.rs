@@ -182,3 +182,108 @@ fn notes_have_a_limit_and_those_about_nothing_are_forgotten() {
     }
     assert_eq!(read(&mounted(dir), "file"), content());
 }
+
+/// Regression: both objects were removed of a file that was moved out of the tree for a while, or was on a file system below it
+/// that was not mounted.
+#[test]
+fn what_a_killed_move_left_stays_while_its_file_is_away() {
+    for stop in STEPS {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        drop(volume(dir));
+        killed_before(stop, dir, &two_parts());
+        let (file, aside) = (dir.join("namespace/file"), dir.join("aside"));
+        fs::rename(&file, &aside).unwrap();
+        let objects = local_files(dir, "objects");
+        let noted = usize::from(stop > Step::Note);
+        for _ in 0..2 {
+            let volume = to_move(dir).unwrap();
+            let left = Leftovers::of(volume.origin()).unwrap();
+            assert!(left.objects().is_empty(), "{stop:?}");
+            let cleared = volume.clear_moves(&mut |_| Ok(())).unwrap();
+            assert_eq!((cleared.removed, cleared.left), (0, noted), "{stop:?}");
+            assert_eq!(local_files(dir, "objects"), objects, "{stop:?}");
+        }
+        fs::rename(&aside, &file).unwrap();
+        let cleared = to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap();
+        let has_any = stop > Step::Layout && stop < Step::Forget;
+        assert_eq!((cleared.removed, cleared.left), (usize::from(has_any), 0), "{stop:?}");
+        assert_eq!(read(&mounted(dir), "file"), content(), "{stop:?}");
+        assert_eq!(local_files(dir, "objects").len(), 3, "{stop:?}");
+    }
+}
+
+/// What is left of a file that is gone for good stays noted until somebody who knows that has it removed.
+#[test]
+fn a_note_about_a_removed_file_goes_with_its_objects() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(volume(dir));
+    killed_before(Step::Settle, dir, &two_parts());
+    fs::remove_file(dir.join("namespace/file")).unwrap();
+    let clear = || {
+        let cleared = to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap();
+        (cleared.removed, cleared.left)
+    };
+    assert_eq!(clear(), (0, 1));
+    let origin = Origin::open_alone(dir).unwrap().unwrap();
+    for id in origin.orphans().unwrap().keys() {
+        origin.remove_orphan(*id).unwrap();
+    }
+    drop(origin);
+    assert_eq!(clear(), (0, 0));
+    assert_eq!(to_move(dir).unwrap().outstanding(), 0);
+}
+
+/// Its first object is found by the third one, which the note of the second move names, whether that ended or not.
+#[test]
+fn all_former_objects_of_a_file_that_moved_again_are_its_own() {
+    let back = wish("file", &[(0, [8192, 4096, 4096])]);
+    for stop in [Step::CutOver, Step::Remove, Step::Forget, Step::Note] {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        drop(volume(dir));
+        let volume = to_move(dir).unwrap();
+        let look = |wish: &Wish| {
+            let wishes = std::slice::from_ref(wish);
+            relayout::look(volume.origin(), wishes, true).unwrap().remove(0)
+        };
+        let stopped = |stop: Option<Step>| {
+            move |step| {
+                let error = io::Error::from(io::ErrorKind::ReadOnlyFilesystem).into();
+                if stop == Some(step) { Err(error) } else { Ok(()) }
+            }
+        };
+        let first =
+            volume.relayout(&look(&two_parts()), &mut stopped(Some(Step::Remove)), &mut |_| ());
+        assert!(first.unwrap().left.is_some());
+        // Not at all, where it stops at no step.
+        let second = Some(stop).filter(|stop| *stop != Step::Note);
+        let _ = volume.relayout(&look(&back), &mut stopped(second), &mut |_| ());
+        assert_eq!(volume.outstanding(), 1, "{stop:?}");
+        drop(volume);
+        let volume = to_move(dir).unwrap();
+        let cleared = volume.clear_moves(&mut |_| Ok(())).unwrap();
+        let superfluous = if stop == Step::Remove { 2 } else { 1 };
+        assert_eq!((cleared.removed, cleared.left), (superfluous, 0), "{stop:?}");
+        drop(volume);
+        assert_eq!(read(&mounted(dir), "file"), content(), "{stop:?}");
+        assert_eq!(local_files(dir, "objects").len(), 3, "{stop:?}");
+    }
+}
+
+/// A file that never had data has no object that would tell a killed move's from others.
+#[test]
+fn a_killed_move_of_a_file_without_data_is_found_by_it_too() {
+    for stop in [Step::Layout, Step::Copy, Step::CutOver, Step::Remove] {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        drop(create(&volume(dir), "empty"));
+        let empty = Wish { path: "empty".into(), ..two_parts() };
+        killed_before(stop, dir, &empty);
+        let cleared = to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap();
+        assert_eq!(cleared.left, 0, "{stop:?}");
+        assert!(moved(dir, &empty).agrees(), "{stop:?}");
+        assert_eq!(local_files(dir, "layouts").len(), 1, "{stop:?}");
+    }
+}

@@ -41,6 +41,15 @@ impl From<DirectoryInUse> for Error {
                  joins it",
             );
         }
+        if cache.as_os_str().is_empty() {
+            return Self::invalid(
+                format!(
+                    "{} is in use: process {pid} of user {uid} runs a command on {what}, such as `halocline apply`",
+                    wanted.display()
+                ),
+                "wait until it ends",
+            );
+        }
         if wanted_cache.as_os_str().is_empty() {
             // A command that is to have the origin for itself, without any cache.
             return Self::invalid(
@@ -100,5 +109,13 @@ mod tests {
         let without = told("");
         assert!(without.contains("serves or uses it with the cache /ssd/cache; end"), "{without}");
         assert!(!without.contains("two caches") && !without.contains("joins"), "{without}");
+        // Regression: a mount beside an `apply` was told to use the cache of that.
+        let (wanted, dir) = (PathBuf::from("/data"), PathBuf::from("/data"));
+        let (wanted_cache, cache) = ("/ssd/cache".into(), PathBuf::new());
+        let taken =
+            DirectoryInUse { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
+        let beside = Error::from(taken).to_string();
+        assert!(beside.ends_with("such as `halocline apply`; wait until it ends"), "{beside}");
+        assert!(!beside.contains("cache"), "{beside}");
     }
 }

@@ -13,7 +13,7 @@ pub(super) const APPLY: &[Metric] = &[
     metric(
         "left",
         "number",
-        "Moves that left what still takes space: names of files changed, or a server cannot be changed. Of a dry run, objects that would be removed first.",
+        "Moves that left what still takes space: their files were not found, or a server cannot be changed. Of a dry run, objects that would be removed first.",
     ),
     metric(
         "left_alone",

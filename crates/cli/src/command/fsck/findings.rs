@@ -64,8 +64,12 @@ pub(super) enum Problem {
     /// The directory is a copy of a cache, or was moved to another file system, with dirty bytes: some may be older
     /// than the origin's.
     Copy { dirty_bytes: u64 },
-    /// An object of a striped origin to which no file refers any more: it only takes space.
-    OrphanObject { object: String, bytes: u64 },
+    /// An object of a striped origin to which no file refers: it only takes space, unless its file is elsewhere.
+    OrphanObject { object: String, bytes: u64, removed: bool },
+    /// An object of a striped origin whose file has another one: it only takes space.
+    LeftoverObject { object: String, bytes: u64 },
+    /// The tree of a striped origin is not that of its objects.
+    OtherTree { reason: String },
     /// More blocks are in use than the records account for (I5).
     Uncounted { allocated_bytes: u64, counted_bytes: u64 },
 }

@@ -25,7 +25,9 @@ fn every_problem_is_described() {
         Problem::NotReachable { path: path(), dirty_bytes: 0, reason: String::new() },
         Problem::Conflict { path: path(), dirty_bytes: 0 },
         Problem::Copy { dirty_bytes: 0 },
-        Problem::OrphanObject { object: String::new(), bytes: 0 },
+        Problem::OrphanObject { object: String::new(), bytes: 0, removed: true },
+        Problem::LeftoverObject { object: String::new(), bytes: 0 },
+        Problem::OtherTree { reason: String::new() },
         Problem::Uncounted { allocated_bytes: 0, counted_bytes: 0 },
     ];
     let section = Section::find("halocline fsck CACHE").unwrap();

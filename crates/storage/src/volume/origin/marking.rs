@@ -14,6 +14,7 @@ use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{
     Origin, layouts, not_bound, open_servers, required_label, server_marks, tree_and_time,
+    tree_mark,
 };
 use crate::volume::Server;
 use halocline_os::error::{Error, Result};
@@ -50,6 +51,7 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
     if !origin.is_bound {
         return Err(not_bound(dir));
     }
+    origin.check_tree()?;
     let servers = open_servers(&volume_dir, label.servers, Use::Alone)?;
     server_marks::check_leftover(&servers)?;
     check_contents(&origin, evidence)?;
@@ -58,6 +60,8 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
     let marked = label.marked(inode, changed_ns);
     if let Some(volume) = marked.volume() {
         server_marks::write(&volume, &servers)?;
+        // Any mark counts while the volume has no name.
+        tree_mark::write(&tree, &volume).map_err(Error::at(origin.namespace_dir(), "mark"))?;
     }
     // The label comes last: without it nothing asks for the marks.
     marked.write(&volume_dir).map(|()| true)

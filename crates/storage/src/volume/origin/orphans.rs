@@ -1,6 +1,7 @@
 //! Objects of a striped origin to which no namespace file refers. An unlink, or a rename over another file, first
 //! removes the name, and the object when the last open file is closed; a crash in between leaves the object, which only
-//! takes space.
+//! takes space. But the object of a file that was moved out of the tree for a while, or whose file system below it is not
+//! mounted, looks the same: nothing here knows which it is, so only people who do may have objects removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -54,6 +55,16 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
             Error::at(server.dir().join(path), "remove the layout")(error)
         }),
     )
+}
+
+/// Number of objects of a volume.
+pub(super) fn count(volume: &Volume) -> Result<usize> {
+    let mut all = BTreeSet::new();
+    for server in volume.servers() {
+        let ids = ids_on(server, ObjectId::ROOT);
+        all.extend(ids.map_err(Error::at(server.dir(), "list the objects in"))?);
+    }
+    Ok(all.len())
 }
 
 /// Bytes of blocks that objects use on a server, named or not.

@@ -133,7 +133,7 @@ impl From<Stopped> for Error {
 pub struct Cleared {
     /// Objects that were removed.
     pub removed: usize,
-    /// Moves that stay noted, because names of the tree changed, or a server cannot be changed.
+    /// Moves that stay noted, because their files were not found, or a server cannot be changed.
     pub left: usize,
     /// Why an object could not be removed.
     pub error: Option<Error>,
@@ -179,13 +179,14 @@ impl Relayout {
     ) -> Result<Moved, Stopped> {
         let unmoved = |error| Stopped { error, cut_over: false };
         let mut moving = Moving::begin(&self.origin, to).map_err(unmoved)?;
-        let (old, new) = (moving.old(), moving.new);
         before(Step::Note).map_err(unmoved)?;
+        moving.name_former_object().map_err(unmoved)?;
+        let (old, new) = (moving.old(), moving.new);
         let noted = self.notes.lock().add(&self.origin, old.map(|old| old.number), new.number);
         let copied = noted.and_then(|()| moving.copy(before, progress));
         if let Err(error) = copied.and_then(|()| moving.cut_over(before)) {
             let cut_over = moving.may_be_cut_over;
-            if !cut_over && let Err(left) = self.remove_and_forget(Some(new), new) {
+            if !cut_over && let Err(left) = self.remove_and_forget(new) {
                 tracing::debug!("what the move left stays noted: {left}");
             }
             return Err(Stopped { error, cut_over });
@@ -195,18 +196,19 @@ impl Relayout {
             let removed = old.map_or(Ok(()), |old| self.origin.remove_orphan(old));
             removed.and_then(|()| before(Step::Forget))
         });
-        let forgotten = removed.and_then(|()| self.remove_and_forget(None, new));
+        let gone = old.unwrap_or(new).number;
+        let forgotten = removed.and_then(|()| self.notes.lock().forget_object(&self.origin, gone));
         Ok(Moved { left: forgotten.err() })
     }
 
-    /// Removes the object to which no file has ever referred, and the note about the move to `new`.
-    fn remove_and_forget(&self, object: Option<ObjectId>, new: ObjectId) -> Result<()> {
-        object.map_or(Ok(()), |object| self.origin.remove_orphan(object))?;
-        self.notes.lock().forget(&self.origin, |note| note.last() == Some(&new.number))
+    /// Removes the object to which no file has ever referred, and the note about its move.
+    fn remove_and_forget(&self, new: ObjectId) -> Result<()> {
+        self.origin.remove_orphan(new)?;
+        self.notes.lock().forget_object(&self.origin, new.number)
     }
 
     /// Removes what earlier moves left that were killed, or whose former object could not be removed. What cannot be removed,
-    /// or of which that is not known because names of the tree change, stays noted. `before` is called before
+    /// or of which that is not known because its file is not found, stays noted. `before` is called before
     /// [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
     ///
     /// # Errors
@@ -221,7 +223,7 @@ impl Relayout {
         // The reference that a killed or failed move made may be in memory only: an object to which no file refers must
         // be one to which none refers even after a power loss.
         before(Step::Settle)?;
-        self.origin.sync_names()?;
+        found.sync(&self.origin)?;
         before(Step::Remove)?;
         let mut stay = BTreeSet::new();
         for id in &found.objects {

@@ -1,6 +1,6 @@
 //! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use halocline_os::beneath::{self, TreeCursor};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat, syncfs};
 use rustix::io::Errno;
 
 use super::Origin;
@@ -109,6 +109,13 @@ pub(super) struct FileState {
 }
 
 impl FoundFile<'_> {
+    /// The file system of its name, to be synced, and its device number.
+    pub(super) fn file_system(&self) -> Result<(u64, OwnedFd)> {
+        let opened = openat(self.directory, ".", DIRECTORY, Mode::empty());
+        let opened = opened.and_then(|opened| Ok((fstat(&opened)?.st_dev, opened)));
+        opened.map_err(at(&self.shown, "look at the directory of"))
+    }
+
     /// Its state; `None` if it no longer has this name. All of it is that of one file, whoever renames others meanwhile: of
     /// which file an object is decides what becomes of its data.
     pub(super) fn state(&self) -> Result<Option<FileState>> {
@@ -177,6 +184,15 @@ fn is_still(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Resu
         Ok(())
     })?;
     Ok(before == after)
+}
+
+/// Makes the names below `tree` durable, on each of its file systems.
+pub(super) fn sync_file_systems(tree: &Path) -> Result<()> {
+    let mut synced = BTreeSet::new();
+    walk(tree, &mut |_| Ok(()), &mut |dir| {
+        let is_new = synced.insert(fstat(dir)?.st_dev);
+        if is_new { syncfs(openat(dir, ".", DIRECTORY, Mode::empty())?) } else { Ok(()) }
+    })
 }
 
 const fn changed(found: &Stat) -> (i64, i64) {

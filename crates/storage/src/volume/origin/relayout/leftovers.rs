@@ -1,12 +1,12 @@
 //! What moves have left that were killed, or whose former object could not be removed: of the two objects in a note, those
 //! to which no file refers.
 //!
-//! What must hold: no object is taken for superfluous that is a file's, whoever renames files meanwhile. An object is bound to
-//! one file, so if that file refers to the other one of its note, it is superfluous. If no file is found that refers to either, the
-//! file is gone, or it was moved from a directory that was not read yet to one that was: only a walk during which no name
-//! changed can tell.
+//! What must hold: no object is taken for superfluous that is a file's, wherever that file is meanwhile. An object is bound to one
+//! file, so if that file is found and refers to another object of its note, it is superfluous. If no such file is found, nothing is
+//! known: it may be gone, was moved past the reader or out of the tree, or is on a file system below it that is not mounted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 
 use super::super::identity::{ObjectId, ObjectNumber, Reference};
 use super::super::orphans::ids_on;
@@ -21,8 +21,10 @@ use halocline_os::error::{Error, Result};
 pub struct Leftovers {
     /// Objects to which no file refers.
     pub(super) objects: Vec<ObjectId>,
-    /// Moves of whose objects that is not known, because names of the tree changed.
+    /// Moves of whose objects that is not known, because no file was found that refers to one of them.
     pub(super) unknown: Vec<MoveNote>,
+    /// The file systems with the files that refer to others, by device numbers.
+    file_systems: BTreeMap<u64, OwnedFd>,
 }
 
 impl Leftovers {
@@ -41,14 +43,17 @@ impl Leftovers {
         if objects.is_empty() {
             return Ok(found);
         }
-        let (mut named, mut bound) = (BTreeSet::new(), BTreeSet::new());
+        let numbers: BTreeSet<_> = notes.iter().flatten().collect();
+        // The files that refer to each, by their inode numbers, and those whose reference is nonsense.
+        let mut named: BTreeMap<ObjectNumber, BTreeSet<u64>> = BTreeMap::new();
         let mut nonsense = BTreeSet::new();
-        let is_still = each_file_if_still(origin.namespace_dir(), &mut |file| {
+        // Whether it is still matters no further than that it may show more when it is read again.
+        each_file_if_still(origin.namespace_dir(), &mut |file| {
             let Some(FileState { reference, inode, .. }) = file.state()? else { return Ok(()) };
             match reference {
-                Reference::Object(number) if objects.contains_key(&number) => {
-                    named.insert(number);
-                    bound.insert(ObjectId { number, inode: Some(inode) });
+                Reference::Object(number) if numbers.contains(&number) => {
+                    named.entry(number).or_default().insert(inode);
+                    found.file_systems.extend([file.file_system()?]);
                 }
                 Reference::Nonsense => drop(nonsense.insert(inode)),
                 Reference::None | Reference::Object(_) => {}
@@ -57,15 +62,16 @@ impl Leftovers {
         })?;
         for note in notes {
             let of_note = || note.iter().filter_map(|number| objects.get(number)).flatten();
-            let owner = of_note().find(|id| bound.contains(*id)).and_then(|id| id.inode);
+            let owners: BTreeSet<_> =
+                note.iter().filter_map(|it| named.get(it)).flatten().collect();
             // Whoever knows the number of a file that refers to nonsense can write it again.
-            let may_return = |id: &ObjectId| id.inode.is_some_and(|it| nonsense.contains(&it));
             let is_known = |id: &ObjectId| {
-                (is_still || (owner.is_some() && id.inode == owner)) && !may_return(id)
+                id.inode.is_some_and(|it| owners.contains(&it) && !nonsense.contains(&it))
             };
-            let is_named = |id: &ObjectId| named.contains(&id.number);
-            found.objects.extend(of_note().filter(|id| is_known(id) && !is_named(id)));
-            if !of_note().all(|id| is_known(id) || bound.contains(id)) {
+            found
+                .objects
+                .extend(of_note().filter(|id| is_known(id) && !named.contains_key(&id.number)));
+            if !of_note().all(is_known) {
                 found.unknown.push(note.clone());
             }
         }
@@ -100,6 +106,16 @@ impl Leftovers {
             }
         }
         Ok(found)
+    }
+
+    /// Makes durable that no file refers to them.
+    ///
+    /// # Errors
+    /// If a file system with names does not sync.
+    pub fn sync(&self, origin: &Origin) -> Result<()> {
+        let mut synced = self.file_systems.values().map(rustix::fs::syncfs);
+        let synced = synced.try_for_each(|synced| synced);
+        synced.map_err(|errno| Error::at(origin.namespace_dir(), "sync")(errno.into()))
     }
 
     /// The objects to which no file refers.

@@ -60,6 +60,22 @@ impl<'m> Moving<'m> {
         Ok(Self { origin, to, shown, file, state, new, may_be_cut_over: false })
     }
 
+    /// Gives the file an object, without data, if it has none: by that it is found after a kill. If it takes none the move goes on,
+    /// and is refused the same at the cutover.
+    pub(super) fn name_former_object(&mut self) -> Result<()> {
+        let file = self.file.namespace_file();
+        if self.state.object.is_some() || ObjectId::give(file, XattrFlags::CREATE).is_err() {
+            return Ok(());
+        }
+        let state =
+            State::of(self.origin, &self.file).map_err(Error::at(&self.shown, "look at"))?;
+        if (state.inode, state.size) != (self.state.inode, self.state.size) {
+            return Err(changed(&self.shown));
+        }
+        self.state = state;
+        Ok(())
+    }
+
     /// The file's object before the move.
     pub(super) const fn old(&self) -> Option<ObjectId> {
         self.state.object

@@ -1,5 +1,8 @@
 //! Notes about moves that have not ended: of each, the numbers of both objects, so that the superfluous one is found.
 //!
+//! A file that is moved again before its former object could be removed has all of them in one note: whichever it refers to, the
+//! others are superfluous.
+//!
 //! What must hold: a note is durable before anything of its new object is made, and stays until the superfluous object is
 //! removed. A server without room, or one that cannot be changed, is what moves are for: the notes are on the first server
 //! that takes them. Where several have some, all count: a note about objects that are gone does no harm.
@@ -17,7 +20,7 @@ const MOVING: &str = "halocline-moving";
 /// Limit of the notes: each of them may stand for a copy of a file.
 const NOTES_MAX: usize = 1000;
 
-/// The numbers of the objects of a move: the former one, if the file had one, and the new one.
+/// The numbers of the objects of one file: the former ones, if it had any, and the new one.
 pub(super) type MoveNote = Vec<ObjectNumber>;
 
 /// All notes of a volume that is used exclusively.
@@ -40,12 +43,24 @@ impl MoveNotes {
             found.places.insert(place);
             for line in String::from_utf8_lossy(&text).lines() {
                 let note: MoveNote = line.split(' ').filter_map(ObjectNumber::parse).collect();
-                if !note.is_empty() && !found.notes.contains(&note) {
-                    found.notes.push(note);
+                if !note.is_empty() {
+                    found.join(note);
                 }
             }
         }
         Ok(found)
+    }
+
+    /// Adds a note to that of the same file.
+    fn join(&mut self, mut note: MoveNote) {
+        let is_other = |other: &MoveNote| !other.iter().any(|number| note.contains(number));
+        let (others, mut same): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.notes).into_iter().partition(is_other);
+        let known: BTreeSet<_> = same.iter().flatten().copied().collect();
+        note.retain(|number| !known.contains(number));
+        same.push(note);
+        self.notes = others;
+        self.notes.push(same.concat());
     }
 
     /// The moves that they are about.
@@ -66,11 +81,22 @@ impl MoveNotes {
         if self.notes.len() >= NOTES_MAX {
             return Err(Error::invalid(
                 format!("{NOTES_MAX} moves left objects that could not be removed"),
-                "see that all servers can be written and that nobody renames files meanwhile, and apply the plan again",
+                "see that all servers can be written and that all files are in the tree, apply the plan again, and have `halocline fsck CACHE` list what files that are gone have left",
             ));
         }
-        self.notes.push(old.into_iter().chain([new]).collect());
+        self.join(old.into_iter().chain([new]).collect());
         self.store(origin)
+    }
+
+    /// Forgets an object that is no longer there, and the move if one at most is left of it.
+    pub(super) fn forget_object(&mut self, origin: &Origin, gone: ObjectNumber) -> Result<()> {
+        for note in self.notes.iter_mut().filter(|note| note.contains(&gone)) {
+            note.retain(|number| *number != gone);
+            if note.len() == 1 {
+                note.clear();
+            }
+        }
+        self.forget(origin, Vec::is_empty)
     }
 
     /// Forgets the moves for which `is_ended` holds.
