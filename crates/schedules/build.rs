@@ -168,6 +168,9 @@ const SOURCES: [Source; 15] = [
         path: "shared_tier/src/closes.rs",
         smaller: &[
             ("use std::fs::File;", "use super::fs::File;"),
+            // Its files have no capabilities.
+            ("use super::places::users_xattrs::follow_capability;\n", ""),
+            ("                    follow_capability(attributes, file);\n", ""),
             // Its files keep their names.
             ("data.is_none_or(|data| data.raw.st_nlink == 0)", "data.is_none()"),
             (

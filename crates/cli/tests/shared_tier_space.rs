@@ -468,17 +468,18 @@ fn what_needs_room_on_an_ssd_waits_until_others_have_left() {
         std::thread::scope(|scope| {
             for (mut file, name) in open.into_iter().zip(&names) {
                 scope.spawn(move || {
-                    for piece in bytes_of(name, 3 * MIB as usize).chunks(100 * KIB) {
+                    for piece in bytes_of(name, 3 << 20).chunks(100 * KIB) {
                         file.write_all(piece).unwrap();
                     }
                 });
             }
         });
-        let is_whole = |name: &String| {
-            fs::read(nodes.at("one", name)).unwrap() == bytes_of(name, 3 * MIB as usize)
-        };
+        let is_whole =
+            |name: &String| fs::read(nodes.at("one", name)).unwrap() == bytes_of(name, 3 << 20);
         assert!(names.iter().all(is_whole));
-        names.iter().for_each(|name| fs::remove_file(nodes.at("one", name)).unwrap());
+        for name in &names {
+            fs::remove_file(nodes.at("one", name)).unwrap();
+        }
     }
     // What has room for a part of a write tells how much that was.
     let mut appends = File::options().append(true).create(true).open(nodes.at("one", "a")).unwrap();

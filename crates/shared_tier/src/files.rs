@@ -4,6 +4,7 @@
 //! close of a file are noted; a new file is noted as open at the moment in which it gets its name. A handle is good
 //! as long as the node's lease: once the lease has lapsed, others may have moved the file ([`handle`]).
 
+mod capability;
 mod handle;
 
 use std::fs::File;
@@ -30,7 +31,6 @@ use crate::errors::of_names;
 use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
-use crate::places::users_xattrs::{follow_capability, has_lost_capability};
 use crate::ssd::OwnSsd;
 
 pub use handle::Handle;
@@ -91,7 +91,7 @@ impl Files {
             } else {
                 ftruncate(reopen(&*handle.file, libc::O_WRONLY)?, 0)?;
             }
-            self.follow_capability(&vnode.0, &handle.file)?;
+            capability::follow(&self.base, &vnode.0, &handle.file)?;
         }
         Ok(handle)
     }
@@ -410,33 +410,6 @@ impl Files {
     /// See [`OwnSsd::make_room_for_attributes`].
     pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
         self.ssd.make_room_for_attributes(number)
-    }
-
-    /// The content of a file was changed: its capability, if it was known to have one, has gone with that on the disk, and
-    /// now goes in the store. If no name of the file is known, the close notes it.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    fn follow_capability(&self, inode: &Inode, file: &File) -> Result<()> {
-        let has_lost = |last: &Attributes| has_lost_capability(last, file);
-        if !inode.without_name.lock().last.as_ref().is_some_and(has_lost) {
-            return Ok(());
-        }
-        for name in inode.names() {
-            let changed =
-                self.base.names.attributes().update_of((&name, inode.number), |attributes| {
-                    follow_capability(attributes, file);
-                    Ok(())
-                });
-            match changed {
-                Err(Failure::Refused(_)) => {}
-                changed => {
-                    inode.without_name.lock().last = Some(changed.map_err(of_names)?.attributes);
-                    break;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The last handle of this node was closed.

@@ -16,7 +16,7 @@ use halocline_vfs::{Allocate, Counted, Seek};
 use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
 
-use super::Files;
+use super::{Files, capability};
 use crate::inodes::Vnode;
 use crate::passthrough::WhyOurs;
 
@@ -87,7 +87,7 @@ impl Handle {
     fn change<T>(&self, act: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         let file = self.file()?;
         let done = act(file)?;
-        self.files.follow_capability(&self.vnode.0, file)?;
+        capability::follow(&self.files.base, &self.vnode.0, file)?;
         self.file().map(|_| done)
     }
 

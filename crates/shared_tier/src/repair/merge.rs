@@ -23,6 +23,7 @@ use halocline_os::private::own_uid;
 use super::conflicts::conflict;
 use super::disks::Disk;
 use super::findings::{About, Finding, note};
+pub(crate) use super::numbers::Numbers;
 use super::scan::Item;
 use super::view::View;
 use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
@@ -85,14 +86,6 @@ pub(crate) struct FoundNames {
     pub(crate) not_rebuilt: Vec<String>,
     /// Inconsistent things that were left alone.
     pub(crate) told: Vec<Finding>,
-}
-
-/// Gives unused numbers.
-pub(crate) trait Numbers {
-    /// No number from here on was ever given: a claim to one is false.
-    fn first_unused(&self) -> u64;
-    /// An unused number.
-    fn fresh(&mut self) -> Result<u64>;
 }
 
 /// Merges the disks.

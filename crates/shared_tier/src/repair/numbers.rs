@@ -3,8 +3,15 @@
 use halocline_cluster::names::NameStore;
 use halocline_os::error::Result;
 
-use super::merge::Numbers;
 use super::of_store;
+
+/// Gives unused numbers.
+pub(crate) trait Numbers {
+    /// No number from here on was ever given: a claim to one is false.
+    fn first_unused(&self) -> u64;
+    /// An unused number.
+    fn fresh(&mut self) -> Result<u64>;
+}
 
 /// Takes numbers from the store, in blocks.
 pub(super) struct StoreNumbers<'a> {

@@ -141,7 +141,8 @@ fn a_directory_that_is_gone_is_empty_and_takes_no_names() {
 #[test]
 fn a_directory_that_goes_meanwhile_takes_no_names() {
     const FLAGS: i32 = libc::O_CREAT | libc::O_WRONLY;
-    let acts: [(&str, fn(&Mounted, &Vnode) -> Option<i32>); 4] = [
+    type Act = fn(&Mounted, &Vnode) -> Option<i32>;
+    let acts: [(&str, Act); 4] = [
         ("create", |node, at| errno(node.tier.create((at, OsStr::new("x")), 0o644, FLAGS, BY))),
         ("mkdir", |node, at| {
             errno(node.tier.make((at, OsStr::new("x")), Make::Directory(0o755), BY))
