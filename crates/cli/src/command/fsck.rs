@@ -420,18 +420,23 @@ fn describe(problem: &Problem) -> String {
              mount writes to the origin what belongs to files that are as they were, and saves the rest",
             text::bytes(*dirty_bytes)
         ),
-        Problem::OrphanObject { object, bytes, removed } => {
-            unnamed_object(object, *bytes, *removed)
+        Problem::OrphanObject { object, bytes, removed: was } => {
+            unnamed_object(object, *bytes, *was)
         }
         Problem::LeftoverObject { object, bytes } => leftover_object(object, *bytes),
         Problem::OtherTree { reason } => format!("the origin's names cannot be right: {reason}"),
-        Problem::Uncounted { allocated_bytes, counted_bytes } => format!(
-            "{} are in use and {} are counted, as after most mounts; nothing is wrong with that, and \
-             the next mount frees the rest",
-            text::bytes(*allocated_bytes),
-            text::bytes(*counted_bytes)
-        ),
+        Problem::Uncounted { allocated_bytes, counted_bytes } => {
+            uncounted(*allocated_bytes, *counted_bytes)
+        }
     }
+}
+
+fn uncounted(allocated: u64, counted: u64) -> String {
+    format!(
+        "{} are in use and {} are counted, as after most mounts; nothing is wrong with that, and the next mount frees the rest",
+        text::bytes(allocated),
+        text::bytes(counted)
+    )
 }
 
 fn unnamed_object(object: &str, bytes: u64, removed: bool) -> String {
