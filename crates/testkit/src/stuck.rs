@@ -93,6 +93,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::waiting::eventually;
 
     #[test]
     fn a_thread_that_waits_and_another_process_are_told() {
@@ -106,7 +107,12 @@ mod tests {
         let waiting = waiting.spawn(waits).unwrap();
         has_started.recv().unwrap_err();
         let mut other = Command::new("sleep").arg("98.7654").spawn().unwrap();
-        let all = threads("sleep 98.7654");
+        let (this, mut all) = (format!("{} (sleep 98.7654", other.id()), String::new());
+        // Its arguments are known a moment after it was started.
+        eventually("the other process", || {
+            all = threads("sleep 98.7654");
+            all.contains(&this)
+        });
         other.kill().unwrap();
         other.wait().unwrap();
         drop(end);
@@ -114,7 +120,6 @@ mod tests {
         let told: Vec<&str> = all.lines().filter(|line| line.contains("it-waits: ")).collect();
         assert_eq!(told.len(), 1, "{all}");
         assert!(told[0].contains("it-waits: S,") || told[0].contains("it-waits: R,"), "{all}");
-        assert!(all.contains(&format!("{} (sleep 98.7654", other.id())), "{all}");
     }
 
     #[test]

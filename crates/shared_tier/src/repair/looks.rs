@@ -48,7 +48,7 @@ pub(super) fn look(
     Ok(findings)
 }
 
-/// As [`run`](super::run) without a repair, of a tier that the sessions in `live` use. Told is what each look finds; of
+/// As [`run`] without a repair, of a tier that the sessions in `live` use. Told is what each look finds; of
 /// the rest how much there was.
 ///
 /// # Errors
