@@ -90,7 +90,7 @@ fn what_cannot_be_simulated_is_refused() {
     refused(&["simulate", "servers.toml", "--servers", "servers.toml"], 2, "not a trace");
     let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
     refused(&[&simulate[..], &["--width", "tape=4K"]].concat(), 2, "tape");
-    refused(&[&simulate[..], &["--stripe", "0"]].concat(), 2, "all 0");
+    refused(&[&simulate[..], &["--stripe", "0"]].concat(), 2, "all 0: give --stripe");
     // Disks on which the files of the trace have no room, whatever the SSD has of them.
     fs::write(dir.join("small.toml"), SERVERS.replace("\"1T\"", "\"64K\"")).unwrap();
     for size in ["--cache-size", "--tier-size"] {

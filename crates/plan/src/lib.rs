@@ -43,7 +43,10 @@ pub mod write;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The trace has no requests.
-    #[error("the trace has no requests: there is nothing to plan for")]
+    #[error(
+        "the trace has no requests: there is nothing to plan for; see that its program ran to its end, and used files below \
+         the mount"
+    )]
     Empty,
     /// There are no servers.
     #[error("there are no servers to plan for")]

@@ -215,7 +215,13 @@ fn stripes(args: &SimulateArgs, servers: &ServerSet) -> Result<Vec<u64>, Failure
         }
     }
     let of = |profile: &str| widths.get(profile).copied().unwrap_or(args.stripe);
-    Ok(profiles.iter().map(|server| of(&server.profile_name)).collect())
+    let stripes: Vec<u64> = profiles.iter().map(|server| of(&server.profile_name)).collect();
+    if stripes.iter().all(|stripe| *stripe == 0) {
+        return Err(Failure::refused(
+            "the stripes of the servers are all 0: give --stripe, or --width of a profile, more than 0",
+        ));
+    }
+    Ok(stripes)
 }
 
 fn tell_of(report: &Report) {
