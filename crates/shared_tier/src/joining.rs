@@ -238,16 +238,25 @@ fn held(names: Arc<dyn NameStore>) -> Watched {
 /// Notes on the shared disk that the tier has names in a store. Other nodes may do so at the same moment; what counts is that
 /// the file is there.
 pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
+    let _is_ours = create(common, FORMATTED, b"in the store\n")?;
+    Ok(())
+}
+
+/// Makes a file that several nodes may make at the same moment; returns whether this one did. Its maker may have died before
+/// it had written anything.
+fn create(dir: &PrivateDir, name: &str, bytes: &[u8]) -> Result<bool> {
     use std::io::Write;
-    let at = |error| Error::at(common.path().join(FORMATTED), "write")(error);
-    match common.file(FORMATTED, Use::New) {
+    let at = |error| Error::at(dir.path().join(name), "write")(error);
+    let made = match dir.file(name, Use::New) {
         Ok(mut file) => {
-            file.write_all(b"in the store\n").and_then(|()| file.sync_all()).map_err(at)?;
+            file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at)?;
+            true
         }
-        Err(error) if error.errno() == libc::EEXIST => {}
+        Err(error) if error.errno() == libc::EEXIST => false,
         Err(error) => return Err(error),
-    }
-    fsync(common).map_err(|errno| at(errno.into()))
+    };
+    fsync(dir).map_err(|errno| at(errno.into()))?;
+    Ok(made)
 }
 
 /// Whether a store has the names of the tier below a root.
@@ -290,15 +299,8 @@ fn ssd_id(own: &PrivateDir) -> Result<String> {
 /// Places of files refer to nodes by name, so no two SSDs may have the same name.
 fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
     let name = format!("{NODE_NAME}{node}");
-    match common.file(&name, Use::New) {
-        Ok(mut file) => {
-            use std::io::Write;
-            let at = |error| Error::at(common.path().join(&name), "write")(error);
-            file.write_all(id.as_bytes()).map_err(at)?;
-            return file.sync_all().map_err(at);
-        }
-        Err(error) if error.errno() == libc::EEXIST => {}
-        Err(error) => return Err(error),
+    if create(common, &name, id.as_bytes())? {
+        return Ok(());
     }
     let found = common.read(&name, BYTES_MAX)?.unwrap_or_default();
     match found.as_slice() {

@@ -5,18 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use halocline_api::config::{CacheSize, Copies};
 use halocline_api::control::tier::PRIVATE;
-use halocline_api::control::wire;
+use halocline_api::file_tier::{LABEL, Label};
 use halocline_meta::identity::{CacheIdentity, identity_of};
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};
-
-/// File in each tier's private directory that says which set the tier belongs to.
-const LABEL: &str = "tier.json";
 
 /// How a file tier behaves.
 #[derive(Debug, Clone)]
@@ -65,19 +60,6 @@ impl Default for TierOptions {
 pub struct TierSet {
     /// Absolute paths without symbolic links.
     pub roots: Vec<PathBuf>,
-}
-
-/// What [`LABEL`] says.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Label {
-    /// Identity of the set.
-    set: String,
-    /// Which tier of the set this is, 0 the fastest.
-    tier: usize,
-    /// Roots that links may name, with their tiers; on the first tier only.
-    #[serde(default, with = "wire::numbered_paths")]
-    roots: Vec<(PathBuf, usize)>,
 }
 
 /// Whether a path leads nowhere.

@@ -8,6 +8,8 @@ mod page;
 mod picture;
 mod report;
 pub(crate) mod source;
+#[cfg(test)]
+mod test_servers;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

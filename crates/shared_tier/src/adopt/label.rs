@@ -2,27 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use halocline_api::control::wire;
+use halocline_api::file_tier::{LABEL, Label};
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
-use serde::Deserialize;
 
-use crate::places::peers::LABEL;
 use crate::places::tree::Tree;
 
 /// Which tier of a set the disk below is, if there are only two.
 const BELOW: usize = 1;
-
-/// What a label says, as `halocline-tier` writes it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Label {
-    set: String,
-    tier: usize,
-    /// Roots that links may name, with their tiers; on the SSD only.
-    #[serde(default, with = "wire::numbered_paths")]
-    roots: Vec<(PathBuf, usize)>,
-}
 
 fn read(tree: &Tree) -> Result<Option<Label>> {
     let Some(json) = tree.private.read(LABEL, bounded::SMALL_FILE_BYTES_MAX)? else {

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
+use halocline_api::file_tier::LABEL;
 use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_os::beneath::TreeCursor;
@@ -13,7 +14,6 @@ use rustix::fs::{
 
 use super::*;
 use crate::acl::DEFAULT;
-use crate::places::peers::LABEL;
 use crate::repair::tests::{Death, Node, World};
 
 /// Where the disk below was at an earlier mount.

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
+use halocline_api::file_tier::LABEL;
 use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
@@ -18,8 +19,6 @@ use super::tree::{Tree, fresh};
 
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
-/// In the same directory of a tier of one node, its label.
-pub(crate) const LABEL: &str = "tier.json";
 /// The file on the shared disk with the tier's id.
 const TIER: &str = "tier";
 /// On the shared disk: a directory with a file for each node, by its name.

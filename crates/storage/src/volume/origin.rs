@@ -327,7 +327,7 @@ impl Origin {
     /// # Errors
     /// If a server cannot be read.
     pub fn object_count(&self) -> Result<usize> {
-        if self.striped { orphans::count(&self.volume) } else { Ok(0) }
+        if self.striped { Ok(orphans::all(&self.volume)?.len()) } else { Ok(0) }
     }
 
     /// Finds the objects to which nothing refers, in a tree of the volume ([`Origin::check_tree`]); a plain origin has none. The caller guarantees that the origin is not

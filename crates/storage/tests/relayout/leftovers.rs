@@ -42,10 +42,8 @@ fn while_names_change<T>(dir: &Path, act: impl FnOnce() -> T) -> T {
 #[test]
 fn what_a_killed_move_left_is_found_by_its_file_whoever_renames_others() {
     for stop in STEPS {
-        let scratch = tempfile::tempdir().unwrap();
+        let scratch = killed_volume(stop);
         let dir = scratch.path();
-        drop(volume(dir));
-        killed_before(stop, dir, &two_parts());
         while_names_change(dir, || {
             let volume = to_move(dir).unwrap();
             let left = Leftovers::of(volume.origin()).unwrap();
@@ -130,10 +128,8 @@ fn a_move_that_fails_leaves_something_only_from_its_cutover_on() {
 /// Regression: of a file that refers to nonsense for the moment both objects went, its own included.
 #[test]
 fn of_a_file_that_refers_to_nonsense_both_objects_stay() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = killed_volume(Step::CutOver);
     let dir = scratch.path();
-    drop(volume(dir));
-    killed_before(Step::CutOver, dir, &two_parts());
     let path = dir.join("namespace/file");
     let mut number = vec![0; 64];
     let len = rustix::fs::getxattr(&path, OBJECT, &mut number).unwrap();
@@ -188,10 +184,8 @@ fn notes_have_a_limit_and_those_about_nothing_are_forgotten() {
 #[test]
 fn what_a_killed_move_left_stays_while_its_file_is_away() {
     for stop in STEPS {
-        let scratch = tempfile::tempdir().unwrap();
+        let scratch = killed_volume(stop);
         let dir = scratch.path();
-        drop(volume(dir));
-        killed_before(stop, dir, &two_parts());
         let (file, aside) = (dir.join("namespace/file"), dir.join("aside"));
         fs::rename(&file, &aside).unwrap();
         let objects = local_files(dir, "objects");
@@ -216,10 +210,8 @@ fn what_a_killed_move_left_stays_while_its_file_is_away() {
 /// What is left of a file that is gone for good stays noted until somebody who knows that has it removed.
 #[test]
 fn a_note_about_a_removed_file_goes_with_its_objects() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = killed_volume(Step::Settle);
     let dir = scratch.path();
-    drop(volume(dir));
-    killed_before(Step::Settle, dir, &two_parts());
     fs::remove_file(dir.join("namespace/file")).unwrap();
     let clear = || {
         let cleared = to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap();

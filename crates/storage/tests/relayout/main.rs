@@ -130,6 +130,14 @@ fn killed_before(stop: Step, dir: &Path, wish: &Wish) {
     assert!(ended.is_err(), "{stop:?}");
 }
 
+/// A volume with a file, whose move into two parts was killed before a step.
+fn killed_volume(stop: Step) -> tempfile::TempDir {
+    let scratch = tempfile::tempdir().unwrap();
+    drop(volume(scratch.path()));
+    killed_before(stop, scratch.path(), &two_parts());
+    scratch
+}
+
 fn local_files(dir: &Path, root: &str) -> Vec<PathBuf> {
     let servers = (0..SHAPE.servers).map(|at| dir.join(format!("server-{at}/{root}")));
     let inside = servers.flat_map(|dir| fs::read_dir(dir).into_iter().flatten());
@@ -193,10 +201,8 @@ fn a_moved_file_has_its_bytes_its_attributes_and_its_layout() {
 #[test]
 fn stopped_before_any_step_a_file_is_in_its_old_layout_or_its_new_one() {
     for stop in STEPS {
-        let scratch = tempfile::tempdir().unwrap();
+        let scratch = killed_volume(stop);
         let dir = scratch.path();
-        drop(volume(dir));
-        killed_before(stop, dir, &two_parts());
         // A mount reads and writes it as it is, before anybody clears what is left.
         let origin = mounted(dir);
         assert_eq!(read(&origin, "file"), content(), "{stop:?}");

@@ -20,7 +20,7 @@ pub(super) const PLAN: &[Metric] = &[
     metric(
         "def_rest",
         "word or null",
-        "Where not all servers have room for the default stripes: how the rest lies under `def`. `paper`: on the slowest servers in          stripes of S/m; `default`: in default stripes on the servers that have room. The faster of both is taken; null where all have          room, or both are the same.",
+        "Where not all servers have room for the default stripes: how the rest lies under `def`. `paper`: on the slowest servers in stripes of S/m; `default`: in default stripes on the servers that have room. The faster of both is taken; null where all have room, or both are the same.",
     ),
     metric(
         "other_def_seconds",

@@ -25,7 +25,7 @@ pub(super) const SIMULATE: &[Metric] = &[
     metric(
         "plan.default_rest",
         "word or null",
-        "Where not all servers have room for the default stripes: how the rest lies by default, `paper` or `default`, as `plan` says it          in `def_rest`.",
+        "Where not all servers have room for the default stripes: how the rest lies by default, `paper` or `default`, as `plan` says it in `def_rest`.",
     ),
     metric(
         "plan.other_default_seconds",

@@ -73,24 +73,17 @@ impl Apart {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_servers;
     use super::*;
     use halocline_model::profile::DeviceProfile;
     use halocline_plan::layout::Part;
-    use halocline_plan::servers::{Network, Server};
 
     #[test]
     fn what_has_servers_of_its_own_is_told() {
         let kinds =
             [DeviceProfile::hdd_7200(); 4].into_iter().chain([DeviceProfile::ssd_generic()]);
-        let server = |(number, profile): (usize, DeviceProfile)| Server {
-            name: number.to_string(),
-            directory: None,
-            capacity: None,
-            channels: 1,
-            profile,
-            network: Network::default(),
-        };
-        let servers = Servers::new(kinds.enumerate().map(server).collect()).expect("servers");
+        let name = |(number, profile): (usize, DeviceProfile)| (number.to_string(), profile);
+        let servers = test_servers::named(kinds.enumerate().map(name));
         let simple = |widths: [u64; 5]| Layout::simple(widths.to_vec());
         let parts = |first: [u64; 5], rest: [u64; 5]| {
             let part = |begin, end, widths: [u64; 5]| Part { begin, end, widths: widths.to_vec() };

@@ -405,8 +405,8 @@ pub(super) fn stripes(servers: &Servers, part: &Part) -> String {
 #[cfg(test)]
 mod tests {
     use halocline_model::profile::DeviceProfile;
-    use halocline_plan::servers::{Network, Server};
 
+    use super::super::test_servers;
     use super::*;
 
     /// Regression: of a file on one of 48 disks the stripe of each was told, 47 times 0 B.
@@ -414,15 +414,8 @@ mod tests {
     fn servers_with_the_same_stripe_are_told_of_together() {
         let kinds = std::iter::repeat_n(("hdd", DeviceProfile::hdd_7200()), 48);
         let kinds = kinds.chain(std::iter::repeat_n(("ssd", DeviceProfile::ssd_generic()), 2));
-        let server = |(index, (kind, profile)): (usize, (&str, DeviceProfile))| Server {
-            name: format!("{kind}{index}"),
-            directory: None,
-            capacity: None,
-            channels: 1,
-            profile,
-            network: Network::default(),
-        };
-        let servers = Servers::new(kinds.enumerate().map(server).collect()).expect("servers");
+        let name = |(index, (kind, profile))| (format!("{kind}{index}"), profile);
+        let servers = test_servers::named(kinds.enumerate().map(name));
         let told = |width: &dyn Fn(usize) -> u64| {
             let widths = (0..50).map(width).collect();
             stripes(&servers, &Part { begin: 0, end: None, widths })

@@ -57,14 +57,14 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
     )
 }
 
-/// Number of objects of a volume.
-pub(super) fn count(volume: &Volume) -> Result<usize> {
+/// The objects of a volume, named or not.
+pub(super) fn all(volume: &Volume) -> Result<BTreeSet<ObjectId>> {
     let mut all = BTreeSet::new();
     for server in volume.servers() {
         let ids = ids_on(server, ObjectId::ROOT);
         all.extend(ids.map_err(Error::at(server.dir(), "list the objects in"))?);
     }
-    Ok(all.len())
+    Ok(all)
 }
 
 /// Bytes of blocks that objects use on a server, named or not.

@@ -13,8 +13,8 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
-use super::identity::{ObjectId, Reference};
-use super::orphans::ids_on;
+use super::identity::Reference;
+use super::orphans;
 use super::tree_walk::each_file;
 use crate::volume::Volume;
 use halocline_os::error::{Error, Result};
@@ -49,12 +49,8 @@ pub(super) fn check(
     if has(tree, name).map_err(Error::at(dir, "read the mark of"))? {
         return Ok(true);
     }
-    let mut objects = BTreeSet::new();
-    for server in volume.servers() {
-        let ids = ids_on(server, ObjectId::ROOT);
-        let ids = ids.map_err(Error::at(server.dir(), "list the objects in"))?;
-        objects.extend(ids.into_iter().map(|id| id.number));
-    }
+    let objects = orphans::all(volume)?;
+    let objects: BTreeSet<_> = objects.into_iter().map(|id| id.number).collect();
     let all = objects.len();
     let mut named = BTreeSet::new();
     let is_enough = |named: usize| named.saturating_mul(2) >= all;
