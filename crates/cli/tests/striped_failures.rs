@@ -8,8 +8,9 @@ use std::process::{Command, Output};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
+use halocline_testkit::leased::leased;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
@@ -181,6 +182,38 @@ fn who_owns_one_file_keeps_no_other_from_being_moved_compared_and_copied() {
     scratch.succeed(&["verify", "plan.toml", "volume"]);
     scratch.succeed(&["unstripe", "volume", "out"]);
     assert!(fs::read(scratch.path("out").join(&files[1])).unwrap() == content(1, 512 << 10));
+}
+
+/// Regression: each open of the file waited for 45 s, in every command, and held up what came after it.
+#[test]
+fn a_lease_of_one_file_holds_up_no_other() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let files = planned(&scratch);
+    let (victim, victim_name) =
+        (scratch.path("volume/namespace").join(&files[1]), files[1].to_str().unwrap());
+    let Some(lease) = leased(&victim, libc::F_WRLCK) else { return };
+    let begun = Instant::now();
+    let what = "a program holds a lease of it";
+    let dry = scratch.halocline(&["apply", "plan.toml", "volume", "--dry-run"]);
+    status(&dry, 1, &[victim_name, what]);
+    let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
+    status(&apply, 1, &[victim_name, what, "3 files of 4 moved", "apply the plan again"]);
+    let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
+    status(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
+    let unstripe = scratch.halocline(&["unstripe", "volume", "out"]);
+    status(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
+    for file in &files {
+        let copy = fs::read(scratch.path("out.incomplete").join(file)).ok();
+        let kept = fs::read(scratch.path("data").join(file)).ok();
+        assert!(copy == kept.filter(|_| *file != files[1]), "{}", file.display());
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(40), "four commands waited for a lease: {took:?}");
+    drop(lease);
+    fs::remove_dir_all(scratch.path("out.incomplete")).unwrap();
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    scratch.succeed(&["verify", "plan.toml", "volume"]);
+    scratch.succeed(&["unstripe", "volume", "out"]);
 }
 
 /// `apply` ended at the first file that somebody changed, or had replaced by something else.

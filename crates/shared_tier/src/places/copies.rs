@@ -14,6 +14,7 @@ use std::sync::Weak;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::{self, open_at};
 use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::Stat;
@@ -165,7 +166,8 @@ impl<'a> Copies<'a> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
         let open = |fd: &OwnedFd| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            Ok::<_, Error>(File::from(openat(CWD, proc_path(fd), flags, Mode::empty())?))
+            let opened = open_at(CWD, &*proc_path(fd), flags, Mode::empty());
+            Ok::<_, Error>(File::from(opened.map_err(leased_files::failed)?))
         };
         let (one, other) = (open(&copy)?, open(file)?);
         let size = stat.raw.st_size.unsigned_abs();

@@ -352,7 +352,7 @@ impl Executor {
                     Left::No => {}
                     Left::Failed(error) => {
                         // The next file may be moved all the same: else a user's few files would keep all others here.
-                        if !is_too_many(&error) {
+                        if !is_too_many(&error) && !error.is_leased() {
                             failures.fetch_add(1, Ordering::Relaxed);
                         }
                         let path = Paths::new(&self.base.paths).shown(&resident.name);
