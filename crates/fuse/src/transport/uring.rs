@@ -195,7 +195,10 @@ fn serve<E: Engine>(
     let served = exchange.serve(device.as_fd(), registered, |request, room| {
         let _program = serving(request.header.pid);
         match request.header.opcode {
-            SETLKW => stand_ins.lock(front, request, (queue, || stand_in(queue, start))),
+            SETLKW => {
+                let make = || stand_in(queue, start, request.header.nodeid);
+                stand_ins.lock(front, request, (queue, make))
+            }
             _ => answer::answer(front, request, room),
         }
     });
@@ -204,8 +207,12 @@ fn serve<E: Engine>(
     }
 }
 
-/// Adds one more thread to a queue.
-fn stand_in<E: Engine>(queue: u16, start: &Start<E>) -> io::Result<JoinHandle<()>> {
+/// Adds one more thread to a queue, for one that waits for a lock of `file`.
+fn stand_in<E: Engine>(
+    queue: u16,
+    start: &Start<E>,
+    file: u64,
+) -> io::Result<JoinHandle<()>> {
     let start = start.clone();
     let (made, ready) = channel();
     let own = Queue::of_this_thread();
@@ -215,7 +222,7 @@ fn stand_in<E: Engine>(queue: u16, start: &Start<E>) -> io::Result<JoinHandle<()
             Ok(mut exchange) => {
                 let _heard = made.send(Ok(()));
                 let device = Arc::clone(&start.1);
-                let registered = || fetching::fetch_queued(device.as_fd(), queue);
+                let registered = || fetching::fetch_queued(device.as_fd(), queue, file);
                 serve(&mut exchange, queue, &start, registered);
             }
             Err(error) => drop(made.send(Err(error))),
