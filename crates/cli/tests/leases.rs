@@ -117,7 +117,8 @@ impl World {
         }
         let scratch = Scratch::new(program!())?;
         fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut mount = vec!["mount", "data", "mnt", "--cache", "cache", "--allow-other", transport];
+        let mut mount =
+            vec!["mount", "data", "mnt", "--cache", "cache", "--allow-other", transport];
         if striped {
             mount.extend(["--origin-volume", "striped", "--origin-servers", "2"]);
         }
@@ -187,7 +188,8 @@ fn the_leases_of_one_user_hold_up_no_other() {
         assert_eq!(opener.line(), libc::EAGAIN.to_string(), "{transport}, striped {striped}");
         drop(holder);
         for number in 0..FILES {
-            let whole = || fs::read(theirs.join(number.to_string())).is_ok_and(|it| it == [7; 1000]);
+            let whole =
+                || fs::read(theirs.join(number.to_string())).is_ok_and(|it| it == [7; 1000]);
             eventually("the lease is over, and the file as it was", whole);
         }
         world.scratch.succeed(&["umount", "mnt"]);

@@ -67,7 +67,8 @@ pub enum Error {
 }
 
 /// What a file's lease is told as.
-const LEASED: &str = "a program holds a lease of it (fcntl, F_SETLEASE): end it, or try again later";
+const LEASED: &str =
+    "a program holds a lease of it (fcntl, F_SETLEASE): end it, or try again later";
 
 /// What to do if the system's error alone allows only one remedy.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
@@ -152,7 +153,12 @@ mod tests {
         assert!(said.ends_with("; free some space (or inodes: df -i) there"), "{said}");
         let leased = io::Error::from_raw_os_error(libc::EAGAIN);
         let said = Error::at("f", "open the data")(leased).to_string();
-        assert!(said.ends_with("; a program holds a lease of it (fcntl, F_SETLEASE): end it, or try again later"), "{said}");
+        assert!(
+            said.ends_with(
+                "; a program holds a lease of it (fcntl, F_SETLEASE): end it, or try again later"
+            ),
+            "{said}"
+        );
         let denied = Error::at("x", "open")(io::Error::from_raw_os_error(libc::EACCES)).to_string();
         assert_eq!(denied, "x: cannot open: Permission denied (os error 13)");
     }

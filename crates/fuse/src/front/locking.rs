@@ -7,13 +7,13 @@ use fuser::Errno;
 use halocline_vfs::{Caller, Engine, Tree};
 
 use super::backing::Connection;
-use super::{Answer, Refused};
 use super::inode_table::Inode;
 use super::inodes::Inodes;
 use super::lease_waits::LeaseWaits;
 use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, Waiters, is_conflict, refused};
 use super::open_files::OpenFiles;
 use super::user_limits::UserLimits;
+use super::{Answer, Refused};
 
 /// Requests about locks.
 #[derive(Debug)]
@@ -66,11 +66,7 @@ impl<E: Engine> Locking<E> {
 
     /// A lock that conflicts with the given one, if there is one. The process of its owner is not reported: if it is on
     /// another node, it means nothing here.
-    pub(crate) fn find(
-        &self,
-        request: LockRequest,
-        caller: Caller,
-    ) -> Answer<Option<LockRange>> {
+    pub(crate) fn find(&self, request: LockRequest, caller: Caller) -> Answer<Option<LockRange>> {
         let file = self.open.get(request.handle)?;
         let found = match file.inode.locks.of(request.owner) {
             Some(owner) => request.range.find(&owner.origin),

@@ -208,11 +208,7 @@ fn serve<E: Engine>(
 }
 
 /// Adds one more thread to a queue, for one that waits for a lock of `file`.
-fn stand_in<E: Engine>(
-    queue: u16,
-    start: &Start<E>,
-    file: u64,
-) -> io::Result<JoinHandle<()>> {
+fn stand_in<E: Engine>(queue: u16, start: &Start<E>, file: u64) -> io::Result<JoinHandle<()>> {
     let start = start.clone();
     let (made, ready) = channel();
     let own = Queue::of_this_thread();
