@@ -5,20 +5,21 @@
 //! that wait. The files below a mount belong to its users, so a user with as many leases as the mount has threads
 //! could stop it for everybody.
 //!
-//! What must hold: a file that a user may own is opened by [`open_at`] only, which never waits. Who opens it for a program, or
+//! What must hold: a file that a user may own is opened by [`open_at`] or [`reopen`] only, which never wait. Who opens it for a program, or
 //! for a command, tries again a few times, where nobody else is held up by that. `unlink`, `rename`, `link`, `chmod` and
 //! `ftruncate` break no lease; `truncate(2)` does, and waits: call `ftruncate` with what was opened here.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, fcntl_setfl, openat};
+use rustix::fs::{CWD, Mode, OFlags, fcntl_setfl, openat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::clock::Clock;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::write_lease::OwnChecks;
 
 /// How long an open is tried again for a program, or for one file of a command.
@@ -61,6 +62,14 @@ pub fn open_at<P: Arg + Copy>(
         fcntl_setfl(&opened, flags & (OFlags::APPEND | OFlags::DIRECT | OFlags::NOATIME))?;
     }
     Ok(opened)
+}
+
+/// Opens the file at a path below `/proc` to a descriptor of it, as [`open_at`].
+///
+/// # Errors
+/// [`Error::Leased`] in place of `EAGAIN`.
+pub fn reopen(path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    open_at(CWD, path, flags, Mode::empty()).map_err(failed)
 }
 
 /// The error of an [`open_at`], saying so where a lease is the reason.
@@ -128,9 +137,8 @@ impl Patience {
 mod tests {
     use std::fs::{self, File};
     use std::os::fd::AsRawFd;
-    use std::path::Path;
 
-    use rustix::fs::{CWD, fcntl_getfl};
+    use rustix::fs::fcntl_getfl;
 
     use super::*;
 

@@ -393,17 +393,14 @@ impl MoveCommands<'_> {
             }
             Ok(Moved::Gone) => return None,
             Ok(Moved::Busy) => return self.busy(file, pass, IS_OPEN),
-            Err(error) if error.is_leased() => {
-                return self.busy(file, pass, &error.to_string());
-            }
+            Err(error) if error.is_leased() => return self.busy(file, pass, &error.to_string()),
             Err(error) => error,
         };
         // Whoever has removed or renamed it took its bytes away from where they were sought.
         if matches!(self.now(&file), Ok(Now::Gone)) {
             return None;
         }
-        let reason = of_error(&error, self.tier);
-        pass.skip(file, reason);
+        pass.skip(file, of_error(&error, self.tier));
         None
     }
 

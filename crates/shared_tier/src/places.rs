@@ -33,11 +33,10 @@ use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_os::leased_files::{self, open_at};
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::{SetAttr, Stat};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub(crate) use directories::{Directories, DirectoryStep};
@@ -246,8 +245,7 @@ impl Places {
     /// Opens the file at a place. Opening it for writing removes the attributes of an unfinished move.
     ///
     /// # Errors
-    /// `ENOENT` if the file is not there (any more): then look up its name again. [`Error::Leased`] if a program's lease
-    /// would have to be waited for.
+    /// `ENOENT` if the file is not there (any more): then look up its name again; [`Error::Leased`].
     pub(crate) fn open_file(&self, place: &Location, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
@@ -255,8 +253,7 @@ impl Places {
             if writes {
                 clear_move_xattrs(tree, &fd)?;
             }
-            let opened = open_at(CWD, &*proc_path(&fd), kept | OFlags::CLOEXEC, Mode::empty());
-            opened.map_err(leased_files::failed)
+            halocline_os::leased_files::reopen(&proc_path(&fd), kept | OFlags::CLOEXEC)
         })
     }
 

@@ -448,8 +448,7 @@ impl Namespace {
 
 /// Opens the regular file of a descriptor again; `flags` and errors as in [`Namespace::open_file`].
 pub fn reopen(fd: &impl AsFd, flags: i32) -> Result<File> {
-    let opened = open_at(CWD, &*proc_path(fd), open_flags(flags), Mode::empty());
-    Ok(File::from(opened.map_err(leased_files::failed)?))
+    leased_files::reopen(&proc_path(fd), open_flags(flags)).map(File::from)
 }
 
 /// The flags for opening an existing file for a program that gave `flags`.

@@ -68,12 +68,11 @@ impl<E: Engine> Locking<E> {
     /// another node, it means nothing here.
     pub(crate) fn find(&self, request: LockRequest, caller: Caller) -> Answer<Option<LockRange>> {
         let file = self.open.get(request.handle)?;
-        let found = match file.inode.locks.of(request.owner) {
-            Some(owner) => request.range.find(&owner.origin),
-            None => {
-                let opened = self.open_for_locks(&file.inode, request.range.kind(), caller)?;
-                request.range.find(&opened)
-            }
+        let found = if let Some(owner) = file.inode.locks.of(request.owner) {
+            request.range.find(&owner.origin)
+        } else {
+            let opened = self.open_for_locks(&file.inode, request.range.kind(), caller)?;
+            request.range.find(&opened)
         };
         found.map_err(|error| refused(&error))
     }

@@ -14,12 +14,12 @@ use std::sync::Weak;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
 use halocline_os::error::{Error, Result};
-use halocline_os::leased_files::{self, open_at};
+use halocline_os::leased_files;
 use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::own_xattrs::{self, NameIn};
@@ -166,8 +166,7 @@ impl<'a> Copies<'a> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
         let open = |fd: &OwnedFd| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let opened = open_at(CWD, &*proc_path(fd), flags, Mode::empty());
-            Ok::<_, Error>(File::from(opened.map_err(leased_files::failed)?))
+            Ok::<_, Error>(File::from(leased_files::reopen(&proc_path(fd), flags)?))
         };
         let (one, other) = (open(&copy)?, open(file)?);
         let size = stat.raw.st_size.unsigned_abs();

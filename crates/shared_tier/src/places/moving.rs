@@ -15,11 +15,11 @@ use std::os::unix::fs::FileExt;
 use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
-use halocline_os::leased_files::{self, open_at};
+use halocline_os::leased_files;
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, seek};
+use rustix::fs::{OFlags, SeekFrom, copy_file_range, fsync, seek};
 use rustix::io::Errno;
 
 use super::copies::{Copies, CopyName, mtime_ns};
@@ -92,8 +92,7 @@ impl<'a> FileMove<'a> {
     fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let file = open_at(CWD, &*proc_path(&fd), flags, Mode::empty());
-            let file = File::from(file.map_err(leased_files::failed)?);
+            let file = File::from(leased_files::reopen(&proc_path(&fd), flags)?);
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
             })?;
@@ -233,8 +232,7 @@ impl<'a> FileMove<'a> {
         let (directory, name) = (name.directory.0, &name.name);
         let above = places.shared.find(directory, None)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = open_at(CWD, &*proc_path(copy), flags, Mode::empty());
-        let file = File::from(file.map_err(leased_files::failed)?);
+        let file = File::from(leased_files::reopen(&proc_path(copy), flags)?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
             own_xattrs::clear(&file, own_xattrs::WRITTEN)?;
