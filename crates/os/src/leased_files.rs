@@ -68,8 +68,8 @@ pub fn open_at<P: Arg + Copy>(
 ///
 /// # Errors
 /// [`Error::Leased`] in place of `EAGAIN`.
-pub fn reopen(path: &Path, flags: OFlags) -> Result<OwnedFd> {
-    open_at(CWD, path, flags, Mode::empty()).map_err(failed)
+pub fn reopen(path: &impl AsRef<Path>, flags: OFlags) -> Result<OwnedFd> {
+    open_at(CWD, path.as_ref(), flags, Mode::empty()).map_err(failed)
 }
 
 /// The error of an [`open_at`], saying so where a lease is the reason.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use parking_lot::Mutex;
-use rustix::fs::mkfifoat;
+use rustix::fs::{CWD, mkfifoat};
 
 use super::shared_disk::links_and_devices;
 use super::*;
