@@ -247,8 +247,8 @@ print(f'{stuck} looks and {left} locks stuck, longest {1000 * longest[0]:.0f} ms
 os._exit(1 if stuck or left or longest[0] > 5 else 0)
 ";
 
-/// Regression: over io_uring, requests that were queued when the last free thread of a processor began to wait were fetched only
-/// after the next request there, and never if that was among them.
+/// Regression: over `io_uring`, requests that were queued when the last free thread of a processor began to wait were fetched
+/// only after the next request there, and never if that was among them.
 #[test]
 fn however_many_wait_for_a_lock_others_go_on() {
     for transport in TRANSPORTS {
