@@ -162,7 +162,8 @@ fn i15_an_ssd_that_is_not_reached_by_a_rebuild_has_missed_it_still() {
     fs::rename(&here, &away).unwrap();
     disks.forget();
     let repair = |node: &str| {
-        repair::run(&disks.at(node), Some(&disks.peers()), &disks.names, true).unwrap()
+        let (peers, alone) = (disks.peers(), disks.alone());
+        repair::run(&disks.at(node), Some(&peers), &disks.names, Some(&alone)).unwrap()
     };
     assert_eq!(repair("n2").missing.len(), 1);
     fs::rename(&away, &here).unwrap();

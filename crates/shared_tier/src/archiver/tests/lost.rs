@@ -107,7 +107,9 @@ fn i13_to_confirm_an_older_store_removes_no_copy_whose_file_is_not_found() {
             lose_ssd(&world);
         }
         world.store.restart(saved);
-        crate::repair::confirm(&world.at("n2"), Some(&world.peers()), &world.store).unwrap();
+        let (peers, alone) = (world.peers(), world.alone());
+        crate::repair::confirm(&world.at("n2"), Some(&peers), &world.store, &alone).unwrap();
+        drop(alone);
         assert_eq!(finals(&world).len(), usize::from(is_lost));
         let report = repair_by_n2(&world, true);
         assert_eq!(report.told.len(), usize::from(is_lost), "{report:?}");
