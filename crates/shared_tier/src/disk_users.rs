@@ -124,19 +124,18 @@ impl MountLock {
     /// # Errors
     /// If names are being repaired.
     pub(crate) fn take(common: &PrivateDir, node: &str, clock: &Clock) -> Result<Self> {
-        let file = match common.sub(MOUNTED).and_then(|mounted| mounted.file(node, Use::Write)) {
+        let (file, to_sign) = match files_of(common, node) {
             Err(error) if error.is_full() => {
                 tracing::warn!(%error, "a repair of the names will not notice this mount");
                 return Ok(Self { _kept: None });
             }
-            file => file?,
+            files => files?,
         };
         // Shared: of a machine that has crashed, the file system may keep the lock for a while.
         let how = FlockOperation::NonBlockingLockShared;
         let kept = lock(file, how, clock, is_repaired)?;
-        if let Some(kept) = &kept {
-            sign(kept);
-        }
+        sign(&to_sign);
+        drop(to_sign);
         // In this order: a repair that did not see the lock has begun before, and is seen here.
         let repairing = match common.sub(CHECK).and_then(|check| check.file(REPAIRING, Use::Write))
         {
@@ -146,6 +145,14 @@ impl MountLock {
         drop(lock(repairing, how, clock, is_repaired)?);
         Ok(Self { _kept: kept })
     }
+}
+
+/// The file that a mount locks, and the same to be written. The first one is kept, and can only be read: else the file
+/// system could not be remounted to be read only.
+fn files_of(common: &PrivateDir, node: &str) -> Result<(File, File)> {
+    let mounted = common.sub(MOUNTED)?;
+    let to_sign = mounted.file(node, Use::Write)?;
+    Ok((mounted.file(node, Use::Read)?, to_sign))
 }
 
 /// That no node is mounted, and none can be meanwhile: whoever repairs names or disks has it.

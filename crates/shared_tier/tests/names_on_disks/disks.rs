@@ -59,7 +59,7 @@ impl Disks {
         Alone::on(&self.at("n1")).unwrap()
     }
 
-    /// As an operator does who takes a node for one that never goes on: what locks it has no longer count.
+    /// As an operator does who knows that a node never goes on: the locks of all of them no longer count.
     pub(crate) fn give_up_locks(&self) {
         fs::remove_dir_all(self.at("shared/.halocline/mounted")).unwrap();
     }

@@ -213,6 +213,8 @@ fn i15_what_neither_an_ssd_nor_a_full_shared_disk_has_taken_follows_later() {
         }
         fs::rename(&away, &here).unwrap();
         disks.forget();
+        // It is as if it had died.
+        disks.give_up_locks();
         disks.repair();
         drop(second);
         let found = tree(&Mounted::new(&disks, true).tier);
