@@ -171,7 +171,6 @@ impl Joining<'_> {
         let background = Background::start(&ssd)?;
         let archive = ArchiveThread::start(&ssd)?;
         let root = self.root.to_owned();
-        let (_mounted, _lock) = (mounted, lock);
         Ok(SharedTier {
             background,
             archive,
@@ -181,8 +180,8 @@ impl Joining<'_> {
             files,
             root,
             begun,
-            _mounted,
-            _lock,
+            _mounted: mounted,
+            _lock: lock,
         })
     }
 

@@ -333,7 +333,7 @@ impl Places {
                 clear_move_xattrs(tree, &fd)?;
             }
             let of = Quota { of: &fd, user: change.uid };
-            tree.step_for(of, "setting a file's attributes", || set_attr_on(&fd, change))
+            tree.step_for(&of, "setting a file's attributes", || set_attr_on(&fd, change))
         })
     }
 

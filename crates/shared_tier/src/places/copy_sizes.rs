@@ -37,10 +37,13 @@ impl Known {
     }
 }
 
-/// The copies that are known, by node, file and number.
+/// Copies of one node's files, by file and number.
+type OfNode = FxHashMap<(u64, u64), Known>;
+
+/// The copies that are known, by node.
 #[derive(Debug, Default)]
 pub(crate) struct CopySizes {
-    known: Mutex<FxHashMap<String, FxHashMap<(u64, u64), Known>>>,
+    known: Mutex<FxHashMap<String, OfNode>>,
 }
 
 impl CopySizes {
@@ -62,7 +65,7 @@ impl CopySizes {
                 continue;
             };
             if !now.contains_key(node) {
-                now.insert(node.to_owned(), FxHashMap::default());
+                now.insert(node.to_owned(), OfNode::default());
             }
             if let Some(of_node) = now.get_mut(node) {
                 of_node.insert((inode, number), known);

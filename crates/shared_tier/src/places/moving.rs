@@ -380,7 +380,7 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
         ..SetAttr::default()
     };
     let of = Quota { of: to, user: Some(raw.st_uid) };
-    tree.step_for(of, "setting a copy's attributes", || {
+    tree.step_for(&of, "setting a copy's attributes", || {
         set_attr_on(to, &owner)?;
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {

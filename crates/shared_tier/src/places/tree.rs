@@ -109,7 +109,7 @@ impl Tree {
     /// The same, with whose quota may be used up.
     pub(crate) fn step_for<T, E: Into<Error>>(
         &self,
-        quota: Quota<'_, impl AsFd>,
+        quota: &Quota<'_, impl AsFd>,
         what: &'static str,
         act: impl FnMut() -> Result<T, E>,
     ) -> Result<T> {
@@ -239,7 +239,7 @@ impl Tree {
             let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(&self.tmp, &fresh, flags, Mode::empty())?;
             let quota = Quota { of: &fd, user: Some(owner.uid) };
-            self.step_for(quota, "numbering a directory", || {
+            self.step_for(&quota, "numbering a directory", || {
                 own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, step.number)?;
                 own(&fd, owner)
             })?;
@@ -273,7 +273,7 @@ impl Tree {
         let fd = self.temporary(&fresh)?;
         let make = || {
             let quota = Quota { of: &fd, user: Some(owner.uid) };
-            self.step_for(quota, "numbering a file", || {
+            self.step_for(&quota, "numbering a file", || {
                 own_xattrs::set_number(&fd, own_xattrs::INODE, inode)?;
                 own(&fd, owner)
             })?;
