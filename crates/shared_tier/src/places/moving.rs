@@ -23,7 +23,7 @@ use rustix::fs::{OFlags, SeekFrom, copy_file_range, fsync, seek};
 use rustix::io::Errno;
 
 use super::copies::{Copies, CopyName, mtime_ns};
-use super::tree::{Tree, fresh, proc_path};
+use super::tree::{Quota, Tree, fresh, proc_path};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
@@ -157,7 +157,7 @@ impl<'a> FileMove<'a> {
         let place = places.place(tier, directory, &path)?;
         // Again: the list of names may have been set when the copy was named.
         let synced =
-            tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_above(&path));
+            tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_names(&above.0));
         if let Err(error) = synced {
             places.remove(&place, inode)?;
             return Err(error);
@@ -251,7 +251,7 @@ impl<'a> FileMove<'a> {
         let path = tree.link(copy, &above, (directory, name), inode)?;
         let place = places.place(SHARED, directory, &path)?;
         let synced =
-            tree.step("syncing a copy", || fsync(&file)).and_then(|()| tree.sync_above(&path));
+            tree.step("syncing a copy", || fsync(&file)).and_then(|()| tree.sync_names(&above.0));
         if let Err(error) = synced {
             places.remove(&place, inode)?;
             return Err(error);
@@ -380,7 +380,8 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
         gid: (now.st_gid != raw.st_gid).then_some(raw.st_gid),
         ..SetAttr::default()
     };
-    tree.step("setting a copy's attributes", || {
+    let of = Quota { of: to, user: Some(raw.st_uid) };
+    tree.step_for(&of, "setting a copy's attributes", || {
         set_attr_on(to, &owner)?;
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
