@@ -254,10 +254,7 @@ impl Room {
         origin: &Origin,
         file: &LayoutChange,
     ) -> Result<Result<Option<LayoutChange>, Lack>> {
-        let lack = match self.move_beside(file) {
-            Ok(_) => return Ok(Ok(None)),
-            Err(lack) => lack,
-        };
+        let Err(lack) = self.move_beside(file) else { return Ok(Ok(None)) };
         let before = self.systems.clone();
         let detour = self.detour(origin, file)?;
         let evenly = detour.and_then(|way| Some((self.move_beside(&way).ok()?, way)));

@@ -148,7 +148,9 @@ pub(super) fn ways(
     places.sort_by_key(|(room, server)| (Reverse(*room), *server));
     let on = |servers: &[(u64, usize)]| {
         let mut widths = vec![0; of_server.len()];
-        servers.iter().for_each(|(_, server)| widths[*server] = stripe);
+        for (_, server) in servers {
+            widths[*server] = stripe;
+        }
         widths
     };
     let mut pieces = Vec::new();
@@ -160,7 +162,7 @@ pub(super) fn ways(
         begin = begin.saturating_add(place.0 / stripe * stripe);
     }
     let even = (!places.is_empty()).then(|| vec![(0, on(&places))]);
-    let pieces = (pieces.len() > 0 && begin >= size).then_some(pieces);
+    let pieces = (!pieces.is_empty() && begin >= size).then_some(pieces);
     let layouts = even.into_iter().chain(pieces);
     layouts.filter_map(|parts| FileLayout::from_parts(parts).ok()).collect()
 }
