@@ -23,6 +23,7 @@ mod panics;
 mod plain_records;
 mod power;
 mod reference;
+mod removals;
 mod requests;
 mod saved_conflicts;
 mod schedules;

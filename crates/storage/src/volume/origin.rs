@@ -18,6 +18,7 @@ mod server_marks;
 pub(super) mod sparse_copy;
 mod tree_mark;
 pub(super) mod tree_walk;
+pub mod unnamed;
 mod volume_directory;
 
 use std::fs::File;
