@@ -3,6 +3,7 @@
 
 mod against_directory;
 mod against_reference;
+mod buckets;
 mod cluster;
 mod crowded;
 mod kills;
