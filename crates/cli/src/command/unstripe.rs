@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
+use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_os::open_files::raise_limit;
 use halocline_storage::volume::unstripe::{incomplete, planned_bytes, unstripe, unstripe_tree};
@@ -54,9 +55,20 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
     // Until the copy is made: what is dirty on a cache would not be in it.
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let total_bytes = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
+    let planned = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
+    let (total_bytes, unread) = planned;
     if args.dry_run {
-        say!("{} would be copied to {}", text::bytes(total_bytes), text::path(out));
+        for error in &unread {
+            tell!("{error}");
+        }
+        let bytes = text::bytes(total_bytes);
+        if !unread.is_empty() {
+            return Err(Failure::failed(format!(
+                "{bytes} would be copied to {}, which would lack what is told above",
+                text::path(&incomplete(out))
+            )));
+        }
+        say!("{bytes} would be copied to {}", text::path(out));
         return Ok(ExitCode::SUCCESS);
     }
     let mut meter = Meter::new("copying", false);
@@ -76,10 +88,11 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
             tell!("{error}");
         }
         return Err(Failure::failed(format!(
-            "{} copied to {}, which lacks what is told above: mend that and copy again, or give it another name if you can \
+            "{} copied to {}, which lacks what is told above ({}): mend that and copy again, or give it another name if you can \
              do without",
             text::bytes(done_bytes),
-            text::path(&incomplete(out))
+            text::path(&incomplete(out)),
+            counted(lacking.len(), "error")
         )));
     }
     say!("{} copied to {}", text::bytes(done_bytes), text::path(out));

@@ -41,10 +41,11 @@ use halocline_vfs::Stat;
 
 pub use file::OriginFile;
 pub use identity::ObjectId;
+pub use orphans::{Misnamed, NamedObjects};
 
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
-use object_binding::{Bindings, bind};
+use object_binding::bind;
 use orphans::Orphans;
 use volume_directory::VolumeDir;
 
@@ -209,7 +210,7 @@ impl Origin {
         if !label.is_bound_to(inode) && is_bound {
             label::relock(volume_dir, &in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", volume_dir.path().display());
-            bind(&namespace, volume.servers(), Bindings::Old)?;
+            bind(&namespace, volume.servers())?;
             label.bound_to(inode).write(volume_dir)?;
             label::relock(volume_dir, &in_use, how)?;
         }
@@ -330,13 +331,26 @@ impl Origin {
         if self.striped { Ok(orphans::all(&self.volume)?.len()) } else { Ok(0) }
     }
 
-    /// Finds the objects to which nothing refers, in a tree of the volume ([`Origin::check_tree`]); a plain origin has none. The caller guarantees that the origin is not
+    /// Finds out which objects no file names, in a tree of the volume ([`Origin::check_tree`]); a plain origin has none. The caller guarantees that the origin is not
     /// mounted ([`Origin::open_alone`]): an open file without a name would count as an orphan.
     ///
     /// # Errors
-    /// If a server or a name cannot be read: a name that cannot be seen must not make its object an orphan.
+    /// If a server cannot be read, and [`Error::Invalid`] while names of the tree change.
+    pub fn named_objects(&self) -> Result<NamedObjects> {
+        if self.striped {
+            orphans::find(&self.volume, &self.dir)
+        } else {
+            Ok(NamedObjects::default())
+        }
+    }
+
+    /// Those to which nothing refers.
+    ///
+    /// # Errors
+    /// As [`Origin::named_objects`], and if a name cannot be read: one that cannot be seen must not make its object an orphan.
     pub fn orphans(&self) -> Result<Orphans> {
-        if self.is_striped() { orphans::find(&self.volume, &self.dir) } else { Ok(Orphans::new()) }
+        let NamedObjects { unnamed, unread, .. } = self.named_objects()?;
+        unread.into_iter().next().map_or(Ok(unnamed), Err)
     }
 
     /// Makes durable the names of all files, and the objects to which they refer, on each file system of the tree.
@@ -356,17 +370,36 @@ impl Origin {
         orphans::remove(id, &self.volume)
     }
 
-    /// Assigns objects to which only one file refers to that file, as is needed after a file was restored from a backup
-    /// behind the mount. Those of a copied volume are left to the next mount. The caller guarantees that the origin is
-    /// not mounted ([`Origin::open_alone`]).
+    /// Gives the object with this name to the file at `relative`, which names it, as is needed after the file was restored from a
+    /// backup. Whether it is that file's nobody can tell but who asks for it: who may write to a file can have it name any object.
+    /// The caller guarantees that the origin is not mounted ([`Origin::open_alone`]), and that the object's own file is gone.
     ///
     /// # Errors
-    /// If the tree cannot be examined, or objects cannot be renamed.
-    pub fn bind_objects(&self) -> Result<()> {
-        if !self.striped || !self.is_bound {
-            return Ok(());
+    /// [`Error::Invalid`] if there is no such object or file, or the file does not name it; else if objects cannot be renamed.
+    pub fn give_object(&self, object: &str, relative: &Path) -> Result<()> {
+        let refused = |what: String| {
+            let remedy = "give both as `halocline fsck CACHE` tells them";
+            Err(Error::invalid(what, remedy))
+        };
+        let given = ObjectId::parse(object).filter(|_| self.striped && self.is_bound);
+        let is_there = |id: &ObjectId| Ok::<_, Error>(orphans::all(&self.volume)?.contains(id));
+        let given = match given {
+            Some(id) if is_there(&id)? => id,
+            _ => return refused(format!("the origin has no object {object}")),
+        };
+        let file = tree_walk::file(self, relative, "leave it out")?;
+        let bound = ObjectId::bound(given.number, &file.fd);
+        let bound = bound.map_err(Error::at(&file.shown, "stat"))?;
+        let named = ObjectId::of(&file.fd).map_err(Error::at(&file.shown, "read the object of"))?;
+        match bound {
+            bound if named != Some(bound) => {
+                refused(format!("{} does not name the object {object}", file.shown.display()))
+            }
+            ObjectId { inode: Some(inode), born_ns, .. } => {
+                object_binding::give(given, (inode, born_ns.unwrap_or(0)), self.servers())
+            }
+            ObjectId { inode: None, .. } => Ok(()),
         }
-        bind(&self.dir, self.servers(), Bindings::Present)
     }
 
     /// Corrects wrong attributes from the namespace for a regular file: a striped file's blocks are elsewhere. They are

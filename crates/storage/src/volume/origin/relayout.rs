@@ -137,6 +137,8 @@ pub struct Cleared {
     pub left: usize,
     /// Why an object could not be removed.
     pub error: Option<Error>,
+    /// What could not be read of the tree: their files may be there.
+    pub unread: Vec<Error>,
 }
 
 /// A striped volume that is used exclusively, so that its files may move.
@@ -240,6 +242,7 @@ impl Relayout {
             !found.unknown.contains(note) && !note.iter().any(|number| stay.contains(number))
         })?;
         cleared.left = notes.all().len();
+        cleared.unread = found.unread;
         Ok(cleared)
     }
 
