@@ -56,6 +56,8 @@ pub struct Origin {
     volume: Volume,
     striping: Striping,
     striped: bool,
+    /// The device number of the file system of a striped volume's tree.
+    tree_device: u64,
     locks: Arc<SizeLocks>,
     /// Whether the objects' names have the inode numbers of this tree.
     is_bound: bool,
@@ -200,7 +202,8 @@ impl Origin {
         let servers = servers.collect::<Result<Vec<_>>>()?;
         let tree = volume_dir.directory(label::NAMESPACE)?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
-        let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
+        let found = tree.metadata().map_err(Error::at(&namespace, "stat"))?;
+        let (inode, tree_device) = (found.ino(), found.dev());
         let (volume, name) = (Volume::new(servers, label.stripe), label.volume());
         let is_marked = how == Use::Alone || {
             let marked = (&volume, name.as_deref());
@@ -221,13 +224,14 @@ impl Origin {
             tracing::debug!("{}: not marked: {error}", namespace.display());
         }
         let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
-        Ok(Self { is_bound, name, ..opened })
+        Ok(Self { is_bound, name, tree_device, ..opened })
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
-        let (dir, striped) = (dir.to_owned(), in_use.is_some());
-        Self { dir, volume, striping, striped, locks, is_bound: true, name: None, in_use }
+        let (dir, striped, tree_device) = (dir.to_owned(), in_use.is_some(), 0);
+        let (is_bound, name) = (true, None);
+        Self { dir, volume, striping, striped, tree_device, locks, is_bound, name, in_use }
     }
 
     /// The directory within the origin `dir` that contains the tree that programs see.
@@ -285,6 +289,7 @@ impl Origin {
             let server = Arc::clone(&self.volume.servers()[0]);
             return Ok(OriginFile(Data::Plain { server, file: namespace_file }));
         }
+        tree_walk::check_file_system(namespace_file.file(), self.tree_device)?;
         Ok(OriginFile(Data::Striped(Striped {
             volume: self.volume.clone(),
             striping: self.striping,
@@ -296,7 +301,11 @@ impl Origin {
 
     /// The object with a namespace file's data, if it has one.
     pub fn object_of(&self, namespace_file: impl AsFd) -> io::Result<Option<ObjectId>> {
-        if self.striped { ObjectId::of(namespace_file) } else { Ok(None) }
+        if !self.striped {
+            return Ok(None);
+        }
+        tree_walk::check_file_system(&namespace_file, self.tree_device)?;
+        ObjectId::of(namespace_file)
     }
 
     /// Removes the data of a namespace file. The caller guarantees that its last name and its last open file are gone.
@@ -377,29 +386,7 @@ impl Origin {
     /// # Errors
     /// [`Error::Invalid`] if there is no such object or file, or the file does not name it; else if objects cannot be renamed.
     pub fn give_object(&self, object: &str, relative: &Path) -> Result<()> {
-        let refused = |what: String| {
-            let remedy = "give both as `halocline fsck CACHE` tells them";
-            Err(Error::invalid(what, remedy))
-        };
-        let given = ObjectId::parse(object).filter(|_| self.striped && self.is_bound);
-        let is_there = |id: &ObjectId| Ok::<_, Error>(orphans::all(&self.volume)?.contains(id));
-        let given = match given {
-            Some(id) if is_there(&id)? => id,
-            _ => return refused(format!("the origin has no object {object}")),
-        };
-        let file = tree_walk::file(self, relative, "leave it out")?;
-        let bound = ObjectId::bound(given.number, &file.fd);
-        let bound = bound.map_err(Error::at(&file.shown, "stat"))?;
-        let named = ObjectId::of(&file.fd).map_err(Error::at(&file.shown, "read the object of"))?;
-        match bound {
-            bound if named != Some(bound) => {
-                refused(format!("{} does not name the object {object}", file.shown.display()))
-            }
-            ObjectId { inode: Some(inode), born_ns, .. } => {
-                object_binding::give(given, (inode, born_ns.unwrap_or(0)), self.servers())
-            }
-            ObjectId { inode: None, .. } => Ok(()),
-        }
+        object_binding::give_named(self, object, relative)
     }
 
     /// Corrects wrong attributes from the namespace for a regular file: a striped file's blocks are elsewhere. They are

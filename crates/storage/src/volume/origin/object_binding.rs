@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
-use super::orphans::ids_on;
-use super::tree_walk::each_file;
+use super::orphans::{self, ids_on};
+use super::tree_walk::{each_file, file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -43,12 +44,35 @@ pub(super) fn bind(tree: &Path, servers: &[std::sync::Arc<Server>]) -> Result<()
     rename_objects(servers, &owner)
 }
 
+/// Gives the object with this name to the file at `relative`, as [`Origin::give_object`].
+pub(super) fn give_named(origin: &Origin, object: &str, relative: &Path) -> Result<()> {
+    let refused = |what: String| {
+        let remedy = "give both as `halocline fsck CACHE` tells them";
+        Err(Error::invalid(what, remedy))
+    };
+    let given = ObjectId::parse(object).filter(|_| origin.striped && origin.is_bound);
+    let objects = orphans::all(&origin.volume)?;
+    let Some(given) = given.filter(|id| objects.contains(id)) else {
+        return refused(format!("the origin has no object {object}"));
+    };
+    let file = file(origin, relative, "leave it out")?;
+    let bound = ObjectId::bound(given.number, &file.fd).map_err(Error::at(&file.shown, "stat"))?;
+    let named = origin.object_of(&file.fd);
+    let named = named.map_err(Error::at(&file.shown, "read the object of"))?;
+    match bound.inode {
+        Some(inode) if named == Some(bound) => {
+            give(given, (inode, bound.born_ns.unwrap_or(0)), origin.servers())
+        }
+        _ => refused(format!("{} does not name the object {object}", file.shown.display())),
+    }
+}
+
 /// Durably makes the object `id` that of the file with this inode number and birth time. What an interrupted call has left is
 /// gone on with.
 ///
 /// # Errors
 /// [`Error::Invalid`] if a server has both this object and one of that file with the same number.
-pub(super) fn give(
+fn give(
     id: ObjectId,
     file: (u64, u64),
     servers: &[std::sync::Arc<Server>],

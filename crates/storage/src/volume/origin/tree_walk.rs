@@ -11,6 +11,7 @@ use halocline_os::beneath::{self, TreeCursor, open_entry};
 use halocline_os::birth_time::born_ns_of;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::user_mounts::is_served_by_another_user;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, syncfs};
 use rustix::io::Errno;
 
@@ -70,6 +71,9 @@ pub(in crate::volume) fn file(
     let shown = origin.namespace_dir().join(relative);
     let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
         Err(Errno::LOOP) => None,
+        Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::NOTCONN | Errno::STALE)) => {
+            return Err(unreadable(&shown, errno));
+        }
         other => Some(other.map_err(at(&shown, "find"))?),
     };
     let from = from.map(|from| TreeEntry::of(from, shown.clone())).transpose()?;
@@ -286,6 +290,16 @@ fn walk(
         }
     }
     Ok(unread)
+}
+
+/// Refuses a file on a file system that another user serves: of it he says what he likes, also the inode number of another file.
+/// `tree_device` is the device number of the tree.
+pub(super) fn check_file_system(file: impl AsFd, tree_device: u64) -> std::io::Result<()> {
+    if fstat(&file)?.st_dev == tree_device || !is_served_by_another_user(file)? {
+        return Ok(());
+    }
+    let what = "it is on a file system that another user has mounted in the tree; unmount that";
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
 }
 
 /// Why a directory, or what is called so, could not be read, and what to do about it.
