@@ -90,7 +90,8 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
     let own = name_in(&scratch, "u/own");
     let number = number_of(&name_in(&scratch, "u/shared/v"));
     for forged in [&["u/own"][..], &["u/own", "a/f"]] {
-        let before: Vec<_> = forged.iter().map(|file| number_of(&name_in(&scratch, file))).collect();
+        let before: Vec<_> =
+            forged.iter().map(|file| number_of(&name_in(&scratch, file))).collect();
         fs::rename(name_in(&scratch, "u/shared"), scratch.path("away")).unwrap();
         for file in forged {
             setxattr(name_in(&scratch, file), OBJECT, &number, XattrFlags::empty()).unwrap();
@@ -101,7 +102,10 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
         status(&scratch.halocline(&["unstripe", "volume", "u/own", "stolen"]), 1, &["of another"]);
         let _ = fs::remove_file(scratch.path("stolen.incomplete"));
         fs::rename(scratch.path("away"), name_in(&scratch, "u/shared")).unwrap();
-        status(&scratch.halocline(&["fsck", "cache", "--repair"]), 0, &[]);
+        // What the forger's files had is named by none.
+        let told = scratch.halocline(&["fsck", "cache", "--repair"]);
+        status(&told, 1, &[&format!("no file names {} of 4 objects", forged.len())]);
+        assert!(!written(&told).contains("its file is not found"), "{}", written(&told));
         has_its_data(&scratch, "u/shared/v");
         for (file, number) in forged.iter().zip(before) {
             setxattr(name_in(&scratch, file), OBJECT, &number, XattrFlags::empty()).unwrap();

@@ -211,8 +211,13 @@ fn a_later_file_with_the_same_inode_number_gets_no_data() {
     let origin = open_volume(dir.path());
     let tree = origin.namespace_dir().to_owned();
     let theirs = create(&origin, "theirs", &vec![7; 30_000]);
-    let (number, inode) = (named_by(&tree.join("theirs")), fs::metadata(tree.join("theirs")).unwrap().ino());
-    assert_ne!(halocline_os::birth_time::born_ns_of(theirs.namespace_file()), Ok(0), "no birth times");
+    let (number, inode) =
+        (named_by(&tree.join("theirs")), fs::metadata(tree.join("theirs")).unwrap().ino());
+    assert_ne!(
+        halocline_os::birth_time::born_ns_of(theirs.namespace_file()),
+        Ok(0),
+        "no birth times"
+    );
     drop(theirs);
     fs::remove_file(tree.join("theirs")).unwrap();
     let same = (0..2000).map(|at| tree.join(at.to_string())).find(|path| {

@@ -1,7 +1,7 @@
 //! One server in the simulation: its device, and the network path to it.
 
-use halocline_model::file_layout::stored_bytes;
 use halocline_model::emulated::{Access, Mechanism};
+use halocline_model::file_layout::stored_bytes;
 use halocline_model::profile::whole;
 use halocline_model::request::{ByteRange, Direction};
 

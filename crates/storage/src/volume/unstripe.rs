@@ -29,7 +29,9 @@ use rustix::io::Errno;
 
 use super::origin::Origin;
 use super::origin::sparse_copy::{Progress, copy_data};
-use super::origin::tree_walk::{DIRECTORY, TreeEntry, Unread, at, file, tree, tree_bytes, unreadable};
+use super::origin::tree_walk::{
+    DIRECTORY, TreeEntry, Unread, at, file, tree, tree_bytes, unreadable,
+};
 use halocline_os::beneath::{self, TreeCursor, open_entry};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::own_uid;

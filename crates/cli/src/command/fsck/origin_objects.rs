@@ -78,20 +78,27 @@ impl OriginObjects {
     }
 
     /// Takes what was found of the names, and removes what is asked for.
-    fn take(&mut self, origin: &Origin, named: NamedObjects, args: &FsckArgs) -> Result<(), Failure> {
+    fn take(
+        &mut self,
+        origin: &Origin,
+        named: NamedObjects,
+        args: &FsckArgs,
+    ) -> Result<(), Failure> {
         let NamedObjects { unnamed, misnamed, unread } = named;
         if !unread.is_empty() {
             self.unchecked = Some(format!(
                 "{} of its names cannot be read, and what lies there may name any of them",
                 unread.len()
             ));
-            let unread = unread.iter().map(|error| Problem::UnreadName { reason: error.to_string() });
+            let unread =
+                unread.iter().map(|error| Problem::UnreadName { reason: error.to_string() });
             self.problems.extend(unread);
             return Ok(());
         }
         self.is_checked = true;
         for Misnamed { object, named_by } in misnamed {
-            let named_by = named_by.into_iter().map(|(path, owner)| NamedBy { path, owner }).collect();
+            let named_by =
+                named_by.into_iter().map(|(path, owner)| NamedBy { path, owner }).collect();
             self.problems.push(Problem::MisnamedObject { object: object.to_string(), named_by });
         }
         if let Some(count) = args.remove_unnamed {
@@ -125,10 +132,14 @@ impl OriginObjects {
             Problem::OtherTree { reason } => Some(reason.as_str()),
             _ => None,
         });
-        let unread: Vec<_> = self.problems.iter().filter_map(|problem| match problem {
-            Problem::UnreadName { reason } => Some(reason.as_str()),
-            _ => None,
-        }).collect();
+        let unread: Vec<_> = self
+            .problems
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::UnreadName { reason } => Some(reason.as_str()),
+                _ => None,
+            })
+            .collect();
         let why = self.unchecked.as_deref().or(other_tree);
         let why = why.unwrap_or("the cache has no striped origin");
         Err(Failure::failed([&[&*format!("{asked}: {why}")], &unread[..]].concat().join("; ")))

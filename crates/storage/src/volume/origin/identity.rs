@@ -142,13 +142,12 @@ impl ObjectId {
 
     /// The object with this name, which has only one valid form.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (number, file) = text.split_once('-').map_or((text, None), |(it, file)| (it, Some(file)));
+        let (number, file) =
+            text.split_once('-').map_or((text, None), |(it, file)| (it, Some(file)));
         let (inode, born_ns) = match file.map(|file| file.split_once('.').ok_or(file)) {
             None => (None, None),
             Some(Err(inode)) => (Some(inode.parse().ok()?), None),
-            Some(Ok((inode, born_ns))) => {
-                (Some(inode.parse().ok()?), Some(born_ns.parse().ok()?))
-            }
+            Some(Ok((inode, born_ns))) => (Some(inode.parse().ok()?), Some(born_ns.parse().ok()?)),
         };
         let id = Self { number: ObjectNumber::parse(number)?, inode, born_ns };
         (id.number.has_birth == born_ns.is_some() && id.to_string() == text).then_some(id)

@@ -71,7 +71,8 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
 fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
     let mut held = vec![PartCounts::default(); origin.servers().len()];
     // What users keep others from reading says nothing; the other files do.
-    let count = &mut |file: &FoundFile, state: &FileState| count_held(origin, file, state, &mut held);
+    let count =
+        &mut |file: &FoundFile, state: &FileState| count_held(origin, file, state, &mut held);
     each_file(origin.namespace_dir(), count)?;
     let mut seen = origin.servers().iter().zip(held);
     let empty = seen.find(|(_, held)| held.present == 0 && held.missing > 0);

@@ -72,11 +72,7 @@ pub(super) fn give_named(origin: &Origin, object: &str, relative: &Path) -> Resu
 ///
 /// # Errors
 /// [`Error::Invalid`] if a server has both this object and one of that file with the same number.
-fn give(
-    id: ObjectId,
-    file: (u64, u64),
-    servers: &[std::sync::Arc<Server>],
-) -> Result<()> {
+fn give(id: ObjectId, file: (u64, u64), servers: &[std::sync::Arc<Server>]) -> Result<()> {
     let own = ObjectId::of_file(id.number, file.0, file.1);
     for server in servers {
         let there = ids_on(server, ObjectId::ROOT);

@@ -163,7 +163,8 @@ fn names(mut objects: Orphans, tree: &Path) -> Result<NamedObjects> {
     let is_named = |id: &ObjectId| named.get(&id.number).is_some_and(|paths| !paths.is_empty());
     let has_own = |id: &ObjectId| found.iter().any(|other| other.number == id.number);
     let of_others = objects.keys().filter(|id| is_named(id) && !has_own(id));
-    let misnamed = of_others.map(|id| Misnamed { object: *id, named_by: named[&id.number].clone() });
+    let misnamed =
+        of_others.map(|id| Misnamed { object: *id, named_by: named[&id.number].clone() });
     let misnamed = misnamed.collect();
     objects.retain(|id, _| !named.contains_key(&id.number));
     Ok(NamedObjects { unnamed: objects, misnamed, unread })

@@ -309,13 +309,18 @@ pub(in crate::volume) fn unreadable(shown: &Path, errno: Errno) -> Error {
             let what = format!("{}: another user has mounted a file system there", shown.display());
             return Error::invalid(what, "unmount it (umount -l), and look again");
         }
-        Errno::ACCESS | Errno::PERM => "give its owner the permission to read it (chmod u+rwx), or run this as root",
+        Errno::ACCESS | Errno::PERM => {
+            "give its owner the permission to read it (chmod u+rwx), or run this as root"
+        }
         Errno::NOTCONN | Errno::STALE | Errno::IO => {
             "unmount what is mounted there (umount -l), or end what moves it, and look again"
         }
         _ => "look again when it can be read",
     };
-    Error::invalid(format!("{}: cannot be read: {}", shown.display(), std::io::Error::from(errno)), remedy)
+    Error::invalid(
+        format!("{}: cannot be read: {}", shown.display(), std::io::Error::from(errno)),
+        remedy,
+    )
 }
 
 #[cfg(test)]
