@@ -208,9 +208,9 @@ impl KnownFiles {
             Ok(origin) => Ok(origin.sync(true)?),
             Err(error) => match error.errno() {
                 libc::ENOENT | libc::ESTALE => Ok(()),
-                // Its mode was changed after programs opened it, and their writes must be synced, too: other nodes
-                // wait for this.
-                libc::EACCES | libc::EPERM => self.origin.sync_everything(),
+                // Its mode was changed after programs opened it, or one holds a lease of it, and their writes must be
+                // synced, too: other nodes wait for this.
+                libc::EACCES | libc::EPERM | libc::EAGAIN => self.origin.sync_everything(),
                 _ => Err(error),
             },
         }

@@ -8,8 +8,9 @@ use std::process::{Command, Output};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
+use halocline_testkit::leased::leased;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
@@ -183,6 +184,55 @@ fn who_owns_one_file_keeps_no_other_from_being_moved_compared_and_copied() {
     assert!(fs::read(scratch.path("out").join(&files[1])).unwrap() == content(1, 512 << 10));
 }
 
+/// Regression: each open of the file waited for 45 s, in every command, and held up what came after it.
+#[test]
+fn a_lease_of_one_file_holds_up_no_other() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let files = planned(&scratch);
+    let (victim, victim_name) =
+        (scratch.path("volume/namespace").join(&files[1]), files[1].to_str().unwrap());
+    let Some(lease) = leased(&victim, libc::F_WRLCK) else { return };
+    let begun = Instant::now();
+    let what = "a program holds a lease of it";
+    let dry = scratch.halocline(&["apply", "plan.toml", "volume", "--dry-run"]);
+    status(&dry, 1, &[victim_name, what]);
+    let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
+    status(&apply, 1, &[victim_name, what, "3 files of 4 moved", "apply the plan again"]);
+    let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
+    status(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
+    let unstripe = scratch.halocline(&["unstripe", "volume", "out"]);
+    status(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
+    for file in &files {
+        let copy = fs::read(scratch.path("out.incomplete").join(file)).ok();
+        let kept = fs::read(scratch.path("data").join(file)).ok();
+        assert!(copy == kept.filter(|_| *file != files[1]), "{}", file.display());
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(40), "four commands waited for a lease: {took:?}");
+    drop(lease);
+    fs::remove_dir_all(scratch.path("out.incomplete")).unwrap();
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    scratch.succeed(&["verify", "plan.toml", "volume"]);
+    scratch.succeed(&["unstripe", "volume", "out"]);
+}
+
+/// Names the object of a file, which has no layout of its own, as earlier versions did: without the birth time.
+fn name_as_earlier_versions(scratch: &Scratch, file: &Path) {
+    let number = String::from_utf8(number_of(file)).unwrap();
+    let earlier = number.strip_suffix('t').unwrap();
+    for server in 0..3 {
+        let dir = format!("volume/server-{server}/objects/{}", &number[..2]);
+        for entry in fs::read_dir(scratch.path(&dir)).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            let object = path.file_name().unwrap().to_str().unwrap();
+            let Some(of_file) = object.strip_prefix(&number) else { continue };
+            let (of_file, _) = of_file.split_once('.').unwrap();
+            fs::rename(&path, path.with_file_name(format!("{earlier}{of_file}"))).unwrap();
+        }
+    }
+    name(file, earlier.as_bytes());
+}
+
 /// `apply` ended at the first file that somebody changed, or had replaced by something else.
 #[test]
 fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
@@ -213,7 +263,8 @@ fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
     let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
     status(&apply, 1, &["not a regular file", "0 files of 1 moved; 1 file not"]);
     fs::rename(scratch.path("aside"), &victim).unwrap();
-    // Its owner leaves no room for the number of another object, where the file system has bounds.
+    // Its owner leaves no room for the number of another object, where the file system has bounds. Numbers were shorter once.
+    name_as_earlier_versions(&scratch, &victim);
     let fill = |number: usize, bytes: usize| {
         let (name, value) = (format!("user.{number}"), vec![b'x'; bytes]);
         setxattr(&victim, name.as_str(), &value, XattrFlags::empty())

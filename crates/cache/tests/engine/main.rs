@@ -15,6 +15,7 @@ mod full_origin;
 mod holes;
 mod idle;
 mod kills;
+mod leases;
 mod limited_device;
 mod limits;
 mod lost_device;

@@ -4,6 +4,7 @@
 mod against_directory;
 mod against_reference;
 mod cluster;
+mod crowded;
 mod kills;
 mod leases;
 mod server;

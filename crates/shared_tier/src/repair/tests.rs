@@ -129,9 +129,16 @@ impl World {
         self.node_until(node, 1, i64::MAX)
     }
 
+    /// That no node is mounted.
+    pub(crate) fn alone(&self) -> Alone {
+        Alone::on(&self.at("n1")).unwrap()
+    }
+
     /// Without attributes: nodes of these tests give files others in the store than on the disk.
     pub(crate) fn repair(&self, repair: bool) -> Report {
-        let report = super::run(&self.at("n1"), Some(&self.peers()), &self.store, repair).unwrap();
+        let alone = repair.then(|| self.alone());
+        let peers = self.peers();
+        let report = super::run(&self.at("n1"), Some(&peers), &self.store, alone.as_ref()).unwrap();
         let may_be_older = report.may_be_older && report.attributes.is_empty();
         Report { attributes: Vec::new(), may_be_older, ..report }
     }
@@ -477,8 +484,9 @@ fn a_rebuild_that_died_is_done_again() {
     disks.set_rebuilding(true).unwrap();
     world.store.begin_epoch(true).unwrap();
     Build::new(&world.store).root(&Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
-    assert!(super::confirm(&world.at("n1"), None, &world.store).is_err(), "a part is not all");
+    let confirm = || super::confirm(&world.at("n1"), None, &world.store, &world.alone());
+    assert!(confirm().is_err(), "a part is not all");
     assert!(world.repair(true).is_rebuilt);
     assert_eq!(world.tree(), before);
-    assert_eq!(super::confirm(&world.at("n1"), None, &world.store).unwrap().contradictions, 0);
+    assert_eq!(confirm().unwrap().contradictions, 0);
 }

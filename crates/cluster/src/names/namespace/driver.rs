@@ -30,6 +30,8 @@ const STALE_LIMIT: Duration = Duration::from_secs(10);
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// See [`HELD_MAX`].
 const HELD_PAUSE: Duration = Duration::from_millis(20);
+/// For how many times [`WaitLimit::limit`] intents may be in the way of one script, each for less than that.
+const IN_THE_WAY_MAX: u32 = 10;
 /// Numbers that are reserved at once.
 const BLOCK: u64 = 4096;
 
@@ -262,7 +264,9 @@ impl Driver {
                 _ => self.wait.clock.instant(),
             };
             first = Some((intent.id, since));
-            if self.wait.clock.elapsed(since) >= self.wait.limit {
+            let WaitLimit { limit, clock, .. } = &self.wait;
+            let is_long = clock.elapsed(sent) >= limit.saturating_mul(IN_THE_WAY_MAX);
+            if is_long || clock.elapsed(since) >= *limit {
                 self.completed.fetch_add(1, Ordering::Relaxed);
                 return Ok(answer);
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +12,13 @@ use halocline_os::beneath::{self, TreeCursor, open_entry};
 use halocline_os::birth_time::born_ns_of;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::{Patience, open_at};
 use halocline_os::user_mounts::is_served_by_another_user;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, syncfs};
 use rustix::io::Errno;
 
 use super::Origin;
+use super::file::OriginFile;
 use super::identity::{ObjectNumber, Reference};
 
 /// A directory to be searched; not followed if it is a link.
@@ -29,6 +32,9 @@ pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
 const TRIES: usize = 3;
 /// At least one tick of the kernel's clock, by which it notes changes.
 const TICK: Duration = Duration::from_millis(20);
+
+/// How long this process still waits for leases of files: it has one command, which goes from file to file.
+static PATIENCE: Patience = Patience::new();
 
 /// What could not be read of a tree: an error for each directory, or file. What lies there is not known: nothing may be taken for
 /// missing then.
@@ -51,8 +57,19 @@ impl TreeEntry {
 
     /// Opens it for reading.
     pub(in crate::volume) fn open(&self) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(CWD, by_descriptor(&self.fd), flags, Mode::empty()).map_err(at(&self.shown, "open"))
+        let path = by_descriptor(&self.fd);
+        let open = || open_at(CWD, &*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let is_leased = |opened: &Result<_, Errno>| opened.as_ref().err() == Some(&Errno::AGAIN);
+        PATIENCE.wait(&Clock::MACHINE, open, is_leased).map_err(at(&self.shown, "open"))
+    }
+
+    /// Opens its data; `flags` are those of `open(2)`.
+    pub(in crate::volume) fn open_data(&self, of: &Origin, flags: i32) -> io::Result<OriginFile> {
+        let open = || of.open_data(self.fd.as_fd(), flags);
+        let is_leased = |opened: &io::Result<_>| {
+            opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+        };
+        PATIENCE.wait(&Clock::MACHINE, open, is_leased)
     }
 }
 
@@ -294,12 +311,12 @@ fn walk(
 
 /// Refuses a file on a file system that another user serves: of it he says what he likes, also the inode number of another file.
 /// `tree_device` is the device number of the tree.
-pub(super) fn check_file_system(file: impl AsFd, tree_device: u64) -> std::io::Result<()> {
+pub(super) fn check_file_system(file: impl AsFd, tree_device: u64) -> io::Result<()> {
     if fstat(&file)?.st_dev == tree_device || !is_served_by_another_user(file)? {
         return Ok(());
     }
     let what = "it is on a file system that another user has mounted in the tree; unmount that";
-    Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
+    Err(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
 /// Why a directory, or what is called so, could not be read, and what to do about it.
@@ -318,7 +335,7 @@ pub(in crate::volume) fn unreadable(shown: &Path, errno: Errno) -> Error {
         _ => "look again when it can be read",
     };
     Error::invalid(
-        format!("{}: cannot be read: {}", shown.display(), std::io::Error::from(errno)),
+        format!("{}: cannot be read: {}", shown.display(), io::Error::from(errno)),
         remedy,
     )
 }
