@@ -7,6 +7,19 @@
 use crate::request::ByteRange;
 use crate::striping::{Piece, VariedStriping};
 
+/// What file systems give to files at a time, in bytes.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes that a file system uses for `bytes` of one file: whole blocks. Plans, replays and `apply` count the part of a file on each
+/// server so, or many small files would not fit where a plan put them.
+#[must_use]
+pub const fn stored_bytes(bytes: u64) -> u64 {
+    match bytes.checked_next_multiple_of(BLOCK_BYTES) {
+        Some(stored) => stored,
+        None => u64::MAX,
+    }
+}
+
 /// Stripe widths from a certain position of the file on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
+use crate::user_mounts::is_served_by_another_user;
+
 /// Set if the kernel, or a filter of system calls, does not support `openat2`.
 static WALKS: AtomicBool = AtomicBool::new(false);
 
@@ -66,6 +68,29 @@ fn open_piece(
 fn is_refused(dir: BorrowedFd<'_>) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     matches!(openat2(dir, ".", flags, Mode::empty(), ResolveFlags::BENEATH), Err(Errno::PERM))
+}
+
+/// Opens what is called `name` in `dir` with [`OFlags::PATH`], also a symbolic link itself. On a file system that another user
+/// serves nothing is asked for.
+///
+/// # Errors
+/// `EXDEV` for the mount point of such a file system.
+pub fn open_entry(dir: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if !WALKS.load(Ordering::Relaxed) {
+        match openat2(&dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+            Err(Errno::XDEV) => {}
+            Err(Errno::NOSYS) => WALKS.store(true, Ordering::Relaxed),
+            Err(Errno::PERM) if is_refused(dir.as_fd()) => WALKS.store(true, Ordering::Relaxed),
+            other => return other,
+        }
+    }
+    let opened = openat(&dir, name, flags, Mode::empty())?;
+    match is_served_by_another_user(&opened) {
+        Ok(true) => Err(Errno::XDEV),
+        Ok(false) => Ok(opened),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
 }
 
 /// As [`open_piece`], but opens one name after another.
@@ -188,38 +213,46 @@ impl TreeCursor {
     /// Goes into a directory below.
     ///
     /// # Errors
-    /// `ENOTDIR` for anything else, also a symbolic link.
+    /// `ENOTDIR` for anything else, also a symbolic link; `EXDEV` as [`open_entry`].
     pub fn enter(&mut self, name: &OsStr) -> rustix::io::Result<()> {
         let above = key(&self.at)?;
-        self.at = openat(&self.at, name, THROUGH, Mode::empty())?;
+        self.at = open_entry(&self.at, name, THROUGH)?;
         self.passed.push((name.to_owned(), above));
         Ok(())
     }
 
-    /// Goes back up until it is `depth` directories below the root. If the directory in which it is was moved to
-    /// elsewhere, it finds the one above by its path again.
+    /// Goes back up until it is `depth` directories below the root. If a directory that was passed was moved to elsewhere, or
+    /// something is mounted over the one above, it finds the one at that depth by its path again.
     ///
     /// # Errors
-    /// `ESTALE` if that directory is no longer there.
+    /// `ESTALE`, or why it cannot be opened, if that directory is no longer there. It stays where it is then; directories at
+    /// lower depths may still be found.
     pub fn leave_to(&mut self, depth: usize) -> rustix::io::Result<()> {
         while self.passed.len() > depth
             && let Some((_, above)) = self.passed.last()
         {
-            let up = openat(&self.at, "..", THROUGH, Mode::empty())?;
-            self.at = if key(&up)? == *above { up } else { self.above_by_path(*above)? };
-            self.passed.pop();
+            let up = open_entry(&self.at, OsStr::new(".."), THROUGH);
+            match up.and_then(|up| Ok((key(&up)?, up))) {
+                Ok((found, up)) if found == *above => {
+                    self.at = up;
+                    self.passed.pop();
+                }
+                _ => {
+                    self.at = self.passed_by_path(depth)?;
+                    self.passed.truncate(depth);
+                }
+            }
         }
         Ok(())
     }
 
-    /// The directory above the one in which it is.
-    fn above_by_path(&self, expected: (u64, u64)) -> rustix::io::Result<OwnedFd> {
-        let above = self.passed.split_last().map_or(&[][..], |(_, above)| above);
-        let names: Vec<&[u8]> = above.iter().map(|(name, _)| name.as_bytes()).collect();
-        let path = names.join(&b'/');
-        let path = Path::new(OsStr::from_bytes(&path));
-        let found = open(&self.root, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        if key(&found)? == expected { Ok(found) } else { Err(Errno::STALE) }
+    /// The directory that was passed at this depth.
+    fn passed_by_path(&self, depth: usize) -> rustix::io::Result<OwnedFd> {
+        let mut found = openat(&self.root, ".", THROUGH, Mode::empty())?;
+        for (name, _) in &self.passed[..depth] {
+            found = open_entry(&found, name, THROUGH)?;
+        }
+        if key(&found)? == self.passed[depth].1 { Ok(found) } else { Err(Errno::STALE) }
     }
 
     /// The names in the directory in which it is, unordered.
@@ -375,6 +408,10 @@ mod tests {
         assert_eq!(cursor.leave_to(3), Err(Errno::NOENT));
         // It stays where it is, until the way is there again.
         assert_eq!((cursor.depth(), cursor.names().unwrap().len()), (4, 0));
+        // Those further up are found all the same.
+        cursor.leave_to(1).unwrap();
+        assert_eq!(cursor.names().unwrap(), ["b"]);
+        let mut cursor = go(&["a", "b"]);
         fs::rename(at("gone"), at("a/b/elsewhere")).unwrap();
         cursor.leave_to(2).unwrap();
         assert_eq!(cursor.names().unwrap(), ["elsewhere"]);

@@ -9,6 +9,7 @@
 //! Files and directories:
 //! - [`private`] those that only this program may use, whoever prepared them
 //! - [`beneath`] paths resolved strictly below a directory
+//! - [`user_mounts`] file systems that an ordinary user serves there
 //! - [`bounded`] reading of what others may have written
 //! - [`rename_new`] renames that replace nothing
 //! - [`birth_time`] when a file was created, which tells it from a later one with its inode number
@@ -55,5 +56,6 @@ pub mod rename_new;
 pub mod root_reserve;
 pub mod served_program;
 pub mod timed_calls;
+pub mod user_mounts;
 pub mod wakeups;
 pub mod write_lease;

@@ -1,5 +1,6 @@
 //! When the SSDs are full: when the last of the bytes that a layout has on them came there, in the time of a replay.
 
+use halocline_model::file_layout::stored_bytes;
 use halocline_trace::Request;
 use rustc_hash::FxHashMap;
 
@@ -34,7 +35,7 @@ pub(crate) fn fills(servers: &Servers, workload: &Workload, layouts: &Layouts) -
     let mut held = vec![0_u64; servers.count()];
     for file in &workload.files {
         for (held, bytes) in held.iter_mut().zip(layouts.of(file.number).bytes(file.bytes)) {
-            *held = held.saturating_add(bytes);
+            *held = held.saturating_add(stored_bytes(bytes));
         }
     }
     let mut used = fast.into_iter().filter(|server| widest[*server] > 0).peekable();

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use halocline_model::file_layout::{BLOCK_BYTES, stored_bytes};
 use halocline_model::request::ByteRange;
 use halocline_model::striping::VariedStriping;
 use serde::{Deserialize, Serialize};
@@ -209,8 +210,16 @@ pub struct Placer {
 
 impl Placer {
     /// With nothing placed yet; `room` bytes are free on each server.
-    pub const fn new(room: Vec<u64>) -> Self {
-        Self { room }
+    pub fn new(room: Vec<u64>) -> Self {
+        let mut placer = Self { room };
+        placer.end_blocks();
+        placer
+    }
+
+    /// What is left of a block that a file uses in part is no room for another one. Called behind each placement, so that the room
+    /// of a server is always whole blocks, and those that a file uses are never more than there was room for.
+    fn end_blocks(&mut self) {
+        self.room.iter_mut().for_each(|room| *room -= *room % BLOCK_BYTES);
     }
 
     /// Free bytes on each server.
@@ -218,18 +227,20 @@ impl Placer {
         &self.room
     }
 
-    /// Takes the room of bytes that are there already, as far as there is any.
+    /// Takes the room of the bytes of one file that are there already, or of whole blocks, as far as there is any.
     pub fn occupy(&mut self, bytes: &[u64]) {
         for (room, taken) in self.room.iter_mut().zip(bytes) {
             *room = room.saturating_sub(*taken);
         }
+        self.end_blocks();
     }
 
     /// Takes the room for `after` instead of that for `before`, if there is enough; answers whether there is.
     pub(crate) fn exchange(&mut self, before: &[u64], after: &[u64]) -> bool {
         let rooms = self.room.iter().zip(before).zip(after);
-        let left =
-            rooms.map(|((room, before), after)| room.saturating_add(*before).checked_sub(*after));
+        let left = rooms.map(|((room, before), after)| {
+            room.saturating_add(stored_bytes(*before)).checked_sub(stored_bytes(*after))
+        });
         let Some(left) = left.collect() else { return false };
         self.room = left;
         true
@@ -249,6 +260,7 @@ impl Placer {
             }
             at = self.fill_where_room(at, end, &vec![stripe; self.room.len()], &mut parts);
         }
+        self.end_blocks();
         if at < end {
             return Err(end - at);
         }
@@ -278,7 +290,7 @@ impl Placer {
         for server in limited {
             room[server] = share_of(room[server], (bytes, all));
         }
-        Self { room }
+        Self::new(room)
     }
 
     /// The same as [`Self::place`] with at most a share of the room on each of the `limited` servers: `share.0` of `share.1` parts.
@@ -292,6 +304,7 @@ impl Placer {
         let mut kept = Vec::new();
         for server in limited {
             let some = share_of(self.room[server], share);
+            let some = some - some % BLOCK_BYTES;
             kept.push((server, self.room[server] - some));
             self.room[server] = some;
         }
@@ -437,6 +450,21 @@ mod tests {
         assert!(placer.place(0, 16 * K, &[&rest]).is_ok());
     }
 
+    /// Regression: 1,500 files of 1,000 bytes had room on an SSD of 4 MiB, and took 5.86 MiB there.
+    #[test]
+    fn small_files_take_whole_blocks() {
+        let mut placer = Placer::new(vec![100 * K, 18 * K]);
+        let on_ssd = |placer: &mut Placer| {
+            let parts = placer.place(0, 1000, &[&[0, 4096], &[4096, 0]]);
+            parts.is_ok_and(|parts| parts[0].widths[1] > 0)
+        };
+        assert_eq!((0..25).filter(|_| on_ssd(&mut placer)).count(), 4);
+        assert_eq!(placer.room(), [16 * K, 0]);
+        placer.occupy(&[1, 0]);
+        assert!(placer.exchange(&[1, 0], &[9 * K, 0]));
+        assert_eq!(placer.room(), [4 * K, 0]);
+    }
+
     #[test]
     fn a_share_of_the_ssd_is_left_to_others() {
         let mut placer = Placer::new(vec![100 * K, 100 * K, 16 * K]);
@@ -450,8 +478,9 @@ mod tests {
         }
         assert_eq!(placer.room()[2], 8 * K);
         assert_eq!(
-            placer.share([2].into_iter(), 1, 4).room(),
-            [placer.room()[0], placer.room()[1], 2 * K]
+            placer.share([2].into_iter(), 2, 3).room(),
+            // A third of 8 KiB is no whole block.
+            [placer.room()[0], placer.room()[1], 4 * K]
         );
         assert_eq!(share_of(u64::MAX, (u64::MAX, u64::MAX)), u64::MAX);
     }

@@ -37,7 +37,7 @@ pub struct Plan {
     /// Which layout was chosen: `def`, `pa`, `psa` or `ours`. With `def` nothing is to be done, wherever the files lie: its
     /// parts are the default layout that the others were compared with.
     pub chosen: String,
-    /// How many files it has at least, from which a plan that is cut off between two of them is known; plans of earlier versions
+    /// How many files it has, from which a plan that is cut off between two of them is known; plans of earlier versions
     /// do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<usize>,
@@ -271,10 +271,9 @@ impl Plan {
 
     fn check_files(&self) -> Result<(), String> {
         let mut paths = BTreeSet::new();
-        // Who adds one by hand need not count.
-        if let Some(files) = self.files.filter(|files| *files > self.file.len()) {
+        if let Some(files) = self.files.filter(|files| *files != self.file.len()) {
             return Err(format!(
-                "it says that files = {files}, and has {}: it is cut off, or some were taken out without lowering that",
+                "it says that files = {files}, and has {}: it is cut off, or some were added or taken out without changing that",
                 self.file.len()
             ));
         }
@@ -444,6 +443,9 @@ mod tests {
         let first = text.rfind("[[file]]").expect("a file");
         let error = Plan::parse(&text[..first]).unwrap_err().to_string();
         assert!(error.contains("files = 2, and has 1: it is cut off"), "{error}");
+        let fewer = text.replacen("files = 2", "files = 1", 1);
+        let error = Plan::parse(&fewer).unwrap_err().to_string();
+        assert!(error.contains("files = 1, and has 2"), "{error}");
         // Of a plan of an earlier version nobody can tell.
         let earlier = text.replacen("files = 2\n", "", 1);
         assert_eq!(Plan::parse(&earlier).expect("a plan").file.len(), 2);

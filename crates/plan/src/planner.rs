@@ -1,5 +1,6 @@
 //! Computes DEF, PA, PSA and ours, and chooses among them.
 
+use halocline_model::file_layout::stored_bytes;
 use halocline_trace::Request;
 
 use crate::Error;
@@ -374,7 +375,7 @@ fn judged(
         let layout = layouts.of(file.number);
         let bytes = layout.bytes(file.bytes);
         debug_assert_eq!(bytes.iter().sum::<u64>(), file.bytes, "each byte is on one server");
-        let on_ssds: u64 = servers.fast().map(|server| bytes[server]).sum();
+        let on_ssds: u64 = servers.fast().map(|server| stored_bytes(bytes[server])).sum();
         ssd_bytes = ssd_bytes.saturating_add(on_ssds);
     }
     let predicted_seconds = predict::seconds(servers, workload, &layouts);

@@ -1,5 +1,6 @@
 //! Files that get no layout of their own: they lie in the default stripes as far as there is room, and take it first.
 
+use halocline_model::file_layout::stored_bytes;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ impl Unplanned {
         let mut taken = vec![0_u64; servers.count()];
         for (_, bytes) in files {
             let local = striping.bytes(*bytes).into_iter();
+            let local = local.map(stored_bytes);
             taken.iter_mut().zip(local).for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
         }
         if taken.iter().zip(placer.room()).all(|(taken, room)| taken <= room) {

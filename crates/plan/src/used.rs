@@ -1,6 +1,7 @@
 //! What of a layout requests use: the gaps between them take space on servers, too, and with some stripes nothing but gaps
 //! lies on the SSDs.
 
+use halocline_model::file_layout::stored_bytes;
 use rustc_hash::FxHashMap;
 
 use halocline_trace::Request;
@@ -55,7 +56,7 @@ pub(crate) fn without_idle_servers(
     let mut room = servers.room();
     for file in &workload.files {
         for (room, taken) in room.iter_mut().zip(spared.of(file.number).bytes(file.bytes)) {
-            *room = room.checked_sub(taken)?;
+            *room = room.checked_sub(stored_bytes(taken))?;
         }
     }
     Some(spared)

@@ -375,7 +375,7 @@ impl<'l> Simulation<'l> {
             let (file, stations) = (&mut self.files[index], &mut self.stations);
             if end > file.len {
                 file.layout.split(ByteRange::new(file.len, end), |server, local| {
-                    stations[server].hold(local.len(), done_ns);
+                    stations[server].hold(local, done_ns);
                 });
                 file.len = end;
             }

@@ -354,7 +354,7 @@ fn a_whole_tree_comes_back_plain() {
     File::options().write(true).open(&odd).unwrap().set_modified(past).unwrap();
     fs::set_permissions(root.join("sub"), fs::Permissions::from_mode(0o550)).unwrap();
 
-    let planned = planned_bytes(&volume, None, &out).unwrap();
+    let (planned, _) = planned_bytes(&volume, None, &out).unwrap();
     let mut passed = 0;
     unstripe_tree(&volume, &out, &mut |bytes| passed += bytes).unwrap();
     assert_eq!(passed, planned);

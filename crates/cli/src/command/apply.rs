@@ -88,7 +88,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         let left = Leftovers::of(&origin).map_err(Failure::refused)?;
         let freed = left.bytes_by_server(&origin).map_err(Failure::refused)?;
         let moves = relayout::moves(&origin, &found.files, &freed).map_err(Failure::refused)?;
-        let leftovers = Cleared { removed: 0, left: left.objects().len(), error: None };
+        let leftovers = Cleared { left: left.objects().len(), ..Cleared::default() };
         return report(args, &plan, &origin, &ApplyResult { found, moves, leftovers });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
@@ -99,7 +99,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let interruption = Interruption::listen()?;
     let mut found = args.place.look(origin, &wishes)?;
     let files = &found.files;
-    let earlier = volume.clear_moves(&mut |_| Ok(()))?;
+    let earlier = volume.clear_moves(&mut |_| Ok(())).map_err(Failure::refused)?;
     let moves = relayout::moves(origin, files, &[]).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
     if let Some(signal) = interruption.signal() {
@@ -350,6 +350,9 @@ fn tell_leftovers(leftovers: &Cleared) {
     if leftovers.left == 0 {
         return;
     }
+    for error in &leftovers.unread {
+        tell!("{error}");
+    }
     let moves = counted(leftovers.left, "move");
     let again = "it is removed when the plan is applied again";
     match &leftovers.error {
@@ -358,7 +361,7 @@ fn tell_leftovers(leftovers: &Cleared) {
         ),
         None => tell!(
             "what {moves} left still takes space, because no file is found that names one of its objects: it was moved out of the \
-             tree, or past the reader, or is on a file system that is not mounted, or gone; {again} and the file is there. If \
+             tree, or past the reader, or is in a directory that cannot be read, or on a file system that is not mounted, or gone; {again} and the file is there. If \
              that is gone for good, `halocline fsck CACHE` tells how"
         ),
     }

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_api::config::Config;
 use halocline_cluster::glusterfs::{Client, UNSEEN};
+use halocline_os::birth_time::born_ns;
+use halocline_storage::volume::Origin;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -271,6 +273,7 @@ fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {
         findings.push(calibration(path, config));
     }
     findings.extend(client(&sides.origin));
+    findings.extend(birth_times(&sides.origin));
     let space =
         rustix::fs::statvfs(&sides.cache).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
     findings.push(finding("cache space", Verdict::Ok, format!("{} free", text::bytes(space))));
@@ -297,6 +300,22 @@ fn client(origin: &Path) -> Option<Finding> {
         }
         Err(error) => Some(finding(what, Verdict::Note, error.to_string())),
     }
+}
+
+/// Whether the tree of a striped origin is on a file system that does not tell when files were made; `None` if it does, or the
+/// origin is plain.
+fn birth_times(origin: &Path) -> Option<Finding> {
+    let tree = Origin::tree_in(origin).ok().filter(|tree| tree != origin)?;
+    if born_ns(&fs::metadata(&tree).ok()?) > 0 {
+        return None;
+    }
+    let detail = format!(
+        "{}: its file system does not tell when files were made: a file that gets the inode number of one that was removed past \
+         the mount could reach that one's data; put it on ext4 (inodes of 256 bytes), XFS or Btrfs, or remove files through \
+         the mount alone",
+        tree.display()
+    );
+    Some(finding("birth times", Verdict::Note, detail))
 }
 
 /// Whether the device rotates, according to the kernel; `None` if it does not know.

@@ -4,8 +4,10 @@ pub(super) mod contents;
 mod findings;
 #[cfg(test)]
 mod keys;
+mod origin_objects;
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,12 +17,12 @@ use halocline_meta::table::Access;
 use halocline_meta::{FileRecord, Removal};
 use halocline_model::request::ByteRange;
 use halocline_os::counted::{counted, counted_with};
-use halocline_os::error::{Error, Result};
-use halocline_storage::volume::origin::relayout::Leftovers;
-use halocline_storage::volume::{Origin, label};
+use halocline_os::error::Result;
+use halocline_storage::volume::label;
 
 use self::contents::Contents;
 use self::findings::{Findings, Problem};
+use self::origin_objects::{OriginObjects, misnamed_object, tell_unnamed};
 use super::offline_cache::{self, OfflineCache};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -44,6 +46,10 @@ pub(crate) struct FsckArgs {
     /// as a check has told: they may be the data of files that are elsewhere for the moment
     #[arg(long, value_name = "COUNT", requires = "repair")]
     remove_unnamed: Option<usize>,
+    /// Give FILE, a path below the mount, the OBJECT of a striped origin that it names and that a check has told: it is what a
+    /// backup restored of the object's own file, which is gone. May be given more than once
+    #[arg(long, value_name = "OBJECT=FILE", requires = "repair")]
+    give: Vec<OsString>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -54,8 +60,6 @@ struct Cache {
     offline: OfflineCache,
     problems: Vec<Problem>,
     origin_unchecked: Option<String>,
-    /// The objects of a striped origin, with and without names.
-    unnamed_of: usize,
 }
 
 /// Checks, and repairs if requested.
@@ -74,16 +78,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     let verified_bytes = contents.verified_bytes;
     drop(contents);
     cache.check_objects(args.repair)?;
-    let is_origin_checked = cache.check_origin(args)?;
-    if args.remove_unnamed.is_some() && !is_origin_checked {
-        let other_tree = cache.problems.iter().find_map(|problem| match problem {
-            Problem::OtherTree { reason } => Some(reason.as_str()),
-            _ => None,
-        });
-        let why = cache.origin_unchecked.as_deref().or(other_tree);
-        let why = why.unwrap_or("the cache has no striped origin");
-        return Err(Failure::failed(format!("nothing without a name was removed: {why}")));
-    }
+    let objects = cache.check_origin(args)?;
     cache.offline.leave()?;
     let usage = cache.offline.dmt.index().usage();
     let findings = Findings {
@@ -101,7 +96,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         print_json(&findings)?;
     } else {
         tell(&findings);
-        tell_unnamed(&findings, args, cache.unnamed_of);
+        tell_unnamed(&findings, args, objects);
     }
     let clean = findings.wrong() == 0;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -121,7 +116,7 @@ impl Cache {
         if offline.evidence == Evidence::Copy && dirty_bytes > 0 {
             problems.push(Problem::Copy { dirty_bytes });
         }
-        Ok(Self { offline, problems, origin_unchecked: None, unnamed_of: 0 })
+        Ok(Self { offline, problems, origin_unchecked: None })
     }
 
     /// Looks for servers that were replaced or lost.
@@ -245,67 +240,15 @@ impl Cache {
         Ok(())
     }
 
-    /// Looks for objects of a striped origin that a crash left without a name. Returns whether that could be done.
-    fn check_origin(&mut self, args: &FsckArgs) -> Result<bool, Failure> {
-        let Some(binding) = self.offline.binding.as_ref().filter(|binding| binding.origin.is_dir())
-        else {
-            return Ok(false);
-        };
-        let origin = match Origin::open_alone(&binding.origin) {
-            Ok(Some(origin)) => origin,
-            Ok(None) => return Ok(false),
-            Err(error) => {
-                self.origin_unchecked = Some(error.to_string());
-                return Ok(false);
-            }
-        };
-        if let Err(error) = origin.check_tree() {
-            self.problems.push(Problem::OtherTree { reason: error.to_string() });
-            return Ok(false);
-        }
-        if args.repair {
-            origin.bind_objects()?;
-        }
-        // Of what moves have left, the file that it was of is known.
-        let left = Leftovers::of(&origin)?;
-        let superfluous = left.objects_and_bytes(&origin)?;
-        if args.repair {
-            left.sync(&origin)?;
-        }
-        for (id, bytes) in &superfluous {
-            let (object, bytes) = (id.to_string(), *bytes);
-            self.problems.push(Problem::LeftoverObject { object, bytes });
-            if args.repair {
-                origin.remove_orphan(*id)?;
-            }
-        }
-        let mut orphans = match origin.orphans() {
-            Err(error @ Error::Invalid { .. }) => {
-                self.origin_unchecked = Some(error.to_string());
-                return Ok(false);
-            }
-            orphans => orphans?,
-        };
-        orphans.retain(|id, _| !superfluous.contains_key(id));
-        if let Some(count) = args.remove_unnamed {
-            if count != orphans.len() {
-                let found = counted(orphans.len(), "object");
-                let what = format!("no file names {found}, not {count}");
-                return Err(Failure::failed(format!(
-                    "{what}: none of them is removed; look at them with `halocline fsck`, and give their number"
-                )));
-            }
-            origin.sync_names()?;
-        }
-        self.unnamed_of = origin.object_count()?;
-        for (id, bytes) in orphans {
-            let (object, removed) = (id.to_string(), args.remove_unnamed.is_some());
-            self.problems.push(Problem::OrphanObject { object, bytes, removed });
-            if removed {
-                origin.remove_orphan(id)?;
-            }
-        }
-        Ok(true)
+    /// Looks at the objects of a striped origin.
+    fn check_origin(&mut self, args: &FsckArgs) -> Result<usize, Failure> {
+        let binding = self.offline.binding.as_ref().filter(|binding| binding.origin.is_dir());
+        let objects = binding.map(|binding| OriginObjects::check(&binding.origin, args));
+        let objects = objects.transpose()?.unwrap_or_default();
+        objects.check_what_was_asked(args)?;
+        self.problems.extend(objects.problems);
+        self.origin_unchecked = objects.unchecked;
+        Ok(objects.count)
     }
 }
 
@@ -342,26 +285,6 @@ fn tell(findings: &Findings) {
             say!("{problems}; --repair drops what is missing, damaged or stray");
         }
     }
-}
-
-/// Tells what the objects may be that no file names, and how they are removed.
-fn tell_unnamed(findings: &Findings, args: &FsckArgs, all: usize) {
-    let unnamed = |problem: &Problem| match problem {
-        Problem::OrphanObject { bytes, removed: false, .. } => Some(*bytes),
-        _ => None,
-    };
-    let unnamed: Vec<_> = findings.problems.iter().filter_map(unnamed).collect();
-    if unnamed.is_empty() {
-        return;
-    }
-    let (count, cache) = (unnamed.len(), text::path(&args.cache));
-    let bytes = text::bytes(unnamed.into_iter().fold(0, u64::saturating_add));
-    say!(
-        "no file names {count} of {} of the origin, with {bytes}: they stay. They may be the data of files that were moved \
-         out of `namespace` for a while, or whose file system below it is not mounted. If you know that these files are gone \
-         for good: halocline fsck {cache} --repair --remove-unnamed {count}",
-        counted(all, "object")
-    );
 }
 
 fn describe(problem: &Problem) -> String {
@@ -426,6 +349,8 @@ fn describe(problem: &Problem) -> String {
             unnamed_object(object, *bytes, *was)
         }
         Problem::LeftoverObject { object, bytes } => leftover_object(object, *bytes),
+        Problem::MisnamedObject { object, named_by } => misnamed_object(object, named_by),
+        Problem::UnreadName { reason } => reason.clone(),
         Problem::OtherTree { reason } => format!("the origin's names cannot be right: {reason}"),
         Problem::Uncounted { allocated_bytes, counted_bytes } => {
             uncounted(*allocated_bytes, *counted_bytes)

@@ -1,5 +1,6 @@
 //! The layouts that a plan wants for the files of a striped origin: `apply` makes them, `verify` checks them.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::ops::Range;
@@ -223,7 +224,17 @@ impl PlacementArgs {
 
     /// The files of the plan with their layouts.
     pub(crate) fn wishes(&self, plan: &Plan) -> Result<Vec<Wish>, Failure> {
-        self.wishes_of(plan, 0..plan.file.len())
+        let wishes = self.wishes_of(plan, 0..plan.file.len())?;
+        // Paths are compared by their components, as they are followed: `a//b` is `a/b`.
+        let mut paths = HashSet::new();
+        if let Some(twice) = wishes.iter().find(|wish| !paths.insert(wish.path.as_path())) {
+            return Err(Failure::refused(format!(
+                "{}: {} is there twice; leave one of them out",
+                text::path(&self.plan),
+                text::path(&twice.path)
+            )));
+        }
+        Ok(wishes)
     }
 
     /// Some of them.

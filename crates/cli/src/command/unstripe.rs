@@ -88,18 +88,11 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
     // Until the copy is made: what is dirty on a cache would not be in it.
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let total_bytes = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
+    let (total_bytes, unread) = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
     // Of one file nobody expects what others had.
     let unnamed = || path.map_or_else(|| unnamed_objects(&args.origin), |_| Ok(Vec::new()));
     if args.dry_run {
-        let unnamed = unnamed();
-        if args.json {
-            print_json(&answer(args, total_bytes, &[], &unnamed))?;
-        } else {
-            say!("{} would be copied to {}", text::bytes(total_bytes), text::path(out));
-            tell_unnamed(&unnamed);
-        }
-        return end(args, &unnamed);
+        return dry_run(args, total_bytes, &unread, &unnamed());
     }
     let mut meter = Meter::new("copying", args.json);
     let mut done_bytes = 0_u64;
@@ -124,16 +117,40 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
             tell!("{error}");
         }
         return Err(Failure::failed(format!(
-            "{} copied to {}, which lacks what is told above: mend that and copy again, or give it another name if you can \
+            "{} copied to {}, which lacks what is told above ({}): mend that and copy again, or give it another name if you can \
              do without",
             text::bytes(done_bytes),
-            text::path(&incomplete(out))
+            text::path(&incomplete(out)),
+            counted(lacking.len(), "error")
         )));
     }
     if !args.json {
         say!("{} copied to {}", text::bytes(done_bytes), text::path(out));
     }
     end(args, &unnamed)
+}
+
+fn dry_run(args: &UnstripeArgs, bytes: u64, unread: &[Error], unnamed: &Unnamed) -> Outcome {
+    if args.json {
+        print_json(&answer(args, bytes, unread, unnamed))?;
+    } else {
+        for error in unread {
+            tell!("{error}");
+        }
+        tell_unnamed(unnamed);
+    }
+    let out = &args.out;
+    if !unread.is_empty() {
+        return Err(Failure::failed(format!(
+            "{} would be copied to {}, which would lack what is told above",
+            text::bytes(bytes),
+            text::path(&incomplete(out))
+        )));
+    }
+    if !args.json {
+        say!("{} would be copied to {}", text::bytes(bytes), text::path(out));
+    }
+    end(args, unnamed)
 }
 
 fn answer(args: &UnstripeArgs, bytes: u64, lacking: &[Error], unnamed: &Unnamed) -> Unstriped {

@@ -111,6 +111,7 @@ fn what_is_not_there_is_left_out_where_that_is_wanted() {
     scratch.succeed(&["umount", "mnt"]);
     let good = fs::read_to_string(scratch.path("plan.toml")).unwrap();
     let mut more = good.replace(&format!("path = \"{file}\""), &format!("path = \"/mnt/{file}\""));
+    more = more.replacen("files = 1", "files = 4", 1);
     for path in ["/mnt/gone", &format!("/mnt/{file}/x"), "/usr/bin/program"] {
         let part = "[[file.part]]\nbegin = 0\nwidths = [65536, 65536, 65536]";
         write!(more, "\n[[file]]\npath = \"{path}\"\nbytes = 1\n\n{part}\n").unwrap();

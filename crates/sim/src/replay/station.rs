@@ -1,6 +1,7 @@
 //! One server in the simulation: its device, and the network path to it.
 
 use halocline_model::emulated::{Access, Mechanism};
+use halocline_model::file_layout::stored_bytes;
 use halocline_model::profile::whole;
 use halocline_model::request::{ByteRange, Direction};
 
@@ -20,6 +21,8 @@ pub(super) struct Station {
     outbound: Link,
     capacity: u64,
     held: u64,
+    /// The same in whole blocks of each file.
+    stored: u64,
     full_at_ns: Option<u64>,
     requests: u64,
     read_bytes: u64,
@@ -62,6 +65,7 @@ impl Station {
             outbound: Link::default(),
             capacity: server.capacity,
             held: 0,
+            stored: 0,
             full_at_ns: None,
             requests: 0,
             read_bytes: 0,
@@ -130,10 +134,12 @@ impl Station {
         done_ns
     }
 
-    /// Holds this many more bytes from `now_ns` on; times do not decrease.
-    pub(super) fn hold(&mut self, bytes: u64, now_ns: u64) {
-        self.held = self.held.saturating_add(bytes);
-        if self.held > self.capacity {
+    /// Holds `local`, at the end of what it has of a file, from `now_ns` on; times do not decrease.
+    pub(super) fn hold(&mut self, local: ByteRange, now_ns: u64) {
+        self.held = self.held.saturating_add(local.len());
+        let more = stored_bytes(local.end).saturating_sub(stored_bytes(local.start));
+        self.stored = self.stored.saturating_add(more);
+        if self.stored > self.capacity {
             self.full_at_ns.get_or_insert(now_ns);
         }
     }

@@ -86,11 +86,12 @@ fn an_open_loop_queues() {
 
 #[test]
 fn the_time_when_a_server_is_full_is_told() {
-    let (set, layout) = (slow(2, 1500), FileLayout::uniform(vec![1000, 500]).unwrap());
-    let requests = [request(0, 0, 0, 1500), request(0, 0, 1500, 1500), request(0, 0, 0, 1500)];
+    // In whole blocks: two are more than there is room for.
+    let (set, layout) = (slow(2, 8100), FileLayout::uniform(vec![4000, 500]).unwrap());
+    let requests = [request(0, 0, 0, 4500), request(0, 0, 4500, 4500), request(0, 0, 0, 4500)];
     let outcome = run(&set, &layout, &requests, CLOSED);
-    assert_eq!(outcome.servers[0].held_bytes, 2000);
-    assert!(close(outcome.servers[0].full_at_seconds.unwrap(), 0.003));
+    assert_eq!(outcome.servers[0].held_bytes, 8000);
+    assert!(close(outcome.servers[0].full_at_seconds.unwrap(), 0.009));
     assert_eq!(outcome.servers[1].full_at_seconds, None);
 }
 

@@ -43,10 +43,11 @@ use halocline_vfs::Stat;
 
 pub use file::OriginFile;
 pub use identity::ObjectId;
+pub use orphans::{Misnamed, NamedObjects};
 
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
-use object_binding::{Bindings, bind};
+use object_binding::bind;
 use orphans::Orphans;
 use volume_directory::VolumeDir;
 
@@ -57,6 +58,8 @@ pub struct Origin {
     volume: Volume,
     striping: Striping,
     striped: bool,
+    /// The device number of the file system of a striped volume's tree.
+    tree_device: u64,
     locks: Arc<SizeLocks>,
     /// Whether the objects' names have the inode numbers of this tree.
     is_bound: bool,
@@ -201,7 +204,8 @@ impl Origin {
         let servers = servers.collect::<Result<Vec<_>>>()?;
         let tree = volume_dir.directory(label::NAMESPACE)?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
-        let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
+        let found = tree.metadata().map_err(Error::at(&namespace, "stat"))?;
+        let (inode, tree_device) = (found.ino(), found.dev());
         let (volume, name) = (Volume::new(servers, label.stripe), label.volume());
         let is_marked = how == Use::Alone || {
             let marked = (&volume, name.as_deref());
@@ -211,7 +215,7 @@ impl Origin {
         if !label.is_bound_to(inode) && is_bound {
             label::relock(volume_dir, &in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", volume_dir.path().display());
-            bind(&namespace, volume.servers(), Bindings::Old)?;
+            bind(&namespace, volume.servers())?;
             label.bound_to(inode).write(volume_dir)?;
             label::relock(volume_dir, &in_use, how)?;
         }
@@ -222,13 +226,14 @@ impl Origin {
             tracing::debug!("{}: not marked: {error}", namespace.display());
         }
         let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
-        Ok(Self { is_bound, name, ..opened })
+        Ok(Self { is_bound, name, tree_device, ..opened })
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
-        let (dir, striped) = (dir.to_owned(), in_use.is_some());
-        Self { dir, volume, striping, striped, locks, is_bound: true, name: None, in_use }
+        let (dir, striped, tree_device) = (dir.to_owned(), in_use.is_some(), 0);
+        let (is_bound, name) = (true, None);
+        Self { dir, volume, striping, striped, tree_device, locks, is_bound, name, in_use }
     }
 
     /// The directory within the origin `dir` that contains the tree that programs see.
@@ -289,6 +294,7 @@ impl Origin {
             let server = Arc::clone(&self.volume.servers()[0]);
             return Ok(OriginFile(Data::Plain { server, file: namespace_file }));
         }
+        tree_walk::check_file_system(namespace_file.file(), self.tree_device)?;
         Ok(OriginFile(Data::Striped(Striped {
             volume: self.volume.clone(),
             striping: self.striping,
@@ -300,7 +306,11 @@ impl Origin {
 
     /// The object with a namespace file's data, if it has one.
     pub fn object_of(&self, namespace_file: impl AsFd) -> io::Result<Option<ObjectId>> {
-        if self.striped { ObjectId::of(namespace_file) } else { Ok(None) }
+        if !self.striped {
+            return Ok(None);
+        }
+        tree_walk::check_file_system(&namespace_file, self.tree_device)?;
+        ObjectId::of(namespace_file)
     }
 
     /// Removes the data of a namespace file. The caller guarantees that its last name and its last open file are gone.
@@ -335,13 +345,26 @@ impl Origin {
         if self.striped { Ok(orphans::all(&self.volume)?.len()) } else { Ok(0) }
     }
 
-    /// Finds the objects to which nothing refers, in a tree of the volume ([`Origin::check_tree`]); a plain origin has none. The caller guarantees that the origin is not
+    /// Finds out which objects no file names, in a tree of the volume ([`Origin::check_tree`]); a plain origin has none. The caller guarantees that the origin is not
     /// mounted ([`Origin::open_alone`]): an open file without a name would count as an orphan.
     ///
     /// # Errors
-    /// If a server or a name cannot be read: a name that cannot be seen must not make its object an orphan.
+    /// If a server cannot be read, and [`Error::Invalid`] while names of the tree change.
+    pub fn named_objects(&self) -> Result<NamedObjects> {
+        if self.striped {
+            orphans::find(&self.volume, &self.dir)
+        } else {
+            Ok(NamedObjects::default())
+        }
+    }
+
+    /// Those to which nothing refers.
+    ///
+    /// # Errors
+    /// As [`Origin::named_objects`], and if a name cannot be read: one that cannot be seen must not make its object an orphan.
     pub fn orphans(&self) -> Result<Orphans> {
-        if self.is_striped() { orphans::find(&self.volume, &self.dir) } else { Ok(Orphans::new()) }
+        let NamedObjects { unnamed, unread, .. } = self.named_objects()?;
+        unread.into_iter().next().map_or(Ok(unnamed), Err)
     }
 
     /// Makes durable the names of all files, and the objects to which they refer, on each file system of the tree.
@@ -361,17 +384,14 @@ impl Origin {
         orphans::remove(id, &self.volume)
     }
 
-    /// Assigns objects to which only one file refers to that file, as is needed after a file was restored from a backup
-    /// behind the mount. Those of a copied volume are left to the next mount. The caller guarantees that the origin is
-    /// not mounted ([`Origin::open_alone`]).
+    /// Gives the object with this name to the file at `relative`, which names it, as is needed after the file was restored from a
+    /// backup. Whether it is that file's nobody can tell but who asks for it: who may write to a file can have it name any object.
+    /// The caller guarantees that the origin is not mounted ([`Origin::open_alone`]), and that the object's own file is gone.
     ///
     /// # Errors
-    /// If the tree cannot be examined, or objects cannot be renamed.
-    pub fn bind_objects(&self) -> Result<()> {
-        if !self.striped || !self.is_bound {
-            return Ok(());
-        }
-        bind(&self.dir, self.servers(), Bindings::Present)
+    /// [`Error::Invalid`] if there is no such object or file, or the file does not name it; else if objects cannot be renamed.
+    pub fn give_object(&self, object: &str, relative: &Path) -> Result<()> {
+        object_binding::give_named(self, object, relative)
     }
 
     /// Corrects wrong attributes from the namespace for a regular file: a striped file's blocks are elsewhere. They are

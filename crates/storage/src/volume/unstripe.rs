@@ -10,31 +10,34 @@
 //! does so only once it has its own attributes; and others, who may write to the tree or to the directory of the copy,
 //! cannot redirect our reads or writes by placing links.
 
+mod attributes;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::vec;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, linkat,
-    mkdirat, mknodat, openat, readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, linkat, mkdirat, mknodat, openat, readlinkat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
 use super::origin::Origin;
 use super::origin::sparse_copy::{Progress, copy_data};
-use super::origin::tree_walk::{DIRECTORY, TreeEntry, at, by_descriptor, file, tree};
-use halocline_os::beneath::{self, TreeCursor};
+use super::origin::tree_walk::{
+    DIRECTORY, TreeEntry, Unread, at, file, tree, tree_bytes, unreadable,
+};
+use halocline_os::beneath::{self, TreeCursor, open_entry};
 use halocline_os::error::{Error, Result};
-use halocline_os::posix_acl;
 use halocline_os::private::own_uid;
 use halocline_os::rename_new::rename_new;
-use halocline_vfs::namespace::xattr::hidden_xattr;
+
+use attributes::copy_attributes;
 
 /// Flags for any kind of file, without opening its content.
 const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -49,6 +52,8 @@ pub type Lacking = Vec<Error>;
 enum Stopped {
     /// It is about this file alone.
     Here(Error),
+    /// The directory with this name was moved, or hidden, while it was read: the rest of it is not found.
+    Lost(Error),
     /// Nothing more can be copied.
     Everywhere(Error),
 }
@@ -56,7 +61,7 @@ enum Stopped {
 impl From<Stopped> for Error {
     fn from(stopped: Stopped) -> Self {
         match stopped {
-            Stopped::Here(error) | Stopped::Everywhere(error) => error,
+            Stopped::Here(error) | Stopped::Lost(error) | Stopped::Everywhere(error) => error,
         }
     }
 }
@@ -108,16 +113,19 @@ pub fn incomplete(out: &Path) -> PathBuf {
 }
 
 /// The number of bytes that a copy of the file at `relative`, or of the whole tree, to `out` passes, after the same
-/// initial checks as a copy. Creates nothing.
-pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> Result<u64> {
-    let bytes = match relative {
-        Some(relative) => {
-            file(&Origin::open_volume(origin_dir)?, relative, WHOLE_TREE)?.found.len()
-        }
-        None => tree_bytes(origin_dir)?,
+/// initial checks as a copy, and what could not be read of the tree. Creates nothing.
+pub fn planned_bytes(
+    origin_dir: &Path,
+    relative: Option<&Path>,
+    out: &Path,
+) -> Result<(u64, Unread)> {
+    let origin = Origin::open_volume(origin_dir)?;
+    let planned = match relative {
+        Some(relative) => (file(&origin, relative, WHOLE_TREE)?.found.len(), Unread::new()),
+        None => tree_bytes(origin.namespace_dir())?,
     };
     Copy::begin(out)?;
-    Ok(bytes)
+    Ok(planned)
 }
 
 /// A copy in progress. The name `out` only ever refers to a complete copy, whatever fails or is killed; until then no
@@ -185,45 +193,14 @@ fn make_directory(dir: &impl AsFd, name: &OsStr, shown: &Path) -> Result<OwnedFd
     made().map_err(Error::at(shown, "create the directory"))
 }
 
-/// Total bytes of all files of the striped origin in `origin_dir`, which the progress of a whole tree reaches.
-fn tree_bytes(origin_dir: &Path) -> Result<u64> {
-    let origin = Origin::open_volume(origin_dir)?;
-    let shown = origin.namespace_dir();
-    let mut cursor = TreeCursor::new(tree(&origin)?).map_err(at(shown, "open"))?;
-    let mut seen = std::collections::HashSet::new();
-    let (mut open, mut total) = (vec![(0, OsString::new())], 0_u64);
-    while let Some((depth, name)) = open.pop() {
-        // What cannot be looked at is told by the copy, and others' files are copied all the same.
-        let names = enter(&mut cursor, depth, &name).and_then(|()| cursor.names());
-        for name in names.unwrap_or_default() {
-            let Ok(found) = statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            match FileType::from_raw_mode(found.st_mode) {
-                FileType::Directory => open.push((depth + 1, name)),
-                FileType::RegularFile if seen.insert(found.st_ino) => {
-                    total = u64::saturating_add(total, found.st_size.unsigned_abs());
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(total)
-}
-
-/// Goes to a directory so many below the root; the one above it was passed before.
-fn enter(cursor: &mut TreeCursor, depth: usize, name: &OsStr) -> rustix::io::Result<()> {
-    let Some(above) = usize::checked_sub(depth, 1) else { return Ok(()) };
-    cursor.leave_to(above)?;
-    cursor.enter(name)
-}
-
 /// A directory that is being copied.
 struct Copied {
     /// As it was found: reading it changes its times.
     found: Metadata,
     /// The names that are not copied yet.
     names: vec::IntoIter<OsString>,
+    /// Whether it is not found any more.
+    is_lost: bool,
 }
 
 struct TreeCopy<'a> {
@@ -246,34 +223,52 @@ impl TreeCopy<'_> {
     /// Fills the copy. Trees may have any depth: there is no recursion. A directory's own attributes come last: filling it
     /// changes its times, its mode may forbid filling it, and they may admit other users.
     fn copy(&mut self) -> Result<()> {
-        let mut above = vec![self.begin()?];
+        let mut above = vec![self.begin().map_err(at(self.origin.namespace_dir(), "stat"))?];
         while let Some(directory) = above.last_mut() {
             if let Some(name) = directory.names.next() {
                 match self.named(&name) {
                     Ok(below) => above.extend(below),
                     Err(Stopped::Here(error)) => self.lacking.push(error),
+                    Err(Stopped::Lost(error)) => self.lose(directory, error),
                     Err(Stopped::Everywhere(error)) => return Err(error),
                 }
-            } else if let Some(Copied { found, .. }) = above.pop() {
-                let fd = self.from.directory().try_clone_to_owned()?;
-                let from = TreeEntry { fd, found, shown: self.shown() };
-                let to = self.to.directory().try_clone_to_owned()?;
-                let shown = self.out.join(&self.place);
-                copy_attributes(&from, &to, &shown, &mut self.lacking)?;
-                let up = above.len().saturating_sub(1);
-                let left = self.from.leave_to(up).and_then(|()| self.to.leave_to(up));
-                left.map_err(at(&from.shown, "find the directory above"))?;
+            } else if let Some(ended) = above.pop() {
+                self.end(ended)?;
+                let Some(up) = above.len().checked_sub(1) else { break };
                 self.place.pop();
+                self.to.leave_to(up).map_err(at(&self.out, "find the directory above in"))?;
+                if let Err(errno) = self.from.leave_to(up) {
+                    let error = unreadable(&self.shown(), errno);
+                    self.lose(&mut above[up], error);
+                }
             }
         }
         Ok(())
     }
 
+    /// What is left of a directory cannot be copied.
+    fn lose(&mut self, directory: &mut Copied, error: Error) {
+        directory.names = Vec::new().into_iter();
+        directory.is_lost = true;
+        self.lacking.push(error);
+    }
+
+    /// Gives the copy of a directory its attributes. One of which not all is found stays for us alone.
+    fn end(&mut self, Copied { found, is_lost, .. }: Copied) -> Result<()> {
+        if is_lost {
+            return Ok(());
+        }
+        let fd = self.from.directory().try_clone_to_owned()?;
+        let from = TreeEntry { fd, found, shown: self.shown() };
+        let to = self.to.directory().try_clone_to_owned()?;
+        copy_attributes(&from, &to, &self.out.join(&self.place), &mut self.lacking)
+    }
+
     /// Copies what has this name, or begins to, if it is a directory.
     fn named(&mut self, name: &OsStr) -> Result<Option<Copied>, Stopped> {
         let shown = self.shown().join(name);
-        let found = openat(self.from.directory(), name, ANY, Mode::empty());
-        let found = found.map_err(at(&shown, "find"));
+        let found = open_entry(self.from.directory(), name, OFlags::empty());
+        let found = found.map_err(|errno| unreadable(&shown, errno));
         let entry = found.and_then(|fd| TreeEntry::of(fd, shown)).map_err(Stopped::Here)?;
         if entry.found.is_dir() {
             return self.directory(name).map(Some);
@@ -286,27 +281,38 @@ impl TreeCopy<'_> {
         self.origin.namespace_dir().join(&self.place)
     }
 
-    /// Begins to copy the directory at which both are.
-    fn begin(&mut self) -> Result<Copied> {
+    /// Begins to copy the directory at which the reader is.
+    fn begin(&mut self) -> rustix::io::Result<Copied> {
         let shown = self.shown();
+        let directory = self.from.directory().try_clone_to_owned().map(File::from);
+        let found = directory.and_then(|directory| directory.metadata());
+        let found = found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let mut names = self.from.names().unwrap_or_else(|errno| {
-            self.lacking.push(at(&shown, "list the directory")(errno));
+            self.lacking.push(unreadable(&shown, errno));
             Vec::new()
         });
         names.sort_unstable();
-        let entry = TreeEntry::of(self.from.directory().try_clone_to_owned()?, shown)?;
-        Ok(Copied { found: entry.found, names: names.into_iter() })
+        Ok(Copied { found, names: names.into_iter(), is_lost: false })
     }
 
     /// Makes a directory below, and goes there.
     fn directory(&mut self, name: &OsStr) -> Result<Copied, Stopped> {
-        let entered = self.from.enter(name);
         let (from, shown) = (self.shown().join(name), self.out.join(&self.place).join(name));
-        entered.map_err(at(&from, "find the directory")).map_err(Stopped::Here)?;
+        let here = self.from.depth();
+        let unread = |errno| Stopped::Here(unreadable(&from, errno));
+        self.from.enter(name).map_err(unread)?;
+        self.place.push(name);
+        let begun = self.begin().map_err(|errno| {
+            self.place.pop();
+            // What it is that cannot be looked at may hide what is above it, too.
+            match self.from.leave_to(here) {
+                Ok(()) => unread(errno),
+                Err(errno) => Stopped::Lost(unreadable(&self.shown(), errno)),
+            }
+        })?;
         let made = make_directory(&self.to.directory(), name, &shown);
         let entered = made.and_then(|_| self.to.enter(name).map_err(at(&shown, "find")));
-        self.place.push(name);
-        entered.and_then(|()| self.begin()).map_err(Stopped::Everywhere)
+        entered.map(|()| begun).map_err(Stopped::Everywhere)
     }
 
     /// Copies anything but a directory.
@@ -398,99 +404,4 @@ fn make_special(found: &Metadata, dir: &impl AsFd, name: &OsStr) -> rustix::io::
     };
     let private = Mode::RUSR | Mode::WUSR;
     mknodat(dir, name, kind, private, found.rdev())
-}
-
-/// Copies owner, extended attributes, mode and times, in an order in which none undoes another.
-fn copy_attributes(
-    from: &TreeEntry,
-    to: &OwnedFd,
-    shown: &Path,
-    lacking: &mut Lacking,
-) -> Result<()> {
-    let found = &from.found;
-    copy_owner(found, to, shown).map_err(Error::at(shown, "set the owner"))?;
-    let (source, target) = (by_descriptor(&from.fd), by_descriptor(to));
-    copy_xattrs(&source, &target, shown, lacking)
-        .map_err(Error::at(shown, "set the extended attributes"))?;
-    if !found.is_symlink() {
-        let mode = Mode::from_raw_mode(found.mode() & 0o7777);
-        rustix::fs::chmod(&target, mode).map_err(at(shown, "set the mode"))?;
-    }
-    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
-    let times = Timestamps {
-        last_access: time(found.atime(), found.atime_nsec()),
-        last_modification: time(found.mtime(), found.mtime_nsec()),
-    };
-    rustix::fs::utimensat(to, "", &times, AtFlags::EMPTY_PATH).map_err(at(shown, "set the times"))
-}
-
-/// Sets the owner unless it is already right; a user who may not give files away keeps them.
-fn copy_owner(found: &Metadata, to: &OwnedFd, shown: &Path) -> io::Result<()> {
-    let now = rustix::fs::fstat(to)?;
-    if (now.st_uid, now.st_gid) == (found.uid(), found.gid()) {
-        return Ok(());
-    }
-    let owner = (Some(Uid::from_raw(found.uid())), Some(Gid::from_raw(found.gid())));
-    match rustix::fs::chownat(to, "", owner.0, owner.1, AtFlags::EMPTY_PATH) {
-        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {
-            tracing::warn!(path = %shown.display(), "belongs to you: only root can give files away");
-            Ok(())
-        }
-        other => Ok(other?),
-    }
-}
-
-/// Paths by descriptors lead to a link itself. ACLs that new entries inherited from the directory of the copy are not
-/// the file's, and are removed.
-fn copy_xattrs(from: &Path, to: &Path, shown: &Path, lacking: &mut Lacking) -> io::Result<()> {
-    for acl in [posix_acl::ACCESS, posix_acl::DEFAULT] {
-        match rustix::fs::removexattr(to, acl) {
-            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-            // Links and special files have none.
-            Err(_) if !fs::metadata(to)?.is_file() && !fs::metadata(to)?.is_dir() => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    let mut list = vec![0_u8; 1 << 16];
-    let len = match rustix::fs::listxattr(from, &mut list) {
-        Err(Errno::OPNOTSUPP) => return Ok(()),
-        other => other?,
-    };
-    let mut value = vec![0_u8; 1 << 16];
-    for name in list[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        let name = OsString::from_vec(name.to_vec());
-        if hidden_xattr(&name) {
-            continue;
-        }
-        let len = match rustix::fs::getxattr(from, name.as_os_str(), &mut value) {
-            // Its owner removed it meanwhile.
-            Err(Errno::NODATA) => continue,
-            other => other?,
-        };
-        lacking.extend(set_xattr(to, &name, &value[..len], shown).err());
-    }
-    Ok(())
-}
-
-/// How many and how long ones a file has is up to its owner, and what file systems hold differs: nobody else's files are kept
-/// from being copied by that.
-fn set_xattr(to: &Path, name: &OsStr, value: &[u8], shown: &Path) -> Result<()> {
-    match rustix::fs::setxattr(to, name, value, XattrFlags::empty()) {
-        // Names that only root may set, such as security labels.
-        Err(Errno::PERM | Errno::OPNOTSUPP) => {
-            tracing::warn!(path = %shown.display(), ?name, "the extended attribute cannot be kept");
-            Ok(())
-        }
-        Err(errno) => Err(Error::invalid(
-            format!(
-                "{}: its extended attribute {} of {} bytes cannot be kept there: {}",
-                shown.display(),
-                name.display(),
-                value.len(),
-                io::Error::from(errno)
-            ),
-            "copy to a file system that holds it, or remove it from the file first",
-        )),
-        Ok(()) => Ok(()),
-    }
 }

@@ -68,10 +68,24 @@ pub(super) enum Problem {
     OrphanObject { object: String, bytes: u64, removed: bool },
     /// An object of a striped origin whose file has another one: it only takes space.
     LeftoverObject { object: String, bytes: u64 },
+    /// An object of a striped origin whose file is not found, and that others name: backups of it, or somebody who wants its data.
+    MisnamedObject { object: String, named_by: Vec<NamedBy> },
+    /// A directory or file of a striped origin's tree that cannot be read: any object may be that of a file there.
+    UnreadName { reason: String },
     /// The tree of a striped origin is not that of its objects.
     OtherTree { reason: String },
     /// More blocks are in use than the records account for (I5).
     Uncounted { allocated_bytes: u64, counted_bytes: u64 },
+}
+
+/// A file that names an object.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct NamedBy {
+    /// Below the mount.
+    #[serde(serialize_with = "path_as_json")]
+    pub(super) path: PathBuf,
+    /// The number of its owner.
+    pub(super) owner: u32,
 }
 
 impl Problem {

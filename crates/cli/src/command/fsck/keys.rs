@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use halocline_api::control::metrics::Section;
 
+use super::findings::NamedBy;
 use super::{Findings, Problem};
 
 #[test]
@@ -27,6 +28,11 @@ fn every_problem_is_described() {
         Problem::Copy { dirty_bytes: 0 },
         Problem::OrphanObject { object: String::new(), bytes: 0, removed: true },
         Problem::LeftoverObject { object: String::new(), bytes: 0 },
+        Problem::MisnamedObject {
+            object: String::new(),
+            named_by: vec![NamedBy { path: path(), owner: 0 }],
+        },
+        Problem::UnreadName { reason: String::new() },
         Problem::OtherTree { reason: String::new() },
         Problem::Uncounted { allocated_bytes: 0, counted_bytes: 0 },
     ];

@@ -1,11 +1,13 @@
-//! Which object holds a file's data: determined by an extended attribute of its namespace file, and that file's inode
-//! number. What must hold: nothing that others can write determines alone whose data is accessed.
+//! Which object holds a file's data: determined by an extended attribute of its namespace file, that file's inode
+//! number and, because inode numbers come round again, its birth time. What must hold: nothing that others can write determines
+//! alone whose data is accessed.
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
+use halocline_os::birth_time::born_ns_of;
 use halocline_os::random::random_bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -22,29 +24,38 @@ pub(super) struct ObjectNumber {
     /// Whether the object has its own layout, without which its bytes would be read in the wrong order; so the number
     /// itself records that there must be one.
     pub(super) has_layout: bool,
+    /// Whether the object's name has the birth time of its file, as all that this version makes. Who takes the suffix away past
+    /// the mount names another object.
+    pub(super) has_birth: bool,
 }
 
 /// Suffix of a number that has a layout.
 const HAS_LAYOUT: char = 'v';
+/// Suffix, behind that, of a number whose object has a birth time in its name. Neither is a hexadecimal digit.
+const HAS_BIRTH: char = 't';
 
 impl fmt::Display for ObjectNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.random)?;
-        if self.has_layout { write!(f, "{HAS_LAYOUT}") } else { Ok(()) }
+        let suffixes = [(self.has_layout, HAS_LAYOUT), (self.has_birth, HAS_BIRTH)];
+        suffixes.iter().filter(|it| it.0).try_for_each(|(_, suffix)| write!(f, "{suffix}"))
     }
 }
 
 impl ObjectNumber {
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let digits = text.strip_suffix(HAS_LAYOUT);
-        let (digits, has_layout) = (digits.unwrap_or(text), digits.is_some());
+        let rest = text.strip_suffix(HAS_BIRTH);
+        let (rest, has_birth) = (rest.unwrap_or(text), rest.is_some());
+        let digits = rest.strip_suffix(HAS_LAYOUT);
+        let (digits, has_layout) = (digits.unwrap_or(rest), digits.is_some());
         let random = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32);
-        random.map(|random| Self { random, has_layout })
+        random.map(|random| Self { random, has_layout, has_birth })
     }
 
     /// A number that no object has had before.
     pub(super) fn random(has_layout: bool) -> io::Result<Self> {
-        Ok(Self { random: u128::from_be_bytes(random_bytes()?), has_layout })
+        let random = u128::from_be_bytes(random_bytes()?);
+        Ok(Self { random, has_layout, has_birth: true })
     }
 
     /// The directory below each server in which the object's local files are.
@@ -95,21 +106,22 @@ impl Reference {
     }
 }
 
-/// Identifies an object: the number in the file's attribute, and the inode number of the file whose data it is. The
-/// latter cannot be chosen: a file that refers to another file's object gets none of its data.
+/// Identifies an object: the number in the file's attribute, and the inode number and birth time of the file whose data it is.
+/// The latter cannot be chosen: a file that refers to another file's object gets none of its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     pub(super) number: ObjectNumber,
     /// `None` for an object named by a version before format 2; it then belongs to no file.
     pub(super) inode: Option<u64>,
+    /// In nanoseconds since 1970, 0 where the file system tells none; `None` for an object named by an earlier version.
+    pub(super) born_ns: Option<u64>,
 }
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.inode {
-            Some(inode) => write!(f, "{}-{inode}", self.number),
-            None => write!(f, "{}", self.number),
-        }
+        write!(f, "{}", self.number)?;
+        self.inode.map_or(Ok(()), |inode| write!(f, "-{inode}"))?;
+        self.born_ns.map_or(Ok(()), |born_ns| write!(f, ".{born_ns}"))
     }
 }
 
@@ -130,12 +142,15 @@ impl ObjectId {
 
     /// The object with this name, which has only one valid form.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (number, inode) = match text.split_once('-') {
-            Some((number, inode)) => (number, Some(inode.parse().ok()?)),
-            None => (text, None),
+        let (number, file) =
+            text.split_once('-').map_or((text, None), |(it, file)| (it, Some(file)));
+        let (inode, born_ns) = match file.map(|file| file.split_once('.').ok_or(file)) {
+            None => (None, None),
+            Some(Err(inode)) => (Some(inode.parse().ok()?), None),
+            Some(Ok((inode, born_ns))) => (Some(inode.parse().ok()?), Some(born_ns.parse().ok()?)),
         };
-        let id = Self { number: ObjectNumber::parse(number)?, inode };
-        (id.to_string() == text).then_some(id)
+        let id = Self { number: ObjectNumber::parse(number)?, inode, born_ns };
+        (id.number.has_birth == born_ns.is_some() && id.to_string() == text).then_some(id)
     }
 
     /// The object of a namespace file, if it has one. The descriptor may be `O_PATH`.
@@ -155,8 +170,19 @@ impl ObjectId {
 
     /// The object with this number that belongs to a namespace file.
     pub(super) fn bound(number: ObjectNumber, namespace_file: impl AsFd) -> io::Result<Self> {
-        let inode = Some(rustix::fs::fstat(namespace_file)?.st_ino);
-        Ok(Self { number, inode })
+        let inode = rustix::fs::fstat(&namespace_file)?.st_ino;
+        let born_ns = if number.has_birth { born_ns_of(namespace_file)? } else { 0 };
+        Ok(Self::of_file(number, inode, born_ns))
+    }
+
+    /// The object with this number of the file with this inode number and birth time.
+    pub(super) fn of_file(number: ObjectNumber, inode: u64, born_ns: u64) -> Self {
+        Self { number, inode: Some(inode), born_ns: number.has_birth.then_some(born_ns) }
+    }
+
+    /// Whether it is an object of that file, whatever its number.
+    pub(super) fn is_of(self, inode: u64, born_ns: u64) -> bool {
+        self.inode == Some(inode) && self.born_ns.is_none_or(|born| born == born_ns)
     }
 
     /// The object of a namespace file; assigns one if it has none.
@@ -184,7 +210,7 @@ impl ObjectId {
 /// What to do about a file whose number was changed past the mount.
 pub(super) fn remedy_for_number(inode: u64) -> String {
     format!(
-        "set it to the number before `-{inode}` in the name of the file's object (server-*/objects/*/*-{inode}), or \
+        "set it to the number before `-{inode}` in the name of the file's object (server-*/objects/*/*-{inode}*), or \
          remove the file"
     )
 }

@@ -70,7 +70,10 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
 /// Refuses servers whose contents are not those of a server in their place.
 fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
     let mut held = vec![PartCounts::default(); origin.servers().len()];
-    each_file(origin.namespace_dir(), &mut |file| count_held(origin, file, &mut held))?;
+    // What users keep others from reading says nothing; the other files do.
+    let count =
+        &mut |file: &FoundFile, state: &FileState| count_held(origin, file, state, &mut held);
+    each_file(origin.namespace_dir(), count)?;
     let mut seen = origin.servers().iter().zip(held);
     let empty = seen.find(|(_, held)| held.present == 0 && held.missing > 0);
     let Some((server, held)) = empty.filter(|_| evidence == Evidence::Contents) else {
@@ -87,12 +90,17 @@ fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
 }
 
 /// Counts what each server has of a file.
-fn count_held(origin: &Origin, file: &FoundFile, held: &mut [PartCounts]) -> Result<()> {
+fn count_held(
+    origin: &Origin,
+    file: &FoundFile,
+    state: &FileState,
+    held: &mut [PartCounts],
+) -> Result<()> {
     let FoundFile { shown, .. } = file;
     let failed = || Error::at(shown, "look at the data of");
-    let Some(FileState { reference, inode, len }) = file.state()? else { return Ok(()) };
+    let FileState { reference, inode, born_ns, len, .. } = *state;
     let Some(number) = reference.object() else { return Ok(()) };
-    let id = ObjectId { number, inode: Some(inode) };
+    let id = ObjectId::of_file(number, inode, born_ns);
     let layout = layouts::distribution_of(id, &origin.volume, origin.striping());
     let Some(distribution) = layout.map_err(failed())? else {
         // A number that a file's owner made up has neither a layout nor an object.

@@ -1,87 +1,115 @@
 //! Binds the objects of a striped origin to the files that refer to them: if no version has done so yet, or if inode
-//! numbers are new because the tree was copied or restored.
+//! numbers are new because the tree was copied; and gives a file that was restored the object that it names.
 //!
 //! What must hold: an object to which two files refer belongs to neither, because one of them may refer to it to reach
-//! the other's data. The tree is only read; an interrupted pass is repeated.
+//! the other's data; and in a tree whose files have their objects none is taken from a file that is not found, because it may be
+//! elsewhere for the moment. The tree is only read; an interrupted pass is repeated.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
-use super::orphans::ids_on;
-use super::tree_walk::{FileState, each_file};
+use super::orphans::{self, ids_on};
+use super::tree_walk::{each_file, file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
-/// An inode number that no file has.
-const NOBODY: u64 = 0;
+/// An inode number, and a birth time, that no file has.
+const NOBODY: (u64, u64) = (0, 0);
 
 /// The files that refer to an object.
 struct Claims {
-    /// Their inode numbers, without duplicates.
-    inodes: Vec<u64>,
+    /// Their inode numbers and birth times, without duplicates.
+    files: Vec<(u64, u64)>,
     /// A name of the first file, and of the last of the others.
     paths: (PathBuf, PathBuf),
 }
 
-/// Whether the inode numbers in the objects' names are those of this tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bindings {
-    /// They are those of another tree, or there are none.
-    Old,
-    /// They are this tree's: an object of an existing file remains that file's.
-    Present,
-}
-
-/// Durably binds the objects on `servers` to the files below `tree`.
-pub(super) fn bind(
-    tree: &Path,
-    servers: &[std::sync::Arc<Server>],
-    bindings: Bindings,
-) -> Result<()> {
+/// Durably binds the objects on `servers`, whose names have the inode numbers of another tree, or none, to the files below `tree`.
+///
+/// # Errors
+/// If a directory cannot be read: the file whose object it is could be there, and another one name it.
+pub(super) fn bind(tree: &Path, servers: &[std::sync::Arc<Server>]) -> Result<()> {
     let claims = claims(tree)?;
-    for server in servers {
-        bind_below(server, ObjectId::ROOT, &claims, bindings)?;
-        bind_below(server, object_paths::LAYOUTS, &claims, bindings)?;
-        let failed = Error::at(server.dir(), "bind the objects in");
-        server.directory().sync_all().map_err(failed)?;
+    for named in claims.values().filter(|named| named.files.len() > 1) {
+        tell_of_several(named);
     }
-    Ok(())
+    let owner = |id: ObjectId| {
+        let [file] = claims.get(&id.number)?.files[..] else { return Some(NOBODY) };
+        Some(file)
+    };
+    rename_objects(servers, &owner)
 }
 
-/// Binds the objects below `root` on a server.
-fn bind_below(
-    server: &Server,
-    root: &str,
-    claims: &HashMap<ObjectNumber, Claims>,
-    bindings: Bindings,
+/// Gives the object with this name to the file at `relative`, as [`Origin::give_object`].
+pub(super) fn give_named(origin: &Origin, object: &str, relative: &Path) -> Result<()> {
+    let refused = |what: String| {
+        let remedy = "give both as `halocline fsck CACHE` tells them";
+        Err(Error::invalid(what, remedy))
+    };
+    let given = ObjectId::parse(object).filter(|_| origin.striped && origin.is_bound);
+    let objects = orphans::all(&origin.volume)?;
+    let Some(given) = given.filter(|id| objects.contains(id)) else {
+        return refused(format!("the origin has no object {object}"));
+    };
+    let file = file(origin, relative, "leave it out")?;
+    let bound = ObjectId::bound(given.number, &file.fd).map_err(Error::at(&file.shown, "stat"))?;
+    let named = origin.object_of(&file.fd);
+    let named = named.map_err(Error::at(&file.shown, "read the object of"))?;
+    match bound.inode {
+        Some(inode) if named == Some(bound) => {
+            give(given, (inode, bound.born_ns.unwrap_or(0)), origin.servers())
+        }
+        _ => refused(format!("{} does not name the object {object}", file.shown.display())),
+    }
+}
+
+/// Durably makes the object `id` that of the file with this inode number and birth time. What an interrupted call has left is
+/// gone on with.
+///
+/// # Errors
+/// [`Error::Invalid`] if a server has both this object and one of that file with the same number.
+fn give(id: ObjectId, file: (u64, u64), servers: &[std::sync::Arc<Server>]) -> Result<()> {
+    let own = ObjectId::of_file(id.number, file.0, file.1);
+    for server in servers {
+        let there = ids_on(server, ObjectId::ROOT);
+        let there = there.map_err(Error::at(server.dir(), "list the objects in"))?;
+        if own != id && there.contains(&own) && there.contains(&id) {
+            let what = format!("the file has an object of its own, {own}, beside {id}");
+            return Err(Error::invalid(what, "leave it as it is, or remove the file's own one"));
+        }
+    }
+    rename_objects(servers, &|other| (other == id).then_some(file))
+}
+
+/// Gives each object the name that it has as one of its `owner`, if that says whose it is.
+fn rename_objects(
+    servers: &[std::sync::Arc<Server>],
+    owner: &dyn Fn(ObjectId) -> Option<(u64, u64)>,
 ) -> Result<()> {
-    let failed = || Error::at(server.dir(), "bind the objects in");
-    for id in ids_on(server, root).map_err(failed())? {
-        let Some(named) = claims.get(&id.number) else { continue };
-        let inode = if let [inode] = named.inodes[..] {
-            inode
-        } else {
-            tell_of_several(named);
-            let stays = id.inode.is_some_and(|inode| named.inodes.contains(&inode));
-            if bindings == Bindings::Present && stays {
-                continue;
+    for server in servers {
+        let failed = || Error::at(server.dir(), "bind the objects in");
+        // A layout first: an object without one has no bytes that anybody could read.
+        for root in [object_paths::LAYOUTS, ObjectId::ROOT] {
+            for id in ids_on(server, root).map_err(failed())? {
+                let Some((inode, born_ns)) = owner(id) else { continue };
+                let bound = ObjectId::of_file(id.number, inode, born_ns);
+                if bound == id {
+                    continue;
+                }
+                match server.directory().rename(&id.path_in(root), &bound.path_in(root)) {
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
+                        let path = server.dir().join(id.path_in(root));
+                        tracing::warn!("{}: left as it is, its file has another", path.display());
+                    }
+                    other => other.map_err(failed())?,
+                }
             }
-            NOBODY
-        };
-        let bound = ObjectId { inode: Some(inode), ..id };
-        if bound == id {
-            continue;
         }
-        match server.directory().rename(&id.path_in(root), &bound.path_in(root)) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
-                let path = server.dir().join(id.path_in(root));
-                tracing::warn!("{}: left as it is, its file has another", path.display());
-            }
-            other => other.map_err(failed())?,
-        }
+        server.directory().sync_all().map_err(failed())?;
     }
     Ok(())
 }
@@ -89,7 +117,7 @@ fn bind_below(
 fn tell_of_several(named: &Claims) {
     tracing::warn!(
         "{} and {} name the same data: remove the one that was copied past the mount, then run \
-         halocline fsck --repair",
+         halocline fsck, which tells how the other one gets it",
         named.paths.0.display(),
         named.paths.1.display()
     );
@@ -98,18 +126,18 @@ fn tell_of_several(named: &Claims) {
 /// The files that refer to each object.
 fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
-    each_file(tree, &mut |file| {
-        let Some(FileState { reference, inode, .. }) = file.state()? else { return Ok(()) };
-        let Some(number) = reference.object() else { return Ok(()) };
+    let unread = each_file(tree, &mut |file, state| {
+        let Some(number) = state.reference.object() else { return Ok(()) };
         let named = claims.entry(number).or_insert_with(|| Claims {
-            inodes: Vec::new(),
+            files: Vec::new(),
             paths: (file.shown.clone(), file.shown.clone()),
         });
-        if !named.inodes.contains(&inode) {
-            named.inodes.push(inode);
+        let key = (state.inode, state.born_ns);
+        if !named.files.contains(&key) {
+            named.files.push(key);
             file.shown.clone_into(&mut named.paths.1);
         }
         Ok(())
     })?;
-    Ok(claims)
+    unread.into_iter().next().map_or(Ok(claims), Err)
 }

@@ -136,6 +136,8 @@ pub struct Cleared {
     pub left: usize,
     /// Why an object could not be removed.
     pub error: Option<Error>,
+    /// What could not be read of the tree: their files may be there.
+    pub unread: Vec<Error>,
 }
 
 /// A striped volume that is used exclusively, so that its files may move.
@@ -239,6 +241,7 @@ impl Relayout {
             !found.unknown.contains(note) && !note.iter().any(|number| stay.contains(number))
         })?;
         cleared.left = notes.all().len();
+        cleared.unread = found.unread;
         Ok(cleared)
     }
 
@@ -329,9 +332,8 @@ fn check_layout(origin: &Origin, wish: &Wish) -> Result<()> {
 fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
     let namespace_file = file(origin, &wish.path, LEAVE_OUT)?;
     let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
-    let data = namespace_file
-        .open_data(origin, flags)
-        .map_err(Error::at(&namespace_file.shown, "open"))?;
+    let data = namespace_file.open_data(origin, flags);
+    let data = data.map_err(|error| unopened(&namespace_file.shown, error))?;
     let failed = || Error::at(&namespace_file.shown, "look at the data of");
     let wished = distribution_for(origin, &wish.layout);
     let planned = bytes_by_server(&data, namespace_file.found.len(), &wished).map_err(failed())?;
@@ -344,6 +346,18 @@ fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
         planned,
         inode: namespace_file.found.ino(),
     })
+}
+
+/// Why a file could not be opened, with what its owner, or who runs it, can do.
+fn unopened(shown: &Path, error: io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ETXTBSY) => "end the program that runs from it, past the mount",
+        Some(libc::EACCES | libc::EPERM) => {
+            "give the volume's owner the permission to write it, or run this as root"
+        }
+        _ => return Error::at(shown, "open")(error),
+    };
+    Error::invalid(format!("{}: cannot be opened: {error}", shown.display()), remedy)
 }
 
 /// A layout with the common stripe is treated as that.

@@ -54,13 +54,12 @@ pub(super) fn check(
     let all = objects.len();
     let mut named = BTreeSet::new();
     let is_enough = |named: usize| named.saturating_mul(2) >= all;
-    let walked = each_file(dir, &mut |file| {
+    let walked = each_file(dir, &mut |_, state| {
         if is_enough(named.len()) {
             // Nothing more needs to be read.
             return Err(io::Error::from(io::ErrorKind::Interrupted).into());
         }
-        let reference = file.state()?.map(|state| state.reference);
-        if let Some(Reference::Object(number)) = reference
+        if let Reference::Object(number) = state.reference
             && objects.contains(&number)
         {
             named.insert(number);
@@ -70,10 +69,11 @@ pub(super) fn check(
     if is_enough(named.len()) {
         return Ok(false);
     }
+    // Users can keep others from looking into their directories, but nobody from using a volume.
     match walked {
-        // Users can keep others from looking into their directories, but nobody from using a volume.
         Err(_) if is_bound => return Ok(false),
-        other => other?,
+        Ok(unread) if is_bound && !unread.is_empty() => return Ok(false),
+        other => drop(other?),
     }
     let (dir, named) = (dir.display(), named.len());
     let name = name.unwrap_or("known");

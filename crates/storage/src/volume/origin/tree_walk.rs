@@ -1,18 +1,20 @@
 //! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use halocline_os::beneath::{self, TreeCursor};
+use halocline_os::beneath::{self, TreeCursor, open_entry};
+use halocline_os::birth_time::born_ns_of;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::leased_files::{Patience, open_at};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat, syncfs};
+use halocline_os::user_mounts::is_served_by_another_user;
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, syncfs};
 use rustix::io::Errno;
 
 use super::Origin;
@@ -33,6 +35,10 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How long this process still waits for leases of files: it has one command, which goes from file to file.
 static PATIENCE: Patience = Patience::new();
+
+/// What could not be read of a tree: an error for each directory, or file. What lies there is not known: nothing may be taken for
+/// missing then.
+pub(crate) type Unread = Vec<Error>;
 
 /// A file to copy. Others may change names of the tree at any time, so everything is done to what was found first.
 pub(in crate::volume) struct TreeEntry {
@@ -82,6 +88,9 @@ pub(in crate::volume) fn file(
     let shown = origin.namespace_dir().join(relative);
     let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
         Err(Errno::LOOP) => None,
+        Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::NOTCONN | Errno::STALE)) => {
+            return Err(unreadable(&shown, errno));
+        }
         other => Some(other.map_err(at(&shown, "find"))?),
     };
     let from = from.map(|from| TreeEntry::of(from, shown.clone())).transpose()?;
@@ -112,17 +121,21 @@ pub(in crate::volume) fn at(path: &Path, what: &'static str) -> impl FnOnce(Errn
 /// A regular file of a tree, under one of its names.
 pub(super) struct FoundFile<'w> {
     directory: BorrowedFd<'w>,
-    name: &'w OsStr,
     /// Its path, for people.
     pub(super) shown: PathBuf,
 }
 
 /// What was found of a file.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct FileState {
     /// The object to which it refers.
     pub(super) reference: Reference,
     pub(super) inode: u64,
+    /// Its birth time, in nanoseconds since 1970; 0 if the file system tells none.
+    pub(super) born_ns: u64,
     pub(super) len: u64,
+    /// Its owner's number.
+    pub(super) owner: u32,
 }
 
 impl FoundFile<'_> {
@@ -133,54 +146,46 @@ impl FoundFile<'_> {
         opened.map_err(at(&self.shown, "look at the directory of"))
     }
 
-    /// Its state; `None` if it no longer has this name. All of it is that of one file, whoever renames others meanwhile: of
-    /// which file an object is decides what becomes of its data.
-    pub(super) fn state(&self) -> Result<Option<FileState>> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match openat(self.directory, self.name, flags, Mode::empty()) {
-            Err(Errno::NOENT | Errno::STALE) => return Ok(None),
-            file => file.map_err(at(&self.shown, "open"))?,
-        };
-        let found = fstat(&file).map_err(at(&self.shown, "stat"))?;
-        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Ok(None);
-        }
-        let reference = ObjectNumber::named_by(&by_descriptor(&file))
+    /// Its state. All of it is that of one file, `file`, whoever renames others meanwhile: of which file an object is decides what
+    /// becomes of its data.
+    fn state(&self, file: &OwnedFd, found: &Stat) -> Result<FileState> {
+        let reference = ObjectNumber::named_by(&by_descriptor(file))
             .map_err(Error::at(&self.shown, "read the object of"))?;
+        let born_ns = born_ns_of(file).map_err(at(&self.shown, "stat"))?;
         let (inode, len) = (found.st_ino, found.st_size.unsigned_abs());
-        Ok(Some(FileState { reference, inode, len }))
+        Ok(FileState { reference, inode, born_ns, len, owner: found.st_uid })
     }
 }
+
+/// What is done with each name of a regular file. An error ends the walk.
+pub(super) type Look<'l> = &'l mut dyn FnMut(&FoundFile, &FileState) -> Result<()>;
 
 /// Calls `look` for each name of a regular file below `tree`. Programs and users can make directories whose paths are
-/// longer than a system call takes, which must not keep others' files from being looked at.
-pub(super) fn each_file(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Result<()> {
-    walk(tree, look, &mut |_| Ok(()))
+/// longer than a system call takes, that nobody can read, or on which they mount file systems of their own: none of that keeps others'
+/// files from being looked at.
+pub(super) fn each_file(tree: &Path, look: Look<'_>) -> Result<Unread> {
+    walk(tree, Some(look), &mut |_| Ok(()))
 }
 
-/// The same, and whether no name of the tree changed meanwhile. Only then are these all files: one that was moved from a
+/// The same, unless names of the tree changed meanwhile: `None`. Only if none did, and all was read, are these all files: one that was moved from a
 /// directory that was not read yet to one that was has no name here, and is there. Tries again a few times; `look` must
 /// stand to be called more than once for a file.
-pub(super) fn each_file_if_still(
-    tree: &Path,
-    look: &mut dyn FnMut(&FoundFile) -> Result<()>,
-) -> Result<bool> {
+pub(super) fn each_file_if_still(tree: &Path, look: Look<'_>) -> Result<Option<Unread>> {
     for _ in 0..TRIES {
-        match is_still(tree, look) {
-            Ok(false) => {}
-            Err(error) if [libc::ENOENT, libc::ESTALE, libc::ENOTDIR].contains(&error.errno()) => {}
-            done => return done,
+        let read = read_still(tree, &mut *look)?;
+        if read.is_some() {
+            return Ok(read);
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Walks, and then compares the directories with those that the walk has read: each change of a name changes the time of its
 /// directory.
-fn is_still(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Result<bool> {
+fn read_still(tree: &Path, look: Look<'_>) -> Result<Option<Unread>> {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     let mut is_known = true;
-    walk(tree, look, &mut |dir| {
+    let unread = walk(tree, Some(look), &mut |dir| {
         let mut found = fstat(dir)?;
         // Nothing is to be known any more where one directory changes all the time.
         if is_known && is_fresh(&found) {
@@ -193,23 +198,36 @@ fn is_still(tree: &Path, look: &mut dyn FnMut(&FoundFile) -> Result<()>) -> Resu
         Ok(())
     })?;
     if !is_known {
-        return Ok(false);
+        return Ok(None);
     }
-    walk(tree, &mut |_| Ok(()), &mut |dir| {
+    walk(tree, None, &mut |dir| {
         let found = fstat(dir)?;
         after.insert((found.st_dev, found.st_ino), changed(&found));
         Ok(())
     })?;
-    Ok(before == after)
+    Ok((before == after).then_some(unread))
 }
 
 /// Makes the names below `tree` durable, on each of its file systems.
 pub(super) fn sync_file_systems(tree: &Path) -> Result<()> {
     let mut synced = BTreeSet::new();
-    walk(tree, &mut |_| Ok(()), &mut |dir| {
+    let unread = walk(tree, None, &mut |dir| {
         let is_new = synced.insert(fstat(dir)?.st_dev);
         if is_new { syncfs(openat(dir, ".", DIRECTORY, Mode::empty())?) } else { Ok(()) }
-    })
+    })?;
+    unread.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Total bytes of all files below `tree`, each counted once.
+pub(in crate::volume) fn tree_bytes(tree: &Path) -> Result<(u64, Unread)> {
+    let (mut seen, mut total) = (BTreeSet::new(), 0_u64);
+    let unread = each_file(tree, &mut |_, state| {
+        if seen.insert((state.inode, state.born_ns)) {
+            total = total.saturating_add(state.len);
+        }
+        Ok(())
+    })?;
+    Ok((total, unread))
 }
 
 const fn changed(found: &Stat) -> (i64, i64) {
@@ -223,43 +241,103 @@ fn is_fresh(found: &Stat) -> bool {
     i128::from(Clock::MACHINE.now_ns()) - then < i128::try_from(TICK.as_nanos()).unwrap_or(0)
 }
 
+/// Goes through all directories below `tree` in which no other user serves a file system. The root must be readable.
 fn walk(
     tree: &Path,
-    look: &mut dyn FnMut(&FoundFile) -> Result<()>,
+    mut look: Option<Look<'_>>,
     enters: &mut dyn FnMut(BorrowedFd<'_>) -> std::result::Result<(), Errno>,
-) -> Result<()> {
+) -> Result<Unread> {
     let root = openat(CWD, tree, DIRECTORY, Mode::empty()).map_err(at(tree, "list"))?;
     let mut cursor = TreeCursor::new(root).map_err(at(tree, "list"))?;
     let mut open = vec![(0, OsString::new())];
     // The path of the directory in which the cursor is.
     let mut shown = tree.to_owned();
+    let mut unread = Unread::new();
     while let Some((depth, name)) = open.pop() {
         if let Some(above) = usize::checked_sub(depth, 1) {
-            for _ in above..cursor.depth() {
+            let before = cursor.depth();
+            let found = cursor.leave_to(above);
+            for _ in cursor.depth()..before {
                 shown.pop();
             }
-            shown.push(&name);
-            let entered = cursor.leave_to(above).and_then(|()| cursor.enter(&name));
-            entered.map_err(at(&shown, "list"))?;
+            let entered = found.and_then(|()| cursor.enter(&name));
+            match entered {
+                // It was removed meanwhile, or something else took its place.
+                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(errno) => {
+                    unread.push(unreadable(&shown.join(&name), errno));
+                    continue;
+                }
+                Ok(()) => shown.push(&name),
+            }
         }
-        enters(cursor.directory().as_fd()).map_err(at(&shown, "stat"))?;
-        for name in cursor.names().map_err(at(&shown, "list"))? {
-            let found = match statat(cursor.directory(), &name, AtFlags::SYMLINK_NOFOLLOW) {
-                // It was removed meanwhile.
+        let entered = enters(cursor.directory().as_fd()).and_then(|()| cursor.names());
+        let names = match entered {
+            Err(errno) if depth == 0 => return Err(at(tree, "list")(errno)),
+            Err(Errno::NOENT) => continue,
+            Err(errno) => {
+                unread.push(unreadable(&shown, errno));
+                continue;
+            }
+            Ok(names) => names,
+        };
+        for name in names {
+            let opened = open_entry(cursor.directory(), &name, OFlags::empty());
+            let (file, found) = match opened.and_then(|file| Ok((fstat(&file)?, file))) {
                 Err(Errno::NOENT) => continue,
-                found => found.map_err(at(&shown.join(&name), "stat"))?,
+                Err(errno) => {
+                    unread.push(unreadable(&shown.join(&name), errno));
+                    continue;
+                }
+                Ok((found, file)) => (file, found),
             };
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => open.push((depth + 1, name)),
                 FileType::RegularFile => {
+                    let Some(look) = &mut look else { continue };
                     let directory = cursor.directory();
-                    look(&FoundFile { directory, name: &name, shown: shown.join(&name) })?;
+                    let place = FoundFile { directory, shown: shown.join(&name) };
+                    match place.state(&file, &found) {
+                        Ok(state) => look(&place, &state)?,
+                        Err(error) => unread.push(error),
+                    }
                 }
                 _ => {}
             }
         }
     }
-    Ok(())
+    Ok(unread)
+}
+
+/// Refuses a file on a file system that another user serves: of it he says what he likes, also the inode number of another file.
+/// `tree_device` is the device number of the tree.
+pub(super) fn check_file_system(file: impl AsFd, tree_device: u64) -> io::Result<()> {
+    if fstat(&file)?.st_dev == tree_device || !is_served_by_another_user(file)? {
+        return Ok(());
+    }
+    let what = "it is on a file system that another user has mounted in the tree; unmount that";
+    Err(io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+/// Why a directory, or what is called so, could not be read, and what to do about it.
+pub(in crate::volume) fn unreadable(shown: &Path, errno: Errno) -> Error {
+    let remedy = match errno {
+        Errno::XDEV => {
+            let what = format!("{}: another user has mounted a file system there", shown.display());
+            return Error::invalid(what, "unmount it (umount -l), and look again");
+        }
+        Errno::ACCESS | Errno::PERM => {
+            "give its owner the permission to read it (chmod u+rwx), or run this as root"
+        }
+        Errno::NOTCONN | Errno::STALE | Errno::IO => {
+            "unmount what is mounted there (umount -l), or end what moves it, and look again"
+        }
+        _ => "look again when it can be read",
+    };
+    Error::invalid(
+        format!("{}: cannot be read: {}", shown.display(), io::Error::from(errno)),
+        remedy,
+    )
 }
 
 #[cfg(test)]
@@ -282,10 +360,11 @@ mod tests {
         fs::write(there.join("stays"), "").unwrap();
         let walk = || {
             let mut seen = Vec::new();
-            let is_still = each_file_if_still(dir.path(), &mut |file| {
+            let read = each_file_if_still(dir.path(), &mut |file, _| {
                 seen.push(file.shown.file_name().unwrap().to_owned());
                 Ok(())
             });
+            let is_still = read.map(|read| read.is_some_and(|unread| unread.is_empty()));
             is_still.map(|it| (it, ["moved", "stays"].map(|name| seen.iter().any(|it| it == name))))
         };
         let all = (true, [true, true]);

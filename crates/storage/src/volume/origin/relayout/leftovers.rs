@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use super::super::identity::{ObjectId, ObjectNumber, Reference};
 use super::super::orphans::ids_on;
-use super::super::tree_walk::{FileState, each_file_if_still};
+use super::super::tree_walk::{Unread, each_file_if_still};
 use super::Origin;
 use super::notes::{MoveNote, MoveNotes};
 use crate::volume::object_paths;
@@ -23,6 +23,8 @@ pub struct Leftovers {
     pub(super) objects: Vec<ObjectId>,
     /// Moves of whose objects that is not known, because no file was found that refers to one of them.
     pub(super) unknown: Vec<MoveNote>,
+    /// What could not be read of the tree: their files may be there.
+    pub(super) unread: Unread,
     /// The file systems with the files that refer to others, by device numbers.
     file_systems: BTreeMap<u64, OwnedFd>,
 }
@@ -44,29 +46,32 @@ impl Leftovers {
             return Ok(found);
         }
         let numbers: BTreeSet<_> = notes.iter().flatten().collect();
-        // The files that refer to each, by their inode numbers, and those whose reference is nonsense.
-        let mut named: BTreeMap<ObjectNumber, BTreeSet<u64>> = BTreeMap::new();
+        // The files that refer to each, by their inode numbers and birth times, and those whose reference is nonsense.
+        let mut named: BTreeMap<ObjectNumber, BTreeSet<(u64, u64)>> = BTreeMap::new();
         let mut nonsense = BTreeSet::new();
         // Whether it is still matters no further than that it may show more when it is read again.
-        each_file_if_still(origin.namespace_dir(), &mut |file| {
-            let Some(FileState { reference, inode, .. }) = file.state()? else { return Ok(()) };
-            match reference {
+        let unread = each_file_if_still(origin.namespace_dir(), &mut |file, state| {
+            let of = (state.inode, state.born_ns);
+            match state.reference {
                 Reference::Object(number) if numbers.contains(&number) => {
-                    named.entry(number).or_default().insert(inode);
+                    named.entry(number).or_default().insert(of);
                     found.file_systems.extend([file.file_system()?]);
                 }
-                Reference::Nonsense => drop(nonsense.insert(inode)),
+                Reference::Nonsense => drop(nonsense.insert(of)),
                 Reference::None | Reference::Object(_) => {}
             }
             Ok(())
         })?;
+        found.unread = unread.unwrap_or_default();
         for note in notes {
             let of_note = || note.iter().filter_map(|number| objects.get(number)).flatten();
             let owners: BTreeSet<_> =
                 note.iter().filter_map(|it| named.get(it)).flatten().collect();
             // Whoever knows the number of a file that refers to nonsense can write it again.
+            let is_of = |id: &ObjectId, file: &(u64, u64)| id.is_of(file.0, file.1);
             let is_known = |id: &ObjectId| {
-                id.inode.is_some_and(|it| owners.contains(&it) && !nonsense.contains(&it))
+                owners.iter().any(|file| is_of(id, file))
+                    && !nonsense.iter().any(|file| is_of(id, file))
             };
             found
                 .objects

@@ -13,7 +13,7 @@ use super::super::sparse_copy::copy_data;
 use super::super::tree_walk::file;
 use super::super::volume_directory::VolumeDir;
 use super::notes::takes_no_more;
-use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step};
+use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step, unopened};
 use crate::volume::{Distribution, Server, VolumeFile};
 use halocline_os::error::{Error, Result};
 
@@ -47,7 +47,7 @@ impl<'m> Moving<'m> {
         let namespace_file = file(origin, &to.path, LEAVE_OUT)?;
         let file = namespace_file.open_data(origin, libc::O_RDWR);
         let shown = namespace_file.shown;
-        let file = file.map_err(Error::at(&shown, "open the data"))?;
+        let file = file.map_err(|error| unopened(&shown, error))?;
         let state = State::of(origin, &file).map_err(Error::at(&shown, "look at"))?;
         if state.inode != to.inode || state.size != to.size {
             return Err(changed(&shown));
@@ -92,7 +92,7 @@ impl<'m> Moving<'m> {
         let copy = VolumeFile::lazy(volume, 0, self.to.wished.clone(), &path);
         // Which server has no room, or fails, is to be told: there may be hundreds.
         let on_server = |(server, error): (&Server, io::Error)| {
-            Error::at(server.dir(), "write the new data of a file in")(error)
+            unwritten(server, "write the new data of a file in", error)
         };
         let mut refused = None;
         let mut put = |offset, bytes: &[u8]| {
@@ -178,8 +178,17 @@ impl<'m> Moving<'m> {
             }
         }
         let Some((server, error)) = refused else { return Ok(()) };
-        Err(Error::at(server.dir(), "write the layout of a file in")(error))
+        Err(unwritten(server, "write the layout of a file in", error))
     }
+}
+
+/// The error of a server that does not take what a plan puts there: it has no other directory.
+fn unwritten(server: &Server, action: &'static str, error: io::Error) -> Error {
+    if error.raw_os_error() != Some(libc::EROFS) {
+        return Error::at(server.dir(), action)(error);
+    }
+    let what = format!("{}: cannot {action}: {error}", server.dir().display());
+    Error::invalid(what, "mount it for writing, or plan without it")
 }
 
 fn changed(shown: &Path) -> Error {

@@ -14,7 +14,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use halocline_model::file_layout::FileLayout;
+use halocline_model::file_layout::{FileLayout, stored_bytes};
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 
@@ -22,8 +22,11 @@ use super::{LayoutChange, Origin, Wish, change};
 use crate::volume::Distribution;
 use places::Places;
 
-/// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
+/// Space that a file system may need besides the blocks of files: directories, and the notes about moves.
 const OVERHEAD_BYTES: u64 = 16 << 10;
+
+/// What the layout of a file takes, or the notes.
+const NOTE_BYTES: u64 = stored_bytes(1);
 
 /// Limit of the servers that are looked at for all files in all rounds, which see whether what has moved leaves room to others.
 const TRIED: usize = 1 << 27;
@@ -109,9 +112,8 @@ fn move_beside(room: &mut Room, waiting: &mut Vec<Cow<'_, LayoutChange>>, moves:
 }
 
 /// What a file with so many bytes on each server takes.
-fn with_overhead(bytes: &[u64]) -> Vec<u64> {
-    let taken = |bytes: &u64| if *bytes > 0 { bytes.saturating_add(OVERHEAD_BYTES) } else { 0 };
-    bytes.iter().map(taken).collect()
+fn stored(bytes: &[u64]) -> Vec<u64> {
+    bytes.iter().copied().map(stored_bytes).collect()
 }
 
 /// A server without the space for a copy.
@@ -156,7 +158,8 @@ impl Room {
             room.read_only.push(space.is_read_only);
             if place.is_none() {
                 known.push(system);
-                room.systems.push((if space.no_files { 0 } else { space.available }, 0));
+                let available = space.available.saturating_sub(OVERHEAD_BYTES);
+                room.systems.push((if space.no_files { 0 } else { available }, 0));
             }
         }
         Ok(room)
@@ -165,7 +168,7 @@ impl Room {
     /// Takes the space of a file with so many bytes on each server, or nothing if there is not so much.
     fn take(&mut self, bytes: &[u64]) -> Result<(), Lack> {
         let mut systems = self.systems.clone();
-        for (server, bytes) in with_overhead(bytes).into_iter().enumerate() {
+        for (server, bytes) in stored(bytes).into_iter().enumerate() {
             let (available, taken) = &mut systems[self.of_server[server]];
             *taken += i128::from(bytes);
             if bytes > 0 && *taken > i128::from(*available) {
@@ -193,9 +196,9 @@ impl Room {
         });
         let layout_on = taken.inspect_err(|_| self.systems = before)?;
         self.free(&file.used);
-        let mut there = with_overhead(&file.planned);
+        let mut there = stored(&file.planned);
         if let Some(server) = layout_on {
-            there[server] = there[server].saturating_add(OVERHEAD_BYTES);
+            there[server] = there[server].saturating_add(NOTE_BYTES);
         }
         Ok(there)
     }
@@ -236,7 +239,7 @@ impl Room {
     fn lacks(&self, bytes: &[u64]) -> Vec<Lack> {
         let mut systems = self.systems.clone();
         let mut lacks: BTreeMap<usize, Lack> = BTreeMap::new();
-        for (server, bytes) in with_overhead(bytes).into_iter().enumerate().filter(|it| it.1 > 0) {
+        for (server, bytes) in stored(bytes).into_iter().enumerate().filter(|it| it.1 > 0) {
             let system = self.of_server[server];
             let (available, taken) = &mut systems[system];
             *taken += i128::from(bytes);
@@ -292,11 +295,11 @@ impl Room {
         other: &LayoutChange,
     ) -> Result<Option<(LayoutChange, Vec<u64>)>> {
         let mut needed = self.systems.clone();
-        for (server, bytes) in with_overhead(&other.planned).into_iter().enumerate() {
+        for (server, bytes) in stored(&other.planned).into_iter().enumerate() {
             needed[self.of_server[server]].1 += i128::from(bytes);
         }
         // Besides the data, a note and a layout may be there.
-        let kept = 2 * i128::from(OVERHEAD_BYTES);
+        let kept = 2 * i128::from(NOTE_BYTES);
         let room = |(available, taken): &(u64, i128)| {
             u64::try_from(i128::from(*available) - taken - kept).unwrap_or(0)
         };
@@ -318,14 +321,14 @@ impl Room {
     fn take_note(&mut self, file: &LayoutChange) -> Result<Option<usize>, Lack> {
         let has_space = |server: &usize| {
             let (available, taken) = self.systems[self.of_server[*server]];
-            !self.read_only[*server] && taken + i128::from(OVERHEAD_BYTES) <= i128::from(available)
+            !self.read_only[*server] && taken + i128::from(NOTE_BYTES) <= i128::from(available)
         };
         let Some(server) = (0..self.of_server.len()).find(has_space) else {
             let (available, taken) = self.systems[self.of_server[0]];
-            return Err(Lack { server: 0, available, taken: taken + i128::from(OVERHEAD_BYTES) });
+            return Err(Lack { server: 0, available, taken: taken + i128::from(NOTE_BYTES) });
         };
         if matches!(file.wished, Distribution::Varied(_)) {
-            self.systems[self.of_server[server]].1 += i128::from(OVERHEAD_BYTES);
+            self.systems[self.of_server[server]].1 += i128::from(NOTE_BYTES);
             return Ok(Some(server));
         }
         Ok(None)
@@ -346,7 +349,7 @@ impl Room {
     fn detour(&self, origin: &Origin, file: &LayoutChange) -> Result<Option<LayoutChange>> {
         let mut needed = self.systems.clone();
         for (server, bytes) in file.planned.iter().enumerate() {
-            needed[self.of_server[server]].1 += i128::from(*bytes);
+            needed[self.of_server[server]].1 += i128::from(stored_bytes(*bytes));
         }
         let is_full = |server: usize| {
             let (available, taken) = needed[self.of_server[server]];
