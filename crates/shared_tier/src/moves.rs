@@ -156,6 +156,9 @@ impl Migrator<'_> {
         let number = self.names.attributes().number_of_copy().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0);
+        if let Ok(source) = &source {
+            Copies::of(self.places).refuse_older(source.file(), before, inode.0)?;
+        }
         let mut copied = 0;
         let clean = self.clean_copy(inode, before, &source).filter(|_| tier == SHARED);
         let taken = clean.and_then(|clean| {
