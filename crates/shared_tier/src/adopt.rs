@@ -25,6 +25,7 @@ use halocline_vfs::{SetAttr, SetTime};
 use rustix::fs::{FlockOperation, Mode, flock, mkdirat};
 use rustix::io::Errno;
 
+use crate::disk_users::Alone;
 use crate::places::own_xattrs;
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
@@ -55,8 +56,8 @@ pub struct Adopted {
 ///
 /// # Errors
 /// If it is mounted, is a shared tier already, or was not unmounted in order.
-pub fn run(root: &Path, node: &str, repair: bool) -> Result<Adopted> {
-    run_watched(root, node, repair, None)
+pub fn run(root: &Path, node: &str, repair: Option<&Alone>) -> Result<Adopted> {
+    run_watched(root, node, repair.is_some(), None)
 }
 
 pub(crate) fn run_watched(

@@ -13,7 +13,6 @@ mod remembered_paths;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +23,11 @@ use halocline_os::beneath;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
+use rustix::fs::{Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 
 use super::directories::up_to_known;
+use super::found_directory::{DirectoryPlace, is_at};
 use super::tree::{FoundDirectory, Owner, Tree, below, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
 use crate::entry_names::os;
@@ -57,7 +57,7 @@ pub(crate) struct SharedDisk {
     pub(crate) tree: Tree,
     notes: Notes,
     directories: Arc<dyn Directories>,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// Where directories were last seen. Entries may be stale: the number is compared at each use.
     remembered: Mutex<RememberedPaths>,
 }
@@ -298,19 +298,16 @@ impl SharedDisk {
         else {
             return Ok(false);
         };
-        let path =
-            |above: &FoundDirectory, step: &DirectoryStep| below(above.1.as_ref(), &step.name);
         let above = |near: &[DirectoryStep]| {
             self.find(near.last().map_or(ROOT.0, |step| step.number), Some(near))
         };
         let (one_above, other_above) = (above(one_near)?, above(other_near)?);
-        let [one_path, other_path] = [path(&one_above, one)?, path(&other_above, other)?];
-        let are_at = |one: &RelativePath, other: &RelativePath, numbers: [u64; 2]| {
-            let is_at = |path, number| self.tree.directory_at(Some(path), number);
-            Ok::<_, Error>(is_at(one, numbers[0])?.is_some() && is_at(other, numbers[1])?.is_some())
+        let are_there = |here: u64, there: u64| {
+            Ok::<_, Error>(
+                is_at(&one_above.0, &one.name, here)? && is_at(&other_above.0, &other.name, there)?,
+            )
         };
-        let numbers = [one.number, other.number];
-        if !are_at(&one_path, &other_path, numbers)? {
+        if !are_there(one.number, other.number)? {
             return Ok(false);
         }
         let exchange = || {
@@ -321,9 +318,9 @@ impl SharedDisk {
             Err(error) if is_no_exchange(&error) => return Ok(false),
             done => done?,
         }
-        if are_at(&other_path, &one_path, numbers)? {
-            self.remember(one.number, other_path);
-            self.remember(other.number, one_path);
+        if are_there(other.number, one.number)? {
+            self.remember(one.number, below(other_above.1.as_ref(), &other.name)?);
+            self.remember(other.number, below(one_above.1.as_ref(), &one.name)?);
             return Ok(true);
         }
         // Another directory had one of these names by then: undo the exchange, if the directory is still there.
@@ -333,28 +330,20 @@ impl SharedDisk {
 
     /// Renames a directory, wherever it is, to a name in another one. Notes for both positions exist.
     fn put_into(&self, above: &FoundDirectory, step: &DirectoryStep) -> Result<()> {
-        let (_, from) = self.find(step.number, None)?;
-        let from = from.ok_or(Errno::BUSY)?;
+        let found = self.find(step.number, None)?;
+        let from = DirectoryPlace::of(&found, step.number)?.ok_or(Errno::BUSY)?;
         let mut put = Err(Errno::EXIST.into());
         for name in candidates(&step.name, step.number) {
-            if below(above.1.as_ref(), &name)? == from {
-                // It is there by now, beside something else that has its name.
+            if is_at(&above.0, &name, step.number)? {
+                // It is there by now, maybe beside something else that has its name.
                 return Ok(());
             }
-            put = self.tree.rename(&from, above, &name);
+            put = from.rename(&self.tree, above, (&name, step.number));
             if !put.as_ref().is_err_and(|error: &Error| error.errno() == libc::EEXIST) {
                 break;
             }
         }
-        let path = put?;
-        if self.tree.directory_at(Some(&path), step.number)?.is_none() {
-            // Another directory had its old name by then: rename that back, if it is still there.
-            let above = (self.tree.parent_of(&from)?, from.as_path().parent().and_then(relative));
-            self.tree.rename(&path, &above, &Name::from(from.last()))?;
-            return Err(Errno::BUSY.into());
-        }
-        self.remember(step.number, path);
-        Ok(())
+        put.map(|path| self.remember(step.number, path))
     }
 
     /// Moves a directory to its position in the store, after its parents, even if another node is at it; removes one
@@ -418,8 +407,8 @@ impl SharedDisk {
                 None => self.at_a_note(number, &self.notes.all()?, NOTES_MAX)?,
             },
         };
-        if let Some((_, Some(path))) = found {
-            self.remove_at(&path)?;
+        if let Some(found) = found {
+            self.remove_found(&found, number)?;
         }
         self.remembered.lock().remove(number);
         Ok(())
@@ -435,22 +424,23 @@ impl SharedDisk {
         }
     }
 
-    fn remove_at(&self, path: &RelativePath) -> Result<()> {
-        let mut removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
+    fn remove_found(&self, found: &FoundDirectory, number: u64) -> Result<()> {
+        let Some(place) = DirectoryPlace::of(found, number)? else { return Ok(()) };
+        let mut removed = place.remove(&self.tree);
         let is_full = |removed: &Result<()>| {
             removed
                 .as_ref()
                 .is_err_and(|error| matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST))
         };
         // Directories that were renamed to elsewhere in the store may still be here on the disk.
-        if is_full(&removed) && self.settle_children(path)? {
-            removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
+        if is_full(&removed) && self.settle_children(&found.0)? {
+            removed = place.remove(&self.tree);
         }
         match removed {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             removed if is_full(&removed) => {
                 tracing::warn!(
-                    directory = %path,
+                    directory = ?found.1,
                     "a directory that was removed has something left in it on the shared disk; \
                      halocline cluster fsck --tier says what"
                 );
@@ -461,17 +451,13 @@ impl SharedDisk {
     }
 
     /// Settles the directories in it; returns whether there were any with numbers.
-    fn settle_children(&self, path: &RelativePath) -> Result<bool> {
+    fn settle_children(&self, found: &OwnedFd) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(self.tree.look(Some(path))?, ".", flags, Mode::empty())?;
+        let dir = openat(found, ".", flags, Mode::empty())?;
         let mut are_there = false;
-        for name in beneath::names(dir)? {
-            let Some(below) = RelativePath::below(Some(path), name.as_bytes()) else { continue };
-            let number = self
-                .tree
-                .look(Some(&below))
-                .map(|fd| own_xattrs::number(&fd, own_xattrs::DIRECTORY));
-            if let Ok(Some(number)) = number {
+        for name in beneath::names(&dir)? {
+            let fd = beneath::open(&dir, Path::new(&name), OFlags::PATH, Mode::empty());
+            if let Ok(Some(number)) = fd.map(|fd| own_xattrs::number(&fd, own_xattrs::DIRECTORY)) {
                 self.settle(number)?;
                 are_there = true;
             }
@@ -492,8 +478,4 @@ impl SharedDisk {
 /// Whether the file system refuses the exchange, or one of the two is elsewhere by now.
 fn is_no_exchange(error: &Error) -> bool {
     matches!(error.errno(), libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOENT)
-}
-
-fn relative(path: &Path) -> Option<RelativePath> {
-    RelativePath::new(path.as_os_str().as_bytes())
 }

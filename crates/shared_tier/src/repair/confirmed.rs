@@ -6,7 +6,7 @@ use halocline_cluster::names::{NameStore, State, check};
 use halocline_os::error::{Error, Result};
 
 use super::view::View;
-use super::{copies, disks, of_store};
+use super::{Alone, copies, disks, of_store};
 
 /// Confirms that the names in the store are right, though it may have forgotten some: the operator has checked them.
 ///
@@ -16,6 +16,7 @@ pub fn confirm(
     root: &Path,
     peers: Option<&str>,
     store: &dyn NameStore,
+    _alone: &Alone,
 ) -> Result<check::CheckFindings> {
     let state = store.refresh().map_err(of_store)?;
     if disks::is_rebuilding(root)? || state == State::Empty {

@@ -9,7 +9,9 @@ use std::path::Path;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location};
 use halocline_model::namespace::ROOT;
-use halocline_os::error::Result;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::Patience;
 use halocline_vfs::Stat;
 
 use super::Repair;
@@ -24,6 +26,9 @@ use crate::places::missed::MissedChange;
 use crate::places::own_xattrs::{self, NameIn};
 use crate::places::steps::Steps;
 use crate::places::tree::Tree;
+
+/// How long this process, which has one command, still waits for leases of files that it compares.
+static PATIENCE: Patience = Patience::new();
 
 /// A copy on the shared disk.
 #[derive(Debug)]
@@ -246,11 +251,21 @@ fn is_older((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<boo
     has_other_bytes((disks, file), copy)
 }
 
+/// Whether a file has other bytes than a copy. If somebody has a lease of one of the two, nobody can tell, and it has not.
 fn has_other_bytes((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<bool> {
-    let copies = Copies::on(&disks.all[0].tree);
-    let look = || disks.all[file.at.0].look(file.at.1);
-    Ok(file.attributes.size != copy.attributes.size
-        || !copies.has_bytes_of(&copy.name, &look()?)?)
+    if file.attributes.size != copy.attributes.size {
+        return Ok(true);
+    }
+    let fd = disks.all[file.at.0].look(file.at.1)?;
+    let compare = || Copies::on(&disks.all[0].tree).has_bytes_of(&copy.name, &fd);
+    let is_leased = |compared: &Result<bool>| compared.as_ref().is_err_and(Error::is_leased);
+    match PATIENCE.wait(&Clock::MACHINE, compare, is_leased) {
+        Err(error) if error.is_leased() => {
+            tracing::warn!(%error, number = file.number, "a file is not compared with a clean copy of its number");
+            Ok(false)
+        }
+        compared => Ok(!compared?),
+    }
 }
 
 /// Files with these numbers are no files any more.

@@ -62,7 +62,7 @@ pub fn check(
     (live, clock): (&BTreeSet<Session>, &Clock),
 ) -> Result<Report> {
     if live.is_empty() {
-        return run(root, peers, store, false);
+        return run(root, peers, store, None);
     }
     let mut findings = look((root, peers), store, live)?;
     let mut changed = 0;

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::{decode_attributes, encode_attributes};
+use halocline_cluster::names::directory_entries::shard_of;
 use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{
-    Answer, Change, Entry, InodeNumber, Links, Opaque, ROOT, Script, Slot,
+    Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, ROOT, Script, Slot,
 };
 
 use super::Repair;
@@ -210,6 +211,7 @@ pub(super) fn change_file(
     changed: &dyn Fn(Attributes) -> Result<Opaque>,
 ) -> Result<()> {
     let (directory, name) = (InodeNumber(file.directory), file.name.clone());
+    let directory = shard_of(store, &EntryName { directory, name: name.clone() })?;
     match store.run(directory, &Script::Read(Slot::Name(name.clone())))? {
         Answer::Name(Some(Entry::Single(inode, from)), _) if inode.0 == number => {
             let to = Entry::Single(inode, changed(decode_attributes(&from)?)?);
