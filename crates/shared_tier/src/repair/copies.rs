@@ -157,9 +157,7 @@ impl CleanCopies {
         let unmarked: Vec<&CopyName> = unmarked.collect();
         for copy in self.all.iter().filter(|copy| differs(copy) || unmarked.contains(&&copy.name)) {
             let CopyName { node, inode, number, is_final } = &copy.name;
-            let line = format!(
-                "a copy that is not in use: number {number}, of file {inode} of node {node}"
-            );
+            let line = format!("the unused copy {number} of file {inode} of node {node}");
             let file = on_disk.get(inode);
             if file.is_some_and(|file| copy.is_seen_in(file)) || self.has_newer(copy) {
                 self.gone.push(copy.name.clone());
