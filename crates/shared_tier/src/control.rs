@@ -125,6 +125,8 @@ impl Controlled for SharedTier {
         let base = &self.tree.base;
         let shown = |inode: &Inode| base.paths.shown(inode).display().to_string();
         let executor = &self.ssd.executor;
+        // In a statement of its own: an expression's lock lasts as long as the expression, and each open takes this one.
+        let jobs = executor.planner.jobs().list();
         Some(TierStatus {
             tiers,
             ssd_files: executor.residents.len() as u64,
@@ -137,7 +139,7 @@ impl Controlled for SharedTier {
             moving: executor.active.now(PathBuf::clone),
             moving_rate: executor.active.rate(),
             requests: executor.counters.requests(),
-            jobs: executor.planner.jobs().list(),
+            jobs,
             passthrough: base.passthrough.status(shown),
             copies: self.ssd.archive.status(),
         })

@@ -31,6 +31,7 @@ use crate::errors::of_names;
 use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
+use crate::places::copies::Copies;
 use crate::ssd::OwnSsd;
 
 pub use handle::Handle;
@@ -271,8 +272,13 @@ impl Files {
     }
 
     fn open_at(&self, attributes: &Attributes, number: u64, flags: i32) -> Result<OwnedFd> {
-        let place = place_of(attributes)?;
-        self.base.places.open_file(place, number, flags_below(flags))
+        let (place, places) = (place_of(attributes)?, &self.base.places);
+        let file = places.open_file(place, number, flags_below(flags))?;
+        // A writer has taken the copy away, or was refused.
+        if !writes(flags) {
+            Copies::of(places).refuse_older(&file, attributes, number)?;
+        }
+        Ok(file)
     }
 
     /// Makes a file and opens it, or opens what is there unless `O_EXCL` is given.

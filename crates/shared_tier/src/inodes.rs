@@ -147,10 +147,12 @@ impl Inode {
         names.truncate(NAMES_MAX);
     }
 
-    /// Whether the kernel may hold a handle or mapping of it.
+    /// Whether the kernel may hold a handle or mapping of it. Does not wait: whoever is opening it may wait for the store, for a
+    /// move, or for a lock that the caller holds. Then the answer is yes, as for a mapping.
     pub(crate) fn is_served_by_kernel(&self) -> bool {
-        let noting = self.noting.lock();
-        noting.is_passed && (noting.handles > 0 || noting.kept.is_some())
+        self.noting
+            .try_lock()
+            .is_none_or(|noting| noting.is_passed && (noting.handles > 0 || noting.kept.is_some()))
     }
 
     /// Forgets a name that no longer leads to it.

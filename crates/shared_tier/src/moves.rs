@@ -157,7 +157,7 @@ impl Migrator<'_> {
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0);
         let mut copied = 0;
-        let clean = self.clean_copy(inode, before, &source).filter(|_| tier == SHARED);
+        let clean = self.clean_copy(inode, before, &source)?.filter(|_| tier == SHARED);
         let taken = clean.and_then(|clean| {
             let taken = moving.take_copy((&clean, number.0), (name, before));
             taken.inspect_err(|error| tracing::debug!(%error, "a clean copy is not used")).ok()
@@ -231,17 +231,25 @@ impl Migrator<'_> {
     /// The clean copy of a file, if it has one. It stands for the file on an SSD that is not reached; where it is, its size
     /// and time must be the file's: somebody may have written that past all mounts. One of which a program holds a lease is
     /// reached, and nobody knows whether it was written.
+    ///
+    /// # Errors
+    /// If the file is older than its copy.
     fn clean_copy(
         &self,
         inode: InodeNumber,
         of: &Attributes,
         source: &Result<Source>,
-    ) -> Option<OwnedFd> {
-        let (copy, stat) = Copies::of(self.places).standing_for(of, inode.0).ok()??;
+    ) -> Result<Option<OwnedFd>> {
+        let copies = Copies::of(self.places);
+        if let Ok(source) = source {
+            copies.refuse_older(source.file(), of, inode.0)?;
+        }
+        let Ok(Some((copy, stat))) = copies.standing_for(of, inode.0) else { return Ok(None) };
         let is_source = |source: &Source| {
             source.stat.raw.st_size == stat.raw.st_size && mtime_ns(&source.stat) == mtime_ns(&stat)
         };
-        source.as_ref().map_or_else(|error| !error.is_leased(), is_source).then_some(copy)
+        let stands = source.as_ref().map_or_else(|error| !error.is_leased(), is_source);
+        Ok(stands.then_some(copy))
     }
 
     /// Copies a file to a tier.

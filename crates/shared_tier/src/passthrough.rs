@@ -206,6 +206,7 @@ fn watch(files: &Weak<impl Closes>, clock: &Clock) {
 
 #[cfg(test)]
 mod tests {
+    use halocline_cluster::names::attributes::Kind;
     use halocline_model::namespace::InodeNumber;
 
     use super::*;
@@ -238,5 +239,25 @@ mod tests {
             assert!(files.0.look(&*files));
             assert_eq!(files.0.closed.lock().count(), 2);
         }
+    }
+
+    /// Regression: `status` held the lock of the files that the kernel serves while it waited for a program that opened one of
+    /// them; that open waited for this lock, and all later ones for both, for good.
+    #[test]
+    fn status_waits_for_no_open_of_a_file() {
+        let (all, table) =
+            (Arc::new(Passthrough::new(true, true, &Clock::simulated())), Table::default());
+        let vnode = Arc::new(table).intern(InodeNumber(5), false, None);
+        assert!(all.served.answered(5, &vnode.0, Ok(())));
+        let opening = vnode.0.noting.lock();
+        let (told, status) = std::sync::mpsc::channel();
+        let asked = Arc::clone(&all);
+        thread::spawn(move || told.send(asked.status(|_| "f".to_owned()).files).unwrap());
+        let status = status.recv_timeout(Duration::from_secs(20));
+        assert_eq!(status.as_deref(), Ok(&["f".to_owned()][..]), "it waits for the open");
+        let of = Attributes::new(Kind::File, 0o644, 0);
+        assert_eq!(all.why_ours(&of, libc::O_RDONLY, "n1"), Some("not on this node's SSD"));
+        drop(opening);
+        assert!(all.status(|_| "f".to_owned()).files.is_empty());
     }
 }

@@ -10,10 +10,12 @@
 //! - A killed repair leaves a store that is not used, and that the next repair rebuilds.
 
 mod build;
+mod confirmed;
 mod conflicts;
 mod copies;
 mod disks;
 mod findings;
+mod found_elsewhere;
 mod links_and_devices;
 mod looks;
 mod lost;
@@ -52,6 +54,7 @@ use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
 use view::{View, positions};
 
+pub use confirmed::confirm;
 pub use looks::check;
 pub use report::Report;
 
@@ -87,18 +90,21 @@ pub fn run(
     }
     store.begin_epoch(true).map_err(of_store)?;
     let mut numbers = StoreNumbers::new(store)?;
-    let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
+    let mut view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
     let mut found = merge(&disks.all, &view, &mut numbers)?;
-    let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
+    let mut clean = CleanCopies::read(&disks, (&mut found, &view), !is_sound, &numbers)?;
+    let moved = found_elsewhere::follow(&disks, &mut view, &found);
     let nobody = BTreeSet::new();
     let mut repair = Repair::new(&disks, view, (!is_sound, &nobody))?;
     let mut findings = repair.plan(&found);
+    found_elsewhere::tell(&moved, &repair, &mut findings);
     clean.plan(&repair, &found, &mut findings);
     let mut report = findings.report();
     repair.number(&found, &mut report.told)?;
     let names = (&found, &*clean.stand_ins);
     repair.write(names, store, &mut numbers, &mut report.conflicts)?;
     clean.clear_away(&disks)?;
+    found_elsewhere::write(&moved, &disks, (store, &repair.view))?;
     stored_attributes::take(store, &repair.view, &repair.differing).map_err(of_store)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
@@ -115,31 +121,6 @@ pub fn run(
 
 fn is_sound(state: &State, disks: &Disks) -> Result<bool> {
     Ok(matches!(state, State::Confirmed | State::Held) && !disks.is_rebuilding()?)
-}
-
-/// Confirms that the names in the store are right, though it may have forgotten some: the operator has checked them.
-///
-/// # Errors
-/// If there are no names, or a rebuild was not finished.
-pub fn confirm(
-    root: &Path,
-    peers: Option<&str>,
-    store: &dyn NameStore,
-    _alone: &Alone,
-) -> Result<check::CheckFindings> {
-    let state = store.refresh().map_err(of_store)?;
-    if disks::is_rebuilding(root)? || state == State::Empty {
-        return Err(Error::invalid(
-            format!("{}: the store has none of its names, or only a part of them", root.display()),
-            "have them built from the disks: halocline cluster fsck --tier ROOT --repair",
-        ));
-    }
-    if matches!(state, State::Doubtful(_)) {
-        store.begin_epoch(true).map_err(of_store)?;
-        copies::sweep(root, peers, &View::read(store).map_err(of_store)?)?;
-        store.begin_epoch(false).map_err(of_store)?;
-    }
-    check::clean(store).map_err(of_store)
 }
 
 /// The work to be done.

@@ -79,6 +79,9 @@ impl<I> KernelServed<I> {
     }
 
     /// Files that the kernel serves now; `is_served` tells whether it still serves one. The others are forgotten.
+    ///
+    /// `is_served` is called under the lock that each open needs, so it must wait for nothing: not for a lock, either, that
+    /// somebody holds who opens a file.
     pub fn now(&self, is_served: impl Fn(&I) -> bool) -> Vec<Arc<I>> {
         let mut live = Vec::new();
         // An inode is dropped after the lock is released: its drop may need what its owner has locked.
@@ -92,7 +95,7 @@ impl<I> KernelServed<I> {
         live
     }
 
-    /// For people to read; `path` is that of a file.
+    /// For people to read; `is_served` as for [`now`](Self::now), and `path` is that of a file, which may take its time.
     pub fn status(
         &self,
         is_served: impl Fn(&I) -> bool,

@@ -362,3 +362,4 @@ fn whoever_reads_a_file_does_not_keep_it_from_being_copied() {
 }
 
 mod lost;
+mod put_back;

@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Weak;
@@ -175,13 +175,13 @@ impl<'a> Copies<'a> {
     }
 
     /// Whether a copy has the bytes of a file of its size.
-    pub(crate) fn has_bytes_of(self, copy: &CopyName, file: &OwnedFd) -> Result<bool> {
+    pub(crate) fn has_bytes_of(self, copy: &CopyName, file: &impl AsFd) -> Result<bool> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
-        let open = |fd: &OwnedFd| {
+        let open = |path: String| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            Ok::<_, Error>(File::from(leased_files::reopen(&proc_path(fd), flags)?))
+            Ok::<_, Error>(File::from(leased_files::reopen(&path, flags)?))
         };
-        let (one, other) = (open(&copy)?, open(file)?);
+        let (one, other) = (open(proc_path(&copy))?, open(proc_path(file))?);
         let size = stat.raw.st_size.unsigned_abs();
         let mut buffers = [vec![0; COMPARED], vec![0; COMPARED]];
         let mut at = 0;
@@ -211,6 +211,31 @@ impl<'a> Copies<'a> {
         Ok(found.filter(|(_, stat)| {
             mtime_ns(stat) == mark.mtime_ns && stat.raw.st_size.unsigned_abs() == attributes.size
         }))
+    }
+
+    /// Refuses a file that was found where the store has it, if that is older than the copy which stands for it: somebody has
+    /// put an earlier state of the SSD back. Whoever changes a file takes the copy away first.
+    ///
+    /// # Errors
+    /// That it is older, or if the copy cannot be read.
+    pub(crate) fn refuse_older(self, file: &impl AsFd, of: &Attributes, inode: u64) -> Result<()> {
+        let stat = stat_descriptor(file)?;
+        let is_as_marked = |mark: CleanCopy| {
+            mark.mtime_ns == CleanCopy::BEING_MADE
+                || (mark.mtime_ns, of.size) == (mtime_ns(&stat), stat.raw.st_size.unsigned_abs())
+        };
+        if of.copy.is_none_or(is_as_marked) {
+            return Ok(());
+        }
+        let Some((name, (_, copy))) = CopyName::of(of, inode).zip(self.standing_for(of, inode)?)
+        else {
+            return Ok(());
+        };
+        let (is, of) = (Version::of(file, &stat), Version::of_copy(&name, &copy));
+        if is.has(of) || is.size == of.size && self.has_bytes_of(&name, file)? {
+            return Ok(());
+        }
+        Err(older(&name))
     }
 
     /// Records with a copy which name its file has by now, and where it is.
@@ -385,10 +410,14 @@ impl Version {
     /// That of the file at a place.
     fn at(places: &Places, place: &Location, inode: u64) -> Result<Self> {
         places.find(place, inode, |_, fd, _| {
-            let (stat, copied) =
-                (stat_descriptor(&fd)?, own_xattrs::number(&fd, own_xattrs::COPIED));
-            Ok(Self { size: stat.raw.st_size.unsigned_abs(), mtime_ns: mtime_ns(&stat), copied })
+            let stat = stat_descriptor(&fd)?;
+            Ok(Self::of(&fd, &stat))
         })
+    }
+
+    fn of(file: &impl AsFd, stat: &Stat) -> Self {
+        let copied = own_xattrs::number(file, own_xattrs::COPIED);
+        Self { size: stat.raw.st_size.unsigned_abs(), mtime_ns: mtime_ns(stat), copied }
     }
 
     pub(crate) const fn of_copy(copy: &CopyName, stat: &Stat) -> Self {

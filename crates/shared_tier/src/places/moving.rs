@@ -48,6 +48,11 @@ pub(crate) struct Arrived {
 }
 
 impl Source {
+    /// The file.
+    pub(crate) const fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Whether the file is unchanged since its copy was begun.
     pub(crate) fn is_unchanged(&self) -> Result<bool> {
         let [then, now] = [self.stat.raw, stat_descriptor(&self.file)?.raw];

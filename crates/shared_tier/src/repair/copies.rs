@@ -113,7 +113,7 @@ impl CleanCopies {
     /// Reads all copies, and gives files that were found the marks of theirs.
     pub(super) fn read(
         disks: &Disks,
-        found: &mut FoundNames,
+        (found, view): (&mut FoundNames, &View),
         is_rebuilt: bool,
         numbers: &dyn Numbers,
     ) -> Result<Self> {
@@ -125,6 +125,7 @@ impl CleanCopies {
         let stand_ins = if is_rebuilt {
             stand_ins(&all, disks, (found, &removed), numbers)?
         } else {
+            set_older_aside(&all, disks, (found, view))?;
             Vec::new()
         };
         Ok(Self { all, stand_ins, gone: Vec::new(), aside: Vec::new() })
@@ -156,8 +157,7 @@ impl CleanCopies {
         let unmarked: Vec<&CopyName> = unmarked.collect();
         for copy in self.all.iter().filter(|copy| differs(copy) || unmarked.contains(&&copy.name)) {
             let CopyName { node, inode, number, is_final } = &copy.name;
-            let line =
-                format!("the copy {number} of file {inode} of node {node}, which is not in use");
+            let line = format!("the unused copy {number} of file {inode} of node {node}");
             let file = on_disk.get(inode);
             if file.is_some_and(|file| copy.is_seen_in(file)) || self.has_newer(copy) {
                 self.gone.push(copy.name.clone());
@@ -246,10 +246,15 @@ fn is_older((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<boo
     {
         return Ok(false);
     }
-    if of.size != copy.attributes.size {
+    has_other_bytes((disks, file), copy)
+}
+
+/// Whether a file has other bytes than a copy. If somebody has a lease of one of the two, nobody can tell, and it has not.
+fn has_other_bytes((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<bool> {
+    if file.attributes.size != copy.attributes.size {
         return Ok(true);
     }
-    let fd = disk.look(file.at.1)?;
+    let fd = disks.all[file.at.0].look(file.at.1)?;
     let compare = || Copies::on(&disks.all[0].tree).has_bytes_of(&copy.name, &fd);
     let is_leased = |compared: &Result<bool>| compared.as_ref().is_err_and(Error::is_leased);
     match PATIENCE.wait(&Clock::MACHINE, compare, is_leased) {
@@ -259,6 +264,48 @@ fn is_older((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<boo
         }
         compared => Ok(!compared?),
     }
+}
+
+/// Files with these numbers are no files any more.
+fn set_aside(numbers: &BTreeSet<u64>, found: &mut FoundNames) {
+    for file in found.files.extract_if(.., |file| numbers.contains(&file.number)) {
+        found.never_arrived.extend(file.paths.iter().map(|path| (*path, file.number)));
+    }
+}
+
+/// In a sound store: a file that is older than the copy which stands for it is set aside, as in a rebuild; an earlier state of its
+/// SSD was put back. The copy stays, as if the SSD had lost the file.
+fn set_older_aside(
+    copies: &[FoundCopy],
+    disks: &Disks,
+    (found, view): (&mut FoundNames, &View),
+) -> Result<()> {
+    let finals = copies.iter().filter(|copy| copy.name.is_final);
+    let by_file: BTreeMap<u64, &FoundCopy> = finals.map(|copy| (copy.name.inode, copy)).collect();
+    let stands = |copy: &FoundCopy, of: &Attributes| {
+        CopyName::of(of, copy.name.inode).as_ref() == Some(&copy.name)
+            && of.copy == Some(copy.mark)
+            && of.size == copy.attributes.size
+    };
+    let mut old = BTreeSet::new();
+    for file in &found.files {
+        let stored = view.files.get(&file.number).map(|stored| &stored.attributes);
+        let Some((copy, of)) = by_file.get(&file.number).zip(stored) else { continue };
+        let is_its_node = disks.all[file.at.0].node.as_deref() == Some(&*copy.name.node);
+        let is_not_later = file.attributes.mtime_ns <= copy.attributes.mtime_ns;
+        if file.is_numbered
+            && is_its_node
+            && is_not_later
+            && stands(copy, of)
+            && file.attributes.uid == copy.attributes.uid
+            && !copy.is_seen_in(&FileOnDisk::new(disks, file))
+            && has_other_bytes((disks, file), copy)?
+        {
+            old.insert(file.number);
+        }
+    }
+    set_aside(&old, found);
+    Ok(())
 }
 
 /// In a rebuild: files of SSDs that are not reached, or have lost them, get the names that their copies carry, as before the loss
@@ -296,9 +343,7 @@ fn stand_ins(
         (attributes.location, attributes.copy) = (Some(place.clone()), Some(copy.mark));
         all.push(StandIn { number, name: name.clone(), attributes });
     }
-    for file in found.files.extract_if(.., |file| old.contains(&file.number)) {
-        found.never_arrived.extend(file.paths.iter().map(|path| (*path, file.number)));
-    }
+    set_aside(&old, found);
     Ok(all)
 }
 

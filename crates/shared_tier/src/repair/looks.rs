@@ -19,7 +19,7 @@ use super::merge::merge;
 use super::numbers::Shown;
 use super::report::Report;
 use super::view::View;
-use super::{Repair, is_sound, of_store, run};
+use super::{Repair, found_elsewhere, is_sound, of_store, run};
 
 /// The pauses before it looks again. Together longer than a change takes: its node waits 3 s for the store's answer, and
 /// a quarter of a second for another node's lease.
@@ -34,16 +34,18 @@ pub(super) fn look(
     let disks = Disks::read(root, peers)?;
     let state = store.refresh().map_err(of_store)?;
     let is_sound = is_sound(&state, &disks)?;
-    let view = match state {
+    let mut view = match state {
         State::Confirmed if is_sound => View::read(store).map_err(of_store)?,
         State::Held if is_sound => return Err(of_store(NamesError::Held)),
         _ => View::default(),
     };
     let mut numbers = Shown::new();
     let mut found = merge(&disks.all, &view, &mut numbers)?;
-    let mut clean = CleanCopies::read(&disks, &mut found, !is_sound, &numbers)?;
+    let mut clean = CleanCopies::read(&disks, (&mut found, &view), !is_sound, &numbers)?;
+    let moved = found_elsewhere::follow(&disks, &mut view, &found);
     let mut repair = Repair::new(&disks, view, (!is_sound, live))?;
     let mut findings = repair.plan(&found);
+    found_elsewhere::tell(&moved, &repair, &mut findings);
     clean.plan(&repair, &found, &mut findings);
     Ok(findings)
 }

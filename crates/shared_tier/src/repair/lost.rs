@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::attributes::{Attributes, Location};
 
 use super::Repair;
 use super::findings::{Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames};
+use crate::places::copies::Copies;
 
 /// Files by their numbers, with their places.
 type Places<'a> = BTreeMap<u64, (&'a FoundFile, Option<Location>)>;
@@ -20,6 +21,8 @@ pub(super) fn look_at_places(
 ) {
     let nodes = repair.disks.all.iter().filter_map(|disk| disk.node.as_deref());
     let reached: BTreeSet<&str> = nodes.collect();
+    // Files that are set aside are at their places only until then.
+    let aside: BTreeSet<u64> = found.never_arrived.iter().map(|(_, number)| *number).collect();
     for (number, file) in &repair.view.files {
         let Some(place) = &file.attributes.location else { continue };
         if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
@@ -29,24 +32,40 @@ pub(super) fn look_at_places(
         let lies = places.get(number);
         let is_there = lies.is_some_and(|(_, at)| at.as_ref() == Some(place));
         // Otherwise the scan may have preferred another copy, or another path of the same file.
-        if is_there || repair.is_at(place, *number, found) {
+        let is_aside = lies.is_none() && aside.contains(number);
+        if is_there || !is_aside && repair.is_at(place, *number, found) {
             continue;
         }
         let (path, should) = (repair.view.path(file.directory, &file.name), shown(place));
         let about = repair.view.about(*number);
         if let Some((file, _)) = lies {
             let at = repair.path(file.at);
-            let line = format!("{path}: its bytes should be {should}, and are at {at}");
+            let line = format!(
+                "{path}: its bytes should be {should}, and are at {at}; if that is the file, move it there"
+            );
             note(&mut findings.told, Finding::of_older_store(about, line));
         } else {
-            let line = format!("{path} (should be {should})");
+            let line = format!("{path} (should be {should}{})", where_its_copy_is(repair, *number));
             note(&mut findings.lost, Finding::new(about, line));
         }
     }
 }
 
+/// What becomes of a file that its SSD has lost, if the shared disk has its copy.
+fn where_its_copy_is(repair: &Repair<'_>, number: u64) -> String {
+    let of = repair.view.files.get(&number).map(|file| &file.attributes);
+    let copies = Copies::on(&repair.disks.all[0].tree);
+    let stands = |of: &&Attributes| copies.standing_for(of, number).is_ok_and(|it| it.is_some());
+    let place = of.filter(stands).and_then(|of| of.location.as_ref());
+    place.and_then(|place| place.node.as_ref()).map_or_else(String::new, |node| {
+        format!(
+            "; the shared disk has its copy, which `halocline cluster drain {node}` makes the file"
+        )
+    })
+}
+
 /// A place, for people.
-fn shown(place: &Location) -> String {
+pub(super) fn shown(place: &Location) -> String {
     let Location { node, base, path, .. } = place;
     match node {
         Some(node) => format!("on the SSD of node {node} at {path}"),

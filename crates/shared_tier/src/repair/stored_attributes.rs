@@ -11,7 +11,7 @@ use halocline_cluster::names::coding::{decode_attributes, encode_attributes};
 use halocline_cluster::names::directory_entries::shard_of;
 use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{
-    Answer, Change, Entry, EntryName, InodeNumber, Links, ROOT, Script, Slot,
+    Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, ROOT, Script, Slot,
 };
 
 use super::Repair;
@@ -189,7 +189,9 @@ fn is_same_value(name: &[u8], one: Option<&Vec<u8>>, other: Option<&Vec<u8>>) ->
 pub(super) fn take(store: &dyn NameStore, view: &View, all: &[Differing]) -> Result<()> {
     all.iter().try_for_each(|one| match one.kind {
         Kind::Directory => take_directory(store, one),
-        _ => view.files.get(&one.number).map_or(Ok(()), |file| take_file(store, file, one)),
+        _ => view.files.get(&one.number).map_or(Ok(()), |file| {
+            change_file(store, (one.number, file), &|attributes| one.taken(attributes))
+        }),
     })
 }
 
@@ -202,20 +204,25 @@ fn take_directory(store: &dyn NameStore, one: &Differing) -> Result<()> {
     change(store, shard, Change::Attributes { from, to, sets_changed: false })
 }
 
-fn take_file(store: &dyn NameStore, file: &StoredFile, one: &Differing) -> Result<()> {
+/// Changes the attributes that the store has of a file.
+pub(super) fn change_file(
+    store: &dyn NameStore,
+    (number, file): (u64, &StoredFile),
+    changed: &dyn Fn(Attributes) -> Result<Opaque>,
+) -> Result<()> {
     let (directory, name) = (InodeNumber(file.directory), file.name.clone());
     let directory = shard_of(store, &EntryName { directory, name: name.clone() })?;
     match store.run(directory, &Script::Read(Slot::Name(name.clone())))? {
-        Answer::Name(Some(Entry::Single(inode, from)), _) if inode.0 == one.number => {
-            let to = Entry::Single(inode, one.taken(decode_attributes(&from)?)?);
+        Answer::Name(Some(Entry::Single(inode, from)), _) if inode.0 == number => {
+            let to = Entry::Single(inode, changed(decode_attributes(&from)?)?);
             let from = Entry::Single(inode, from);
             change(store, directory, Change::Name(name, Some(from), Some(to)))
         }
-        Answer::Name(Some(Entry::Linked(inode, shard)), _) if inode.0 == one.number => {
+        Answer::Name(Some(Entry::Linked(inode, shard)), _) if inode.0 == number => {
             let Answer::Links(from) = store.run(shard, &Script::Read(Slot::Whole))? else {
                 return Ok(());
             };
-            let attributes = one.taken(decode_attributes(&from.attributes)?)?;
+            let attributes = changed(decode_attributes(&from.attributes)?)?;
             let to = Links { attributes, ..from.clone() };
             change(store, shard, Change::Links(from, to))
         }
@@ -230,9 +237,15 @@ fn change(store: &dyn NameStore, shard: InodeNumber, change: Change) -> Result<(
     }
 }
 
+/// Attributes as the store keeps them.
+pub(super) fn opaque(of: &Attributes) -> Result<Opaque> {
+    let what = "attributes that are too long for the store";
+    encode_attributes(of).ok_or_else(|| NamesError::Unusable(what.to_owned()))
+}
+
 impl Differing {
     /// What the store gets.
-    fn taken(&self, mut stored: Attributes) -> Result<halocline_model::namespace::Opaque> {
+    fn taken(&self, mut stored: Attributes) -> Result<Opaque> {
         let is = &self.on_disk;
         if !self.is_restored {
             (stored.mode, stored.uid, stored.gid) = (is.mode, is.uid, is.gid);
@@ -242,8 +255,7 @@ impl Differing {
             (stored.size, stored.mtime_ns) = (is.size, is.mtime_ns);
         }
         stored.ctime_ns = stored.ctime_ns.max(is.ctime_ns);
-        let what = "attributes that are too long for the store";
-        encode_attributes(&stored).ok_or_else(|| NamesError::Unusable(what.to_owned()))
+        opaque(&stored)
     }
 
     /// The disk's extended attributes, with those that are not compared as the store has them.

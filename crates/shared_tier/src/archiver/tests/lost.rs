@@ -126,7 +126,7 @@ fn i13_to_confirm_an_older_store_removes_no_copy_whose_file_is_not_found() {
 }
 
 /// Sets the time of a file's content.
-fn set_time(path: PathBuf, seconds: u64, ns: u32) {
+pub(super) fn set_time(path: PathBuf, seconds: u64, ns: u32) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::new(seconds, ns)).unwrap();
 }
@@ -153,7 +153,7 @@ fn older_bytes_and_a_newer_copy(of_old: (u64, u32), of_new: (u64, u32)) -> (Worl
 }
 
 /// Files that a check has set aside on the SSD of `n1` and on the shared disk.
-fn set_aside(world: &World) -> Vec<String> {
+pub(super) fn set_aside(world: &World) -> Vec<String> {
     let all = ["n1/ssd", "shared"].map(|disk| world.at(disk).join(".halocline/leftovers"));
     let all = all.iter().filter_map(|at| fs::read_dir(at).ok()).flatten();
     all.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
