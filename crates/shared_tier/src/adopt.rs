@@ -12,7 +12,7 @@ mod shared_names;
 mod users_links;
 
 use std::ops::Deref;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -20,12 +20,12 @@ use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{PrivateDir, own_uid};
-use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_vfs::namespace::statx::system_time;
 use halocline_vfs::{SetAttr, SetTime};
 use rustix::fs::{FlockOperation, Mode, flock, mkdirat};
 use rustix::io::Errno;
 
-use crate::places::own_xattrs;
+use crate::places::own_xattrs::{self, owner_permissions::set_attr};
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::Tree;
@@ -287,7 +287,7 @@ impl Adoption {
         self.shared.step("setting a directory's attributes", || {
             users_xattrs::replace(fd, &to.xattrs)?;
             // Last: an ACL changes the mode.
-            set_attr_on(fd, &change).map(drop)
+            set_attr(fd, &change).map(drop)
         })
     }
 
@@ -304,7 +304,7 @@ impl Adoption {
             };
             self.ssd.step("closing a directory", || {
                 own_xattrs::clear(&fd, own_xattrs::DIRECTORY)?;
-                set_attr_on(fd.as_fd(), &closed)
+                set_attr(&fd, &closed)
             })?;
         }
         Ok(())

@@ -34,7 +34,6 @@ use halocline_model::namespace::{Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::{SetAttr, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -43,6 +42,7 @@ pub(crate) use directories::{Directories, DirectoryStep};
 use found_file::FoundFile;
 use listed_names::ListedNames;
 pub(crate) use moving::FileMove;
+use own_xattrs::owner_permissions::{permitted, set_attr};
 use peers::Peers;
 pub(crate) use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
@@ -248,12 +248,13 @@ impl Places {
     /// `ENOENT` if the file is not there (any more): then look up its name again.
     pub(crate) fn open_file(&self, place: &Location, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
+        let kept =
+            flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC;
         self.find(place, inode, |tree, fd, _| {
             if writes {
                 clear_move_xattrs(tree, &fd)?;
             }
-            Ok(openat(CWD, proc_path(&fd), kept | OFlags::CLOEXEC, Mode::empty())?)
+            permitted(&fd, || Ok(openat(CWD, proc_path(&fd), kept, Mode::empty())?))
         })
     }
 
@@ -330,7 +331,7 @@ impl Places {
             if change.size.is_some() {
                 clear_move_xattrs(tree, &fd)?;
             }
-            tree.step("setting a file's attributes", || set_attr_on(&fd, change))
+            tree.step("setting a file's attributes", || set_attr(&fd, change))
         })
     }
 

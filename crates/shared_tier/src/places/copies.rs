@@ -21,6 +21,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fsync, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
+use super::own_xattrs::owner_permissions::permitted;
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
 use super::room::{MakesRoom, Need};
@@ -165,7 +166,8 @@ impl<'a> Copies<'a> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
         let open = |fd: &OwnedFd| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            Ok::<_, Error>(File::from(openat(CWD, proc_path(fd), flags, Mode::empty())?))
+            let open = || Ok(openat(CWD, proc_path(fd), flags, Mode::empty())?);
+            Ok::<_, Error>(File::from(permitted(fd, open)?))
         };
         let (one, other) = (open(&copy)?, open(file)?);
         let size = stat.raw.st_size.unsigned_abs();

@@ -15,13 +15,14 @@ use std::os::unix::fs::FileExt;
 use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_vfs::namespace::statx::system_time;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
 use rustix::io::Errno;
 
 use super::copies::{Copies, CopyName, mtime_ns};
+use super::own_xattrs::owner_permissions::{self, permitted, set_attr};
 use super::tree::{Tree, fresh, proc_path};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
@@ -91,7 +92,8 @@ impl<'a> FileMove<'a> {
     fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
+            let open = || Ok(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
+            let file = File::from(permitted(&fd, open)?);
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
             })?;
@@ -231,7 +233,8 @@ impl<'a> FileMove<'a> {
         let (directory, name) = (name.directory.0, &name.name);
         let above = places.shared.find(directory, None)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = File::from(openat(CWD, proc_path(copy), flags, Mode::empty())?);
+        let open = || Ok(openat(CWD, proc_path(copy), flags, Mode::empty())?);
+        let file = File::from(permitted(copy, open)?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
             own_xattrs::clear(&file, own_xattrs::WRITTEN)?;
@@ -243,10 +246,10 @@ impl<'a> FileMove<'a> {
         let owner = SetAttr {
             uid: (now.st_uid != of.uid).then_some(of.uid),
             gid: (now.st_gid != of.gid).then_some(of.gid),
-            mode: (now.st_mode & 0o7777 != of.mode).then_some(of.mode),
+            mode: (owner_permissions::mode(&file, &now) != of.mode).then_some(of.mode),
             ..SetAttr::default()
         };
-        tree.step("setting a copy's attributes", || set_attr_on(&file, &owner))?;
+        tree.step("setting a copy's attributes", || set_attr(&file, &owner))?;
         let path = tree.link(copy, &above, (directory, name), inode)?;
         let place = places.place(SHARED, directory, &path)?;
         let synced =
@@ -380,7 +383,7 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
         ..SetAttr::default()
     };
     tree.step("setting a copy's attributes", || {
-        set_attr_on(to, &owner)?;
+        set_attr(to, &owner)?;
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let name = std::ffi::OsStr::from_bytes(name);
@@ -399,10 +402,10 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
 fn mode_and_times(tree: &Tree, source: &Source, to: &File) -> Result<()> {
     let raw = &source.stat.raw;
     let rest = SetAttr {
-        mode: Some(raw.st_mode & 0o7777),
+        mode: Some(owner_permissions::mode(&source.file, raw)),
         atime: Some(SetTime::At(system_time((raw.st_atime, raw.st_atime_nsec)))),
         mtime: Some(SetTime::At(system_time((raw.st_mtime, raw.st_mtime_nsec)))),
         ..SetAttr::default()
     };
-    tree.step("setting a copy's attributes", || set_attr_on(to, &rest)).map(drop)
+    tree.step("setting a copy's attributes", || set_attr(to, &rest)).map(drop)
 }

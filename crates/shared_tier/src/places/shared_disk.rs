@@ -7,6 +7,7 @@
 //! - Notes are removed by their makers, once the disk has had the directory where the store has it. A later change of
 //!   the store notes the position that the store had before, which is where the directory is.
 
+mod exchanges;
 pub(crate) mod links_and_devices;
 mod notes;
 mod remembered_paths;
@@ -24,16 +25,17 @@ use halocline_os::beneath;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
+use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::directories::up_to_known;
+use super::tree::directory_names::record;
 use super::tree::{FoundDirectory, Owner, Tree, below, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
-use crate::entry_names::os;
 use notes::{Noted, Notes};
 use remembered_paths::RememberedPaths;
 
+pub(crate) use exchanges::exchange;
 pub(crate) use notes::Position;
 pub(crate) use notes::RenameNotes;
 #[cfg(any(test, fuzzing))]
@@ -283,7 +285,8 @@ impl SharedDisk {
             self.remove(replaced, &[near, &[gone]].concat())?;
         }
         let there = DirectoryStep { number, name: name.clone() };
-        if let Some((_, Some(path))) = child(&above, &there)? {
+        if let Some((fd, Some(path))) = child(&above, &there)? {
+            record(&self.tree, &fd, &there, path.last())?;
             // Another node found the rename unfinished, and completed it.
             self.remember(number, path);
             return Ok(());
@@ -291,52 +294,13 @@ impl SharedDisk {
         self.put_into(&above, &there)
     }
 
-    /// Follows the store's exchange of two directories, in one step, if they are where these steps lead.
-    pub(crate) fn exchange(&self, one: &[DirectoryStep], other: &[DirectoryStep]) -> Result<bool> {
-        let (Some((one, one_near)), Some((other, other_near))) =
-            (one.split_last(), other.split_last())
-        else {
-            return Ok(false);
-        };
-        let path =
-            |above: &FoundDirectory, step: &DirectoryStep| below(above.1.as_ref(), &step.name);
-        let above = |near: &[DirectoryStep]| {
-            self.find(near.last().map_or(ROOT.0, |step| step.number), Some(near))
-        };
-        let (one_above, other_above) = (above(one_near)?, above(other_near)?);
-        let [one_path, other_path] = [path(&one_above, one)?, path(&other_above, other)?];
-        let are_at = |one: &RelativePath, other: &RelativePath, numbers: [u64; 2]| {
-            let is_at = |path, number| self.tree.directory_at(Some(path), number);
-            Ok::<_, Error>(is_at(one, numbers[0])?.is_some() && is_at(other, numbers[1])?.is_some())
-        };
-        let numbers = [one.number, other.number];
-        if !are_at(&one_path, &other_path, numbers)? {
-            return Ok(false);
-        }
-        let exchange = || {
-            let (one, other) = (os(&one.name), os(&other.name));
-            renameat_with(&one_above.0, one, &other_above.0, other, RenameFlags::EXCHANGE)
-        };
-        match self.tree.step("exchanging two directories", exchange) {
-            Err(error) if is_no_exchange(&error) => return Ok(false),
-            done => done?,
-        }
-        if are_at(&other_path, &one_path, numbers)? {
-            self.remember(one.number, other_path);
-            self.remember(other.number, one_path);
-            return Ok(true);
-        }
-        // Another directory had one of these names by then: undo the exchange, if the directory is still there.
-        self.tree.step("exchanging two directories", exchange)?;
-        Ok(false)
-    }
-
     /// Renames a directory, wherever it is, to a name in another one. Notes for both positions exist.
     fn put_into(&self, above: &FoundDirectory, step: &DirectoryStep) -> Result<()> {
-        let (_, from) = self.find(step.number, None)?;
+        let (fd, from) = self.find(step.number, None)?;
         let from = from.ok_or(Errno::BUSY)?;
         let mut put = Err(Errno::EXIST.into());
         for name in candidates(&step.name, step.number) {
+            record(&self.tree, &fd, step, name.as_bytes())?;
             if below(above.1.as_ref(), &name)? == from {
                 // It is there by now, beside something else that has its name.
                 return Ok(());
@@ -380,6 +344,8 @@ impl SharedDisk {
         let mut put = Vec::new();
         for step in steps {
             above = if let Some(found) = child(&above, step)? {
+                let shown = found.1.as_ref().map_or(&[][..], RelativePath::last);
+                record(&self.tree, &found.0, step, shown)?;
                 found
             } else {
                 put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
@@ -487,11 +453,6 @@ impl SharedDisk {
         );
         Ok(fd)
     }
-}
-
-/// Whether the file system refuses the exchange, or one of the two is elsewhere by now.
-fn is_no_exchange(error: &Error) -> bool {
-    matches!(error.errno(), libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOENT)
 }
 
 fn relative(path: &Path) -> Option<RelativePath> {

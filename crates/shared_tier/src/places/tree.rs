@@ -2,6 +2,7 @@
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
+pub(crate) mod directory_names;
 mod durable_directories;
 
 use std::fs::File;
@@ -20,12 +21,12 @@ use halocline_os::rename_new::rename_new;
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::namespace::statx::{set_attr_on, statfs};
+use halocline_vfs::namespace::statx::statfs;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::DirectoryStep;
-use super::own_xattrs;
+use super::own_xattrs::{self, owner_permissions::set_attr};
 use super::room::Room;
 use super::steps::Steps;
 use crate::entry_names::os;
@@ -221,6 +222,7 @@ impl Tree {
             })?;
             for name in candidates(&step.name, step.number) {
                 let path = below(above.1.as_ref(), &name)?;
+                directory_names::record(self, &fd, step, name.as_bytes())?;
                 let named = self.step("naming a directory", || {
                     rename_new(&self.tmp, &fresh, &above.0, os(&name))
                 });
@@ -460,7 +462,7 @@ fn own(fd: &impl AsFd, owner: Owner) -> Result<()> {
         gid: (raw.st_gid != owner.gid).then_some(owner.gid),
         ..SetAttr::default()
     };
-    set_attr_on(fd, &change).map(drop)
+    set_attr(fd, &change).map(drop)
 }
 
 /// A path from a directory.

@@ -267,6 +267,14 @@ impl Node {
         }
     }
 
+    /// A file of several names loses one, and lies there still.
+    pub(crate) fn unlink_name(&self, directory: u64, called: &str, file: u64, left: &str) {
+        let at = Self::entry(directory, called);
+        let place = self.names.lookup(&at).unwrap().attributes.location.unwrap();
+        self.names.unlink(&at).unwrap();
+        self.places.listed_names().set(&place, file, &[(directory, name(left))]).unwrap();
+    }
+
     pub(crate) fn link(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
         let [from_entry, to_entry] =
             [from, to].map(|(directory, called)| Self::entry(directory, called));
