@@ -28,7 +28,7 @@ use crate::status_notes::Notes;
 use halocline_api::control::Skipped;
 use halocline_api::control::wire;
 use halocline_meta::lease::{Evidence, Verdict};
-use halocline_meta::{Extent, FileId, Stamp};
+use halocline_meta::{Extent, FileId, Removal, Stamp};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
@@ -124,6 +124,11 @@ impl ExternalChanges {
             }
             if record.stamp != found {
                 self.own.record(id, found)?;
+            }
+            // It has a name after all.
+            if record.removal == Removal::Begun {
+                let named = self.store.dmt.files().note_removal(id, Removal::None);
+                self.mappings.advisory(named)?;
             }
         }
         let mut last_seen = file.last_seen.lock();

@@ -15,7 +15,7 @@ use crate::external_changes::ExternalChanges;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
 use halocline_api::globs::Globs;
-use halocline_meta::{FileId, FileRecord, OriginKey, Stamp};
+use halocline_meta::{FileId, FileRecord, OriginKey, Removal, Stamp};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
@@ -120,8 +120,15 @@ impl KnownFiles {
         if let Some(id) = file.id() {
             return Ok(id);
         }
-        let id = self.store.dmt.files().register_on(mount, file.key, &path)?;
+        let gone = |file: &CachedFile| {
+            if file.unlinked.load(Ordering::SeqCst) { Removal::Done } else { Removal::None }
+        };
+        let id = self.store.dmt.files().register_on(mount, file.key, (&path, gone(file)))?;
         self.files.identified(id, file);
+        // Its last name may have gone meanwhile: who removes it looks for an identity afterwards.
+        if gone(file) == Removal::Done {
+            self.store.dmt.files().note_removal(id, Removal::Done)?;
+        }
         // The new record says that we are changing the file, which must be corrected even if there is no write.
         last_seen.set_recorded(false);
         self.own.note_unrecorded(&mut last_seen, id);
@@ -208,9 +215,9 @@ impl KnownFiles {
             Ok(origin) => Ok(origin.sync(true)?),
             Err(error) => match error.errno() {
                 libc::ENOENT | libc::ESTALE => Ok(()),
-                // Its mode was changed after programs opened it, and their writes must be synced, too: other nodes
-                // wait for this.
-                libc::EACCES | libc::EPERM => self.origin.sync_everything(),
+                // Its mode was changed after programs opened it, or one holds a lease of it, and their writes must be
+                // synced, too: other nodes wait for this.
+                libc::EACCES | libc::EPERM | libc::EAGAIN => self.origin.sync_everything(),
                 _ => Err(error),
             },
         }

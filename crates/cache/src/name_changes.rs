@@ -21,7 +21,7 @@ use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::path_lookup::origin_key;
 use crate::permits::Permits;
-use halocline_meta::OriginKey;
+use halocline_meta::{FileId, OriginKey, Removal};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{Namespace, Removed, Vnode};
 use halocline_vfs::{Caller, Make, Maker, Stat};
@@ -44,6 +44,13 @@ pub(crate) struct NameChanges {
     degraded_mode: Arc<DegradedMode>,
     sweeper: Arc<Sweeper>,
     lifecycle: Arc<Lifecycle>,
+}
+
+/// A file whose record says that its last name is being removed.
+#[derive(Debug, Clone, Copy)]
+struct BegunRemoval {
+    id: FileId,
+    key: OriginKey,
 }
 
 impl NameChanges {
@@ -70,10 +77,11 @@ impl NameChanges {
     /// Removes a name.
     pub(crate) fn unlink(&self, parent: &Vnode, name: &OsStr, by: Caller) -> Result<()> {
         self.without_others(parent, name, || {
-            self.before_name_goes(parent, name)?;
+            let begun = self.before_name_goes(parent, name, true)?;
             let _naming = self.own.name_change();
-            let removed = self.namespace.unlink(parent, name, Some(by))?;
-            self.name_gone(parent, &removed)
+            let removed = self.namespace.unlink(parent, name, Some(by));
+            self.tried_to_remove(begun, removed.as_ref().ok())?;
+            self.name_gone(parent, &removed?)
         })
     }
 
@@ -93,10 +101,13 @@ impl NameChanges {
         to: (&Vnode, &OsStr),
         (flags, by): (u32, Caller),
     ) -> Result<()> {
-        self.before_name_goes(to.0, to.1)?;
+        // Others may not replace: they fail if there is something, or exchange the two.
+        let begun = self.before_name_goes(to.0, to.1, flags == 0)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let _naming = self.own.name_change();
-        let replaced = self.namespace.rename(from, to, flags, Some(by))?;
+        let replaced = self.namespace.rename(from, to, flags, Some(by));
+        self.tried_to_remove(begun, replaced.as_ref().ok().and_then(Option::as_ref))?;
+        let replaced = replaced?;
         if let Some(replaced) = &replaced {
             self.name_gone(to.0, replaced)?;
         }
@@ -130,6 +141,11 @@ impl NameChanges {
         if let Some(file) = file {
             file.unlinked.store(true, Ordering::SeqCst);
             if file.is_open() {
+                // The last close may be under way, of which the kernel tells after the program's `close` has returned.
+                if let Some(id) = file.id() {
+                    self.mappings
+                        .advisory(self.store.dmt.files().note_removal(id, Removal::Done))?;
+                }
                 self.flush_unlinked(&file);
                 return Ok(());
             }
@@ -211,17 +227,27 @@ impl NameChanges {
     /// Called before a name of a file is removed. If the file has other names, its dirty bytes are flushed and caching
     /// starts anew, because the records know it by one name. If it was the last one, programs of other nodes may have
     /// the file open, and must read what this node wrote (I11): so it is flushed, too.
-    fn before_name_goes(&self, parent: &Vnode, name: &OsStr) -> Result<()> {
+    ///
+    /// If its last name is about to be removed (`goes`) and only the cache has some of its bytes, that is recorded, and
+    /// the file returned: a session that is killed after the removal must not leave them for a file that others removed.
+    fn before_name_goes(
+        &self,
+        parent: &Vnode,
+        name: &OsStr,
+        goes: bool,
+    ) -> Result<Option<BegunRemoval>> {
         let Ok((vnode, stat)) = self.namespace.lookup(parent, name) else {
-            return Ok(());
+            return Ok(None);
         };
         let is_last = stat.raw.st_nlink <= 1;
         // On striped servers the data goes with the last name, for everybody.
         let is_for_others = self.permits.are_needed() && !self.origin.data.is_striped();
-        if !is_regular(&stat) || is_last && !is_for_others {
-            return Ok(());
+        if !is_regular(&stat) {
+            return Ok(None);
         }
-        if self.store.dmt.files().find(origin_key(&stat)).is_some() {
+        let key = origin_key(&stat);
+        let Some(id) = self.store.dmt.files().find(key) else { return Ok(None) };
+        if !is_last || is_for_others {
             let file = self.known.file_of(&vnode)?;
             match self.sweeper.flush_whole(&file, &|_| true) {
                 Err(error) if is_last => {
@@ -231,7 +257,25 @@ impl NameChanges {
                 flushed => drop(flushed?),
             }
         }
-        Ok(())
+        if !goes || !is_last || self.store.dmt.index().dirty(id, WHOLE, 1).is_empty() {
+            return Ok(None);
+        }
+        self.mappings.advisory(self.store.dmt.files().note_removal(id, Removal::Begun))?;
+        Ok(Some(BegunRemoval { id, key }))
+    }
+
+    /// Called after the attempt of a removal that is recorded as `begun`: if that file has a name nevertheless, it is
+    /// recorded as before.
+    fn tried_to_remove(
+        &self,
+        begun: Option<BegunRemoval>,
+        removed: Option<&Removed>,
+    ) -> Result<()> {
+        let Some(begun) = begun else { return Ok(()) };
+        if removed.is_some_and(|removed| removed.last && origin_key(&removed.stat) == begun.key) {
+            return Ok(());
+        }
+        self.mappings.advisory(self.store.dmt.files().note_removal(begun.id, Removal::None))
     }
 
     /// A file lost one of several names, so its ctime advanced. If it cannot be reached by another name, its clean

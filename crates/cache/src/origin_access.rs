@@ -67,9 +67,13 @@ impl OriginAccess {
     }
 
     /// Opens the origin's data of a vnode; `flags` are `open(2)`'s.
+    ///
+    /// # Errors
+    /// [`Error::Leased`] if a program's lease would have to be waited for.
     pub(crate) fn open(&self, vnode: &Vnode, flags: i32) -> Result<OriginFile> {
         let descriptor = self.namespace.descriptor(vnode)?;
-        Ok(self.data.open_data(descriptor.as_fd(), flags)?)
+        let opened = self.data.open_data(descriptor.as_fd(), flags).map_err(Error::from);
+        opened.map_err(|error| if error.is_leased() { Error::Leased } else { error })
     }
 
     /// Removes the data of a file whose last name is gone, which is done whatever becomes of the data: what cannot be removed, as

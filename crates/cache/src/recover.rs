@@ -24,7 +24,7 @@ use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
 use crate::status_notes::Notes;
-use halocline_meta::{FileId, FileRecord, Stamp};
+use halocline_meta::{FileId, FileRecord, Removal, Stamp};
 use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::counted::counted_with;
 use halocline_os::error::{Error, Result};
@@ -77,6 +77,7 @@ impl Recoverer {
     /// be saved, keeps them and does not block the mount.
     pub(crate) fn recover(&self) -> Result<()> {
         self.external.count_saved();
+        self.forget_removed()?;
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.index().dirty_files() {
             match (self.known.file_by_id(id), self.store.dmt.files().record(id)) {
@@ -98,6 +99,14 @@ impl Recoverer {
             left?;
         }
         self.judge_the_rest()
+    }
+
+    /// Forgets what the last session had of files that programs had removed and still had open when it was killed.
+    fn forget_removed(&self) -> Result<()> {
+        let all = self.store.dmt.files().all();
+        all.iter()
+            .filter(|record| record.removal == Removal::Done)
+            .try_for_each(|record| self.forget(record))
     }
 
     /// The same for dirty files of a running mount. If programs changed names during the search, or `go_on` ended it,
@@ -348,10 +357,17 @@ impl Recoverer {
         synced.is_ok()
     }
 
-    /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.
+    /// Forgets a file that is no longer on the origin. Its dirty bytes are saved, unless a program was removing it when the
+    /// session was killed.
     fn rescue(&self, record: &FileRecord) -> Result<()> {
-        let dirty = self.store.dmt.index().dirty(record.id, WHOLE, usize::MAX);
-        self.external.save(record.id, &record.path, &dirty, "the origin's file is gone")?;
+        if record.removal == Removal::None {
+            let dirty = self.store.dmt.index().dirty(record.id, WHOLE, usize::MAX);
+            self.external.save(record.id, &record.path, &dirty, "the origin's file is gone")?;
+        }
+        self.forget(record)
+    }
+
+    fn forget(&self, record: &FileRecord) -> Result<()> {
         self.store.dmt.changes().unmap(record.id, WHOLE)?;
         self.store.dmt.critical().drop_range(record.id, WHOLE);
         self.store.dmt.files().forget(record.id)
@@ -363,4 +379,67 @@ fn fingerprint(stat: &Stat) -> u64 {
     let mut hasher = FxHasher::default();
     (stat.key(), stat.raw.st_ctime, stat.raw.st_ctime_nsec).hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::engine::ExtentEngine;
+    use crate::test_engine::{one_dirty_file, open};
+    use halocline_api::control::Controlled;
+
+    /// A session that was killed before it could remove the name of its only file, which it had recorded, after `others`
+    /// did something.
+    fn after_a_kill(others: impl FnOnce(&Path)) -> (ExtentEngine, [tempfile::TempDir; 2]) {
+        let (engine, id, dirs) = one_dirty_file();
+        engine.base.store.dmt.files().note_removal(id, Removal::Begun).unwrap();
+        drop(engine);
+        others(&dirs[0].path().join("file"));
+        (open(&dirs), dirs)
+    }
+
+    fn flush(engine: &ExtentEngine) {
+        Controlled::flush(engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap();
+    }
+
+    #[test]
+    fn i9_a_file_whose_removal_only_began_keeps_its_bytes_wherever_it_is() {
+        for name in ["file", "other"] {
+            let (engine, dirs) = after_a_kill(|path| {
+                fs::rename(path, path.with_file_name(name)).unwrap();
+            });
+            assert_eq!(engine.status().notes, Vec::<String>::new());
+            let [record] = &engine.base.store.dmt.files().all()[..] else { panic!("one file") };
+            assert_eq!((record.removal, record.path.as_path()), (Removal::None, Path::new(name)));
+            if name == "file" {
+                flush(&engine);
+                assert_eq!(fs::read(dirs[0].path().join(name)).unwrap(), [1; 4096]);
+                continue;
+            }
+            drop(engine);
+            fs::remove_file(dirs[0].path().join(name)).unwrap();
+            let engine = open(&dirs);
+            assert_eq!(engine.status().report.conflicts, 1, "its removal by others is told");
+        }
+    }
+
+    #[test]
+    fn i9_a_file_whose_removal_began_and_that_others_changed_is_told() {
+        let (engine, dirs) = after_a_kill(|path| fs::write(path, [2; 500]).unwrap());
+        let status = engine.status();
+        assert_eq!(status.report.conflicts, 1, "{:?}", status.notes);
+        assert_eq!(fs::read(dirs[0].path().join("file")).unwrap(), [2; 500]);
+    }
+
+    #[test]
+    fn i9_a_file_that_is_gone_after_its_removal_began_is_no_conflict() {
+        let (engine, _dirs) = after_a_kill(|path| fs::remove_file(path).unwrap());
+        let status = engine.status();
+        assert_eq!((status.notes, status.report.conflicts), (Vec::new(), 0));
+        assert_eq!((status.dirty_bytes, engine.base.store.dmt.files().all().len()), (0, 0));
+    }
 }

@@ -210,6 +210,65 @@ fn who_waits_for_a_lock_is_ended_by_signals_and_who_dies_leaves_none() {
     }
 }
 
+/// On one processor, many threads wait for a lock at the same moment, while others look for names. Says how many
+/// milliseconds the longest look took, and ends once the lock was released and each waiting thread has had it.
+const CROWD: &str = "
+import fcntl, os, sys, threading, time
+where, processor = sys.argv[1], int(sys.argv[2])
+os.sched_setaffinity(0, {processor})
+path = os.path.join(where, 'file')
+holder = os.open(path, os.O_RDWR)
+fcntl.flock(holder, fcntl.LOCK_EX)
+files = [os.open(path, os.O_RDWR) for _ in range(64)]
+together, over, longest = threading.Barrier(len(files) + 4), threading.Event(), [0]
+def wait(file):
+    together.wait()
+    fcntl.flock(file, fcntl.LOCK_EX)
+    fcntl.flock(file, fcntl.LOCK_UN)
+def look(number):
+    together.wait()
+    while not over.is_set():
+        begun = time.monotonic()
+        try: os.stat(os.path.join(where, f'missing-{number}'))
+        except FileNotFoundError: pass
+        longest[0] = max(longest[0], time.monotonic() - begun)
+        time.sleep(0.3)
+waits = [threading.Thread(target=wait, args=(file,), daemon=True) for file in files]
+looks = [threading.Thread(target=look, args=(number,), daemon=True) for number in range(4)]
+for one in waits + looks: one.start()
+time.sleep(2)
+over.set()
+for one in looks: one.join(20)
+stuck = sum(one.is_alive() for one in looks)
+fcntl.flock(holder, fcntl.LOCK_UN)
+for one in waits: one.join(20)
+left = sum(one.is_alive() for one in waits)
+print(f'{stuck} looks and {left} locks stuck, longest {1000 * longest[0]:.0f} ms', flush=True)
+os._exit(1 if stuck or left or longest[0] > 5 else 0)
+";
+
+/// Regression: over `io_uring`, requests that were queued when the last free thread of a processor began to wait were fetched
+/// only after the next request there, and never if that was among them.
+#[test]
+fn however_many_wait_for_a_lock_others_go_on() {
+    for transport in TRANSPORTS {
+        let Some(nodes) = Nodes::new(program!(), &[transport]) else { return };
+        drop(nodes.open("file"));
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        for turn in 0..6 {
+            let mut command = Command::new("python3");
+            let processor = (turn % processors).to_string();
+            command.args(["-c", CROWD]).arg(nodes.path("one")).arg(processor);
+            let output = match bind(&mut command, Signal::KILL).output() {
+                Ok(output) => output,
+                Err(error) => return skip(format!("python3: {error}")),
+            };
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{transport}: {said} {output:?}");
+        }
+    }
+}
+
 /// A wait that nobody would end holds up no end of a mount.
 #[test]
 fn a_mount_ends_though_programs_wait_for_locks() {

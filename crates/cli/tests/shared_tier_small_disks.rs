@@ -19,7 +19,7 @@ const NODES: [&str; 2] = ["one", "two"];
 const ARCHIVE: [&str; 4] = ["--copies", "archive", "--archive-after", "1s"];
 const MIB: usize = 1 << 20;
 
-/// Two nodes whose shared disk is a small ext4.
+/// Two nodes, and a small ext4 as the shared disk or an SSD.
 struct Nodes {
     tiers: SharedTiers,
     disk: PathBuf,
@@ -34,11 +34,15 @@ impl Deref for Nodes {
 }
 
 impl Nodes {
-    /// `None`, with the reason, where that cannot be tried.
+    /// With a small shared disk; `None`, with the reason, where that cannot be tried.
     fn new(mib: usize, options: &[&str]) -> Option<Self> {
+        Self::with_small("disk", mib, options)
+    }
+
+    fn with_small(disk: &str, mib: usize, options: &[&str]) -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
         let tiers = SharedTiers::new(scratch, &NODES)?;
-        let (disk, image) = (tiers.scratch.path("disk"), tiers.scratch.path("image"));
+        let (disk, image) = (tiers.scratch.path(disk), tiers.scratch.path("image"));
         File::create(&image).unwrap().set_len((mib * MIB) as u64).unwrap();
         let done = |command: &mut Command| command.output().is_ok_and(|done| done.status.success());
         let mut make = Command::new("mkfs.ext4");
@@ -194,5 +198,38 @@ fn i13_copies_on_a_disk_with_whole_seconds_stand_for_their_files() {
     for name in &names {
         let expected = if name == "f0" { "F0" } else { name };
         assert_eq!(fs::read_to_string(nodes.at("two", name)).unwrap(), expected);
+    }
+}
+
+/// Attributes of files need blocks of a full SSD, more than the file system reserves for itself.
+#[test]
+fn extended_attributes_that_find_no_room_on_an_ssd_have_files_leave_it() {
+    let Some(nodes) = Nodes::with_small("one-tiers/ssd", 32, &["-b", "4096"]) else { return };
+    let large: Vec<String> = (0..8).map(|at| format!("large{at}")).collect();
+    let small: Vec<String> = (0..300).map(|at| format!("small{at}")).collect();
+    for name in &large {
+        fs::write(nodes.at("one", name), vec![b'a'; MIB]).unwrap();
+    }
+    for name in &small {
+        fs::write(nodes.at("one", name), name).unwrap();
+    }
+    large.iter().for_each(|name| nodes.until_closed("one", name));
+    fill(&nodes, false);
+    let (value, flags) = (vec![b'v'; 2000], rustix::fs::XattrFlags::empty());
+    for name in &small {
+        let set = rustix::fs::setxattr(nodes.at("one", name), "user.much", &value, flags);
+        assert_eq!(set, Ok(()), "{name}");
+    }
+    let on_ssd = large.iter().filter(|name| nodes.disk.join(name).exists()).count();
+    assert!(on_ssd < large.len(), "some have left");
+    for node in NODES {
+        for name in &small {
+            let mut found = vec![0; 4096];
+            let len = rustix::fs::getxattr(nodes.at(node, name), "user.much", &mut found[..]);
+            assert!(found[..len.unwrap()] == value, "{name} on {node}");
+        }
+        for name in &large {
+            assert!(fs::read(nodes.at(node, name)).unwrap() == vec![b'a'; MIB], "{name} on {node}");
+        }
     }
 }

@@ -180,3 +180,63 @@ fn policies_of_a_simulated_tier_are_compared() {
         assert!(!output.status.success() && said(&output).contains(what), "{}", said(&output));
     }
 }
+
+/// Regression: of a trace that is too long to be replayed whole by `plan`, the plan was compared with the default layout that is the
+/// faster one of the sample, and here with another one.
+#[test]
+fn the_default_layout_is_the_one_that_the_plan_was_compared_with() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let mut servers = String::new();
+    for (name, profile, capacity) in
+        [("a", "hdd", "1T"), ("b", "hdd", "1T"), ("c", "hdd", "1T"), ("d", "ssd", "1M")]
+    {
+        servers += &format!(
+            "[[server]]\nname = \"{name}\"\nprofile = \"{profile}\"\ncapacity = \"{capacity}\"\n"
+        );
+    }
+    fs::write(dir.join("s.toml"), servers).unwrap();
+    let succeed = |args: &[&str]| {
+        let output = halocline(dir, args);
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (name, bytes) in [("t.hct", "1920K"), ("other.hct", "3840K")] {
+        let make = ["trace", "make", "ior", "-p", "6", "-b", bytes, "-t", "24K", "-o", name];
+        succeed(&make);
+    }
+    succeed(&["plan", "t.hct", "--servers", "s.toml", "-o", "p.toml"]);
+    let plan = fs::read_to_string(dir.join("p.toml")).unwrap();
+    let faster = ["default", "paper"]
+        .into_iter()
+        .find(|rest| plan.contains(&format!("def_rest = \"{rest}\"\n")))
+        .expect(&plan);
+    let slower = if faster == "default" { "paper" } else { "default" };
+    let [said_by_plan, swapped] = [faster, slower].map(|rest| format!("def_rest = \"{rest}\"\n"));
+    let compared = |trace: &str, plan: &str| {
+        fs::write(dir.join("p.toml"), plan).unwrap();
+        let args = ["simulate", trace, "--servers", "s.toml", "--plan", "p.toml", "--json"];
+        let told = succeed(&args[..6]);
+        (serde_json::from_str::<Value>(&succeed(&args)).unwrap()["plan"].take(), told)
+    };
+    let number = |value: &Value| value.as_f64().unwrap();
+    let (own, _) = compared("t.hct", &plan);
+    assert_eq!(own["default_rest"], faster);
+    assert!((number(&own["gain_over_default"]) - number(&own["promised_gain"])).abs() < 1e-9);
+    assert!(number(&own["gain_over_other_default"]) > number(&own["gain_over_default"]));
+    // As if the sample had said the other.
+    let (by_sample, told) = compared("t.hct", &plan.replace(&said_by_plan, &swapped));
+    assert_eq!(by_sample["default_rest"], slower);
+    assert_eq!(by_sample["gain_over_default"], own["gain_over_other_default"]);
+    assert_eq!(by_sample["gain_over_other_default"], own["gain_over_default"]);
+    assert!(told.contains("that is faster, by all requests"), "{told}");
+    // A plan of an earlier version does not say it, and of another trace it says nothing.
+    let (earlier, told) = compared("t.hct", &plan.replace(&said_by_plan, ""));
+    assert_eq!(
+        (&earlier["default_rest"], told.contains("that is faster")),
+        (&faster.into(), false)
+    );
+    let (other, _) = compared("other.hct", &plan.replace(&said_by_plan, &swapped));
+    let seconds = |of: &Value| number(&of["default"]["seconds"]);
+    assert!(seconds(&other) <= number(&other["other_default_seconds"]), "{other}");
+}

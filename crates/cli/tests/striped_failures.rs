@@ -8,8 +8,10 @@ use std::process::{Command, Output};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
+use halocline_api::control::metrics::Section;
+use halocline_testkit::leased::leased;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
@@ -183,6 +185,38 @@ fn who_owns_one_file_keeps_no_other_from_being_moved_compared_and_copied() {
     assert!(fs::read(scratch.path("out").join(&files[1])).unwrap() == content(1, 512 << 10));
 }
 
+/// Regression: each open of the file waited for 45 s, in every command, and held up what came after it.
+#[test]
+fn a_lease_of_one_file_holds_up_no_other() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let files = planned(&scratch);
+    let (victim, victim_name) =
+        (scratch.path("volume/namespace").join(&files[1]), files[1].to_str().unwrap());
+    let Some(lease) = leased(&victim, libc::F_WRLCK) else { return };
+    let begun = Instant::now();
+    let what = "a program holds a lease of it";
+    let dry = scratch.halocline(&["apply", "plan.toml", "volume", "--dry-run"]);
+    status(&dry, 1, &[victim_name, what]);
+    let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
+    status(&apply, 1, &[victim_name, what, "3 files of 4 moved", "apply the plan again"]);
+    let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
+    status(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
+    let unstripe = scratch.halocline(&["unstripe", "volume", "out"]);
+    status(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
+    for file in &files {
+        let copy = fs::read(scratch.path("out.incomplete").join(file)).ok();
+        let kept = fs::read(scratch.path("data").join(file)).ok();
+        assert!(copy == kept.filter(|_| *file != files[1]), "{}", file.display());
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(40), "four commands waited for a lease: {took:?}");
+    drop(lease);
+    fs::remove_dir_all(scratch.path("out.incomplete")).unwrap();
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    scratch.succeed(&["verify", "plan.toml", "volume"]);
+    scratch.succeed(&["unstripe", "volume", "out"]);
+}
+
 /// `apply` ended at the first file that somebody changed, or had replaced by something else.
 #[test]
 fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
@@ -325,4 +359,49 @@ fn what_is_missing_or_no_file_is_told_with_its_remedy() {
         status(&recorded, 2, &[out, told]);
     }
     assert!(!scratch.path("nodir").exists());
+}
+
+/// Regression: a copy said nothing of data that no file names: a file that was moved out of the tree for a while was not in it.
+#[test]
+fn data_that_no_file_names_is_told_by_a_copy_of_the_tree() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let files = ["kept", "away"].map(PathBuf::from);
+    make_volume(&scratch, "2", &files);
+    let (inside, outside) = (scratch.path("volume/namespace/away"), scratch.path("away"));
+    fs::rename(&inside, &outside).unwrap();
+    let copied = scratch.halocline(&["unstripe", "volume", "out"]);
+    let told = [
+        "no file names ",
+        "volume/server-0/objects/",
+        "volume/server-1/objects/",
+        "1 object with 512 KiB not copied",
+        "copied to out",
+        "Bring these back and copy again",
+    ];
+    status(&copied, 1, &told);
+    // All that the tree names is there.
+    assert!(fs::read(scratch.path("out/kept")).unwrap() == content(0, 512 << 10));
+    let described = |output: &Output| {
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let section = Section::find("halocline unstripe").unwrap();
+        assert_eq!(section.undescribed(&answer), [""; 0]);
+        answer
+    };
+    for dry_run in [true, false] {
+        let args = ["unstripe", "volume", "out2", "--json", "--dry-run"];
+        let output = scratch.halocline(&args[..if dry_run { 5 } else { 4 }]);
+        status(&output, 1, &["1 object with 512 KiB"]);
+        let answer = described(&output);
+        assert_eq!((&answer["dry_run"], &answer["bytes"]), (&dry_run.into(), &(512 << 10).into()));
+        assert_eq!(answer["unnamed_bytes"], 512 << 10);
+        let files = answer["unnamed"][0]["files"].as_array().unwrap();
+        assert!(files.iter().all(|file| scratch.path(file.as_str().unwrap()).exists()), "{answer}");
+        assert_eq!((files.len(), &answer["unnamed_unknown"]), (2, &serde_json::Value::Null));
+    }
+    // One file has nothing to do with it, and nothing is missing once the other one is back.
+    scratch.succeed(&["unstripe", "volume", "kept", "one"]);
+    fs::rename(&outside, &inside).unwrap();
+    let answer = described(&scratch.halocline(&["unstripe", "volume", "all", "--json"]));
+    assert_eq!((&answer["unnamed"], &answer["copy"]), (&serde_json::json!([]), &"all".into()));
+    assert!(fs::read(scratch.path("all/away")).unwrap() == content(1, 512 << 10));
 }

@@ -9,10 +9,12 @@
 pub mod attributes;
 pub mod check;
 pub mod coding;
+pub mod directory_entries;
 pub mod memory;
 pub mod namespace;
 pub mod redis;
 mod relative_path;
+mod split_limits;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -190,6 +192,15 @@ pub trait NameStore: Debug + Send + Sync {
     /// Removes a shard, whatever its content. Only for a check, which runs alone.
     fn remove(&self, shard: InodeNumber) -> Result<()>;
 
+    /// For how long a directory's time moves on by itself after [`Script::Touch`], counted from before it was sent: a node
+    /// that changes names in buckets need not send it again meanwhile.
+    fn touched_for(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Lets a directory have so many entries before this node's new names of it are refused with [`Answer::Full`].
+    fn spare(&self, _directory: InodeNumber, _entries: u64) {}
+
     /// Number of requests over the network.
     fn round_trips(&self) -> u64;
 
@@ -202,8 +213,10 @@ pub trait NameStore: Debug + Send + Sync {
 /// A shard, as a check sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InspectedShard {
-    /// Whether it is a directory; otherwise it belongs to a file with several names.
+    /// Whether it is a directory.
     pub is_directory: bool,
+    /// Whether it is a bucket; what is neither belongs to a file with several names.
+    pub is_bucket: bool,
     /// Intents that have locks in it.
     pub locks: Vec<Intent>,
     /// Committed intents that it decided.

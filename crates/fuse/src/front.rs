@@ -12,6 +12,7 @@
 //! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
 //! - reads and writes may be recorded as a trace ([`recording`]);
 //! - if other nodes rename files, a rename that one has made between two look-ups of the kernel begins again ([`lost_races`]);
+//! - what meets a program's lease of a file below is tried again for a while, without holding up others ([`lease_waits`]);
 //! - no user may take the descriptors that others need to open files ([`user_limits`]).
 
 pub(crate) mod attributes;
@@ -23,6 +24,7 @@ mod handles;
 mod inode_table;
 pub(crate) mod inodes;
 pub(crate) mod kernel_attributes;
+pub(crate) mod lease_waits;
 pub(crate) mod locking;
 pub(crate) mod locks;
 mod lost_races;
@@ -53,6 +55,7 @@ use directories::Directories;
 use dropped_pages::DroppedPages;
 use files::Files;
 use inodes::Inodes;
+use lease_waits::LeaseWaits;
 use locking::Locking;
 use locks::Waiters;
 use lost_races::LostRaces;
@@ -71,6 +74,8 @@ pub(crate) struct FrontOptions {
     pub(crate) attr_timeout: Duration,
     /// Whether every file bypasses the kernel's page cache, whatever the engine says.
     pub(crate) direct: bool,
+    /// How many threads take requests from `/dev/fuse`.
+    pub(crate) device_threads: usize,
 }
 
 /// The front end of one mount: the components that answer its requests.
@@ -131,6 +136,7 @@ impl<E: Engine> Front<E> {
         let connection = Arc::new(Connection::default());
         let stale_pages = Arc::new(StalePages::default());
         let limits = Arc::new(UserLimits::new());
+        let leases = Arc::new(LeaseWaits::new(options.device_threads));
         let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout, &stale_pages));
         let dropped =
             DroppedPages { inodes: Arc::downgrade(&inodes), stale_pages: Arc::clone(&stale_pages) };
@@ -150,6 +156,7 @@ impl<E: Engine> Front<E> {
                 inodes: inodes.clone(),
                 open: open.clone(),
                 privileges: privileges.clone(),
+                leases: leases.clone(),
             },
             xattrs: Xattrs {
                 engine: engine.clone(),
@@ -162,6 +169,7 @@ impl<E: Engine> Front<E> {
                 inodes: inodes.clone(),
                 open: open.clone(),
                 limits: limits.clone(),
+                leases: leases.clone(),
                 connection: connection.clone(),
                 waiters: Waiters::default(),
             },
@@ -170,6 +178,7 @@ impl<E: Engine> Front<E> {
                 inodes,
                 open: open.clone(),
                 limits,
+                leases,
                 privileges,
                 stale_pages: stale_pages.clone(),
                 recording,

@@ -213,7 +213,11 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let mountpoint = std::fs::canonicalize(&options.mountpoint)
         .map_err(Error::at(&options.mountpoint, "use the mount point"))?;
     let origin = engine.statfs(&engine.root())?;
-    let front = FrontOptions { attr_timeout: options.attr_timeout, direct: options.direct };
+    let front = FrontOptions {
+        attr_timeout: options.attr_timeout,
+        direct: options.direct,
+        device_threads: options.threads,
+    };
     let recorded_to = options.recorder.clone().map(|recorder| (recorder, mountpoint.clone()));
     let front = Arc::new(Front::new(engine, front, recorded_to));
     // Threads inherit the priority of the one that starts them.

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::block_accounting::Blocks;
 use super::rangemap::RangeMap;
 use super::write_intent::WriteIntents;
-use super::{FileId, FileRecord, OriginKey};
+use super::{FileId, FileRecord, OriginKey, Removal};
 
 /// A file's extents and blocks, changed together.
 #[derive(Debug, Default)]
@@ -171,12 +171,14 @@ impl Files {
         self.by_id.values()
     }
 
-    /// Adds a file. Any other file under its path is assumed to be gone.
+    /// Adds a file. Any other file under its path is assumed to be gone, unless this one has lost it.
     pub(crate) fn add(&mut self, record: FileRecord) -> Arc<FileState> {
-        self.unlist(&record.path, |path, at| path == at);
         self.next = self.next.max(record.id.0 + 1);
         self.by_key.insert(record.key, record.id);
-        self.by_path.insert((record.path.clone(), record.id));
+        if record.removal != Removal::Done {
+            self.unlist(&record.path, |path, at| path == at);
+            self.by_path.insert((record.path.clone(), record.id));
+        }
         let state = Arc::new(FileState {
             id: record.id,
             change: Mutex::default(),
@@ -195,6 +197,11 @@ impl Files {
         if self.by_key.get(&record.key) == Some(&record.id) {
             self.by_key.remove(&record.key);
         }
+        self.unlist_one(record);
+    }
+
+    /// No rename finds this file any more.
+    pub(crate) fn unlist_one(&mut self, record: &FileRecord) {
         self.by_path.remove(&(record.path.clone(), record.id));
     }
 

@@ -136,6 +136,19 @@ pub const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
+/// What programs did about the last name of a file. So that a session that is killed leaves no bytes for a file that a
+/// program removed: these would be taken for those of a file that others removed (I9).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Removal {
+    /// Nothing, as far as is known.
+    #[default]
+    None,
+    /// A program is removing it. If the session was killed, the file may be gone or not.
+    Begun,
+    /// It is gone for good; programs only have the file open.
+    Done,
+}
+
 /// A file the cache knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRecord {
@@ -147,6 +160,8 @@ pub struct FileRecord {
     pub path: PathBuf,
     /// The state of the origin's file.
     pub stamp: Stamp,
+    /// What became of its last name.
+    pub removal: Removal,
     /// Root of the mount below the origin's root that has the file; `None` for a file on the file system of the
     /// origin's root itself.
     pub mount: Option<OriginKey>,

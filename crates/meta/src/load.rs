@@ -16,7 +16,7 @@ use super::files::{FileState, Files};
 use super::rangemap::{Entry, RangeMap};
 use super::record::{self, ExtentRecord, Malformed, State};
 use super::records::{self, RecordStore};
-use super::{FileId, FileRecord};
+use super::{FileId, FileRecord, Removal};
 use halocline_os::error::{Error, Result};
 
 /// Records are dropped in batches of this many.
@@ -305,7 +305,9 @@ impl<'a> Loader<'a> {
     /// Completes the file whose extents were read last.
     fn finish(&mut self) -> Result<()> {
         let Some(reading) = self.reading.take() else { return Ok(()) };
-        if reading.dropped.clean_bytes + reading.dropped.dirty_bytes > 0 {
+        // Nobody misses what a removed file had.
+        let is_removed = reading.state.record.lock().removal == Removal::Done;
+        if !is_removed && reading.dropped.clean_bytes + reading.dropped.dirty_bytes > 0 {
             self.dropped.insert(reading.state.id, reading.dropped);
         }
         let extents = RangeMap::from_sorted(reading.extents)

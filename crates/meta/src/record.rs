@@ -6,7 +6,7 @@
 //! | key | value |
 //! | --- | --- |
 //! | `x` file:8 start:8 | version:1 flags:1 layout:1 group:2 length:6 epoch:6 dirty since:6 last use:6 |
-//! | `f` file:8 | version:1 inode:8 born:8 stamp:1+24 path |
+//! | `f` file:8 | version:1 inode:8 born:8 stamp:1+24 path; `/` behind it: its removal began; `//`: it was removed |
 //! | the same on a mount | version:1 (2) inode:8 born:8 stamp:1+24 mount's inode:8 born:8 path |
 //! | `c` file:8 start:8 end:8 | version:1 layout:1 group:2 flag order:8 |
 //! | `s` name | version:1 and the value of that name |
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 
-use super::{CriticalRange, FileId, FileRecord, OriginKey, Stamp};
+use super::{CriticalRange, FileId, FileRecord, OriginKey, Removal, Stamp};
 
 /// First byte of an extent's key.
 pub(crate) const EXTENT: u8 = b'x';
@@ -50,6 +50,9 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 pub(crate) const EPOCH_MAX: u64 = 1 << 47;
 /// Longest path in a record.
 const PATH_LEN_MAX: usize = 1 << 15;
+/// Behind the path of a file whose last name is being removed, and twice if it was. Versions that do not know this take
+/// it for the same path.
+const REMOVAL: u8 = b'/';
 
 /// Longest extent: the largest length of 48 bits, in whole blocks.
 pub(crate) const EXTENT_LEN_MAX: u64 = (1 << 48) - 4096;
@@ -176,7 +179,27 @@ pub(crate) fn encode_file(record: &FileRecord) -> Vec<u8> {
         value.extend_from_slice(&mount.born_ns.to_be_bytes());
     }
     value.extend_from_slice(path);
+    value.extend(std::iter::repeat_n(REMOVAL, removal_len(record.removal)));
     value
+}
+
+/// How many bytes of [`REMOVAL`] follow the path.
+fn removal_len(removal: Removal) -> usize {
+    match removal {
+        Removal::None => 0,
+        Removal::Begun => 1,
+        Removal::Done => 2,
+    }
+}
+
+/// A path and what follows it.
+fn split_removal(path: &[u8]) -> (&[u8], Removal) {
+    let all = [Removal::Done, Removal::Begun];
+    let found = all.into_iter().find_map(|removal| {
+        let path = path.strip_suffix(&[REMOVAL; 2][..removal_len(removal)])?;
+        Some((path, removal))
+    });
+    found.unwrap_or((path, Removal::None))
 }
 
 /// The file in a key and its value.
@@ -196,6 +219,7 @@ pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malfor
     if get64(&key[1..]) > COUNTER_MAX || path.len() > PATH_LEN_MAX {
         return Err(Malformed("file record with a number or a path that no file has"));
     }
+    let (path, removal) = split_removal(path);
     let stamp = match fixed[17] {
         0 => Stamp::Writing,
         1 => Stamp::Closed {
@@ -211,6 +235,7 @@ pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malfor
         key: OriginKey { inode: get64(&fixed[1..9]), born_ns: get64(&fixed[9..17]) },
         path: PathBuf::from(OsString::from_vec(path.to_vec())),
         stamp,
+        removal,
         mount,
     })
 }
@@ -381,9 +406,13 @@ mod tests {
             key: OriginKey { inode: 12, born_ns: 34 },
             path: PathBuf::from("a/b c"),
             stamp: Stamp::Closed { size: 1, mtime_ns: -2, ctime_ns: 3 },
+            removal: Removal::None,
             mount: None,
         };
-        assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file.clone()));
+        for removal in [Removal::Begun, Removal::Done, Removal::None] {
+            let file = FileRecord { removal, ..file.clone() };
+            assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file));
+        }
         let mount = Some(OriginKey { inode: 2, born_ns: 56 });
         let file = FileRecord { mount, stamp: Stamp::Unjudged { until_ns: -7 }, ..file };
         assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file.clone()));

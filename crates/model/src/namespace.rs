@@ -20,6 +20,10 @@
 //! and then walks up all directories above the new place. If several moves would form a cycle, the one that locks last
 //! sees it: on its way up it finds the locks of the others, or the places to which they have moved.
 //!
+//! A directory with many entries is split ([`Split`]): its entries are then in *buckets*, shards that a hash of the name
+//! selects, and it has only their numbers. It stays split. A node that does not know the buckets is told them instead of
+//! a name.
+//!
 //! What must hold around them:
 //! - A message is sent once, and again only if the store said that it did nothing. It may be lost or delayed for any
 //!   time.
@@ -28,18 +32,24 @@
 //!
 //! Explored by `tests/namespace_protocol`.
 
+mod buckets;
+mod cursor;
 mod name;
 mod operation;
 mod plan;
 mod shard;
+mod split;
 mod transaction;
 
 use crate::token::Session;
 
+pub use buckets::Buckets;
+pub use cursor::{Cursor, PLACE_MAX, SPLIT_PLACE_MAX};
 pub use name::{Name, Opaque};
 pub use operation::{Attempt, Failure, Next, Operation};
 pub use plan::{EntryName, Flags, Plan, ReadName, Refusal};
 pub use shard::{Body, Shard, Shards};
+pub use split::{Split, SplitEnd};
 pub use transaction::{Completion, Ended, Step, Transaction};
 
 /// The number of a file or directory. Never reused.
@@ -99,8 +109,18 @@ pub enum Change {
     },
     /// The link count and the attributes of a file, before and after. A count of 0 removes the shard.
     Links(Links, Links),
-    /// Removes an empty directory.
-    End,
+    /// Removes an empty directory that has exactly these buckets, or an empty bucket.
+    End(Buckets),
+    /// Replaces the entries of a directory that still has this version, and so many of them, by buckets that have the
+    /// same entries.
+    Split {
+        /// The version that was copied.
+        version: u64,
+        /// How many entries were copied.
+        entries: u64,
+        /// Where the entries are.
+        buckets: Buckets,
+    },
 }
 
 /// A part of a shard that is locked separately.
@@ -124,7 +144,7 @@ impl Change {
             Self::Name(name, ..) => Slot::Name(name.clone()),
             Self::Parent(..) => Slot::Parent,
             Self::Attributes { .. } => Slot::Attributes,
-            Self::Links(..) | Self::End => Slot::Whole,
+            Self::Links(..) | Self::End(_) | Self::Split { .. } => Slot::Whole,
         }
     }
 
@@ -189,6 +209,13 @@ pub enum Script {
     Finished(IntentId),
     /// Forget a committed intent. Called by the intent's owner once all its locks are finished.
     Forget(IntentId),
+    /// Add entries, each with its place, to a bucket to which no directory leads. Sent by its maker only.
+    Fill(Vec<(u64, Name, Entry)>),
+    /// Remove a bucket that was made for this directory, and to which that does not and will never lead. Sent by its
+    /// maker only.
+    Discard(InodeNumber),
+    /// Note that names of a directory with buckets were changed just now.
+    Touch,
 }
 
 /// The answer to a request.
@@ -222,6 +249,10 @@ pub enum Answer {
     Differs,
     /// Nothing was done: the directory has entries.
     NotEmpty,
+    /// Nothing was done: the directory has so many entries that it is to be split before it gets another one.
+    Full(u64),
+    /// Nothing was done: the entries of the directory are in these buckets.
+    Split(Buckets),
     /// Nothing was done: there is no such shard (any more).
     Gone,
 }

@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A system call on a named path failed outside a program's request.
-    #[error("{path}: cannot {action}: {source}{}", with_remedy(source))]
+    #[error("{path}: cannot {action}: {source}{}", with_remedy(action, source))]
     Path {
         /// The path.
         path: PathBuf,
@@ -19,6 +19,9 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
+    /// A program holds a lease of the file ([`crate::leased_files`]).
+    #[error("{LEASED}")]
+    Leased,
     /// Something given by the user does not fit.
     #[error("{what}; {remedy}")]
     Invalid {
@@ -63,6 +66,10 @@ pub enum Error {
     },
 }
 
+/// What a file's lease is told as.
+const LEASED: &str =
+    "a program holds a lease of it (fcntl, F_SETLEASE): end it, or try again later";
+
 /// What to do if the system's error alone allows only one remedy.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     Some(match error.raw_os_error()? {
@@ -82,8 +89,10 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
 }
 
 /// The remedy as a suffix of the error's own text; empty if there is none.
-fn with_remedy(error: &io::Error) -> String {
-    remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
+fn with_remedy(action: &str, error: &io::Error) -> String {
+    let is_leased = error.raw_os_error() == Some(libc::EAGAIN) && action.starts_with("open");
+    let remedy = if is_leased { Some(LEASED) } else { remedy(error) };
+    remedy.map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 
 /// Result of the engine layer.
@@ -107,10 +116,16 @@ impl Error {
             Self::Io(source) | Self::Path { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
+            Self::Leased => libc::EAGAIN,
             Self::Invalid { .. } => libc::EINVAL,
             Self::Store { .. } | Self::Cluster { .. } | Self::Unreached { .. } => libc::EIO,
             Self::Refused { errno, .. } => *errno,
         }
+    }
+
+    /// Whether a program's lease kept a file from being opened ([`crate::leased_files`]): the same may succeed later.
+    pub fn is_leased(&self) -> bool {
+        self.errno() == libc::EAGAIN
     }
 
     /// Whether a file system, or someone's quota, has no block or no inode left.
@@ -136,6 +151,14 @@ mod tests {
         let said = Error::at("ssd/halocline.lock", "write the lock")(full).to_string();
         assert!(said.starts_with("ssd/halocline.lock: cannot write the lock: No space"), "{said}");
         assert!(said.ends_with("; free some space (or inodes: df -i) there"), "{said}");
+        let leased = io::Error::from_raw_os_error(libc::EAGAIN);
+        let said = Error::at("f", "open the data")(leased).to_string();
+        assert!(
+            said.ends_with(
+                "; a program holds a lease of it (fcntl, F_SETLEASE): end it, or try again later"
+            ),
+            "{said}"
+        );
         let denied = Error::at("x", "open")(io::Error::from_raw_os_error(libc::EACCES)).to_string();
         assert_eq!(denied, "x: cannot open: Permission denied (os error 13)");
     }

@@ -13,7 +13,7 @@
 //! - [`rename_new`] renames that replace nothing
 //! - [`birth_time`] when a file was created, which tells it from a later one with its inode number
 //! - [`locked_file`] locks that end with their owner
-//! - [`write_lease`] whether an open file is the only one of its inode
+//! - [`write_lease`] whether an open file is the only one of its inode; [`leased_files`] opens that wait for no lease
 //! - [`open_files`] the process's descriptors, divided among components
 //!
 //! The machine:
@@ -41,6 +41,7 @@ pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod kernel_passthrough;
+pub mod leased_files;
 pub mod locked_file;
 pub mod memory;
 pub mod one_device;

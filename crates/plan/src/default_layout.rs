@@ -6,7 +6,7 @@
 //! (docs/decisions/0084-the-faster-default.md).
 
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::judge::Layouts;
@@ -17,7 +17,7 @@ use crate::shared::SharedLayouts;
 use crate::workload::File;
 
 /// How the rest of the files lies for which not all servers have room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rest {
     /// As in the paper: on the servers of the slowest class, in stripes of S/m.

@@ -12,7 +12,7 @@ use halocline_model::striping::VariedStriping;
 use serde::{Deserialize, Serialize};
 
 /// The stripe of untuned file systems, in bytes.
-pub(crate) const DEFAULT_STRIPE: u64 = 64 << 10;
+pub const DEFAULT_STRIPE: u64 = 64 << 10;
 
 /// The narrowest stripe of a striped volume, in bytes: narrower ones are not planned, because they could not be
 /// applied.

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::default_layout::Rest;
 use crate::layout::{Layout, Part};
 use crate::servers::Server;
 
@@ -75,6 +76,9 @@ pub struct Expected {
     pub gain_over_def: f64,
     /// How much the gain differs between parts of the trace.
     pub spread: f64,
+    /// Which of two default layouts that is over; `None` if there is one alone, or the plan is of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub def_rest: Option<Rest>,
 }
 
 impl Expected {
@@ -85,6 +89,7 @@ impl Expected {
             def_simulated_seconds,
             gain_over_def,
             spread,
+            def_rest: _,
         } = *self;
         // What is not a number compares with nothing.
         for (key, value, least) in [
@@ -364,6 +369,7 @@ mod tests {
                 def_simulated_seconds: 3.0,
                 gain_over_def: 1.0,
                 spread: 0.01,
+                def_rest: Some(Rest::Default),
             },
             server: vec![
                 server("disk", DeviceProfile::hdd_7200(), None),

@@ -5,7 +5,7 @@ use halocline_trace::Request;
 use crate::Error;
 use crate::default_layout::{self, Rest};
 use crate::filling::{self, Filling};
-use crate::gain_range::GainRange;
+use crate::gain_range::{GainRange, PartSeconds, gain, gain_with_more_of_weak_parts};
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Placer};
 use crate::paper::{self, Scheme, Ties, Unanswered};
@@ -108,6 +108,10 @@ pub struct Outcome {
     pub rest: Option<RestOfDefault>,
     /// What the best layout gains in parts of the trace.
     pub gains: GainRange,
+    /// These parts.
+    pub parts: Vec<PartSeconds>,
+    /// What the best layout gains if there were more of the parts that gain nothing: if that counts, it is recommended.
+    pub sure_gain: f64,
     /// The gain of the best layout, whether it was chosen or not.
     pub best_gain: f64,
     /// Stripes that PSA cannot distinguish.
@@ -186,9 +190,10 @@ pub fn plan(
         return Err(Error::Empty);
     };
     let best_gain = gain(def.simulated_seconds, fastest.simulated_seconds);
-    let of_parts = gains_of_parts(judge, workload, &def.layouts, &fastest.layouts);
-    let gains = GainRange::new(best_gain, of_parts, weight);
-    let is_worth_it = best != Name::Def && gains.is_sure();
+    let parts = seconds_of_parts(judge, workload, &def.layouts, &fastest.layouts);
+    let gains = GainRange::new(best_gain, parts.iter().map(|part| part.gain()), weight);
+    let sure = GainRange::new(best_gain, [gain_with_more_of_weak_parts(&parts)], weight);
+    let is_worth_it = best != Name::Def && sure.is_sure();
     let (chosen, gain_over_def) = if is_worth_it { (best, best_gain) } else { (Name::Def, 0.0) };
     Ok(Outcome {
         layouts,
@@ -197,6 +202,8 @@ pub fn plan(
         gain_over_def,
         rest,
         gains,
+        parts,
+        sure_gain: sure.least,
         best_gain,
         ties,
         unanswered,
@@ -282,11 +289,6 @@ fn replayed_by_all(workload: &Workload, sample: &[Request]) -> usize {
         return 1;
     }
     usize::try_from(WORK_OF_ALL / workload.requests.max(1)).unwrap_or(usize::MAX).max(1)
-}
-
-/// How much more throughput `seconds` means than `def_seconds`, as a share.
-pub fn gain(def_seconds: f64, seconds: f64) -> f64 {
-    if seconds > 0.0 { def_seconds / seconds - 1.0 } else { 0.0 }
 }
 
 /// The fastest; if several are equal, the first one.
@@ -388,16 +390,16 @@ fn judged(
     }
 }
 
-/// What `best` gains over `def` in each of several parts of the sample.
-fn gains_of_parts(
+/// What each of several parts of the sample takes under `def` and under `best`.
+fn seconds_of_parts(
     judge: &mut dyn Judge,
     workload: &Workload,
     def: &Layouts,
     best: &Layouts,
-) -> Vec<f64> {
-    let parts = parts(&workload.sample);
-    let gains = parts
-        .iter()
-        .map(|requests| gain(judge.seconds(requests, def), judge.seconds(requests, best)));
-    gains.collect()
+) -> Vec<PartSeconds> {
+    let of = |requests: &Vec<Request>| PartSeconds {
+        default: judge.seconds(requests, def),
+        seconds: judge.seconds(requests, best),
+    };
+    parts(&workload.sample).iter().map(of).collect()
 }

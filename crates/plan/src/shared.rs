@@ -15,10 +15,10 @@ pub(crate) struct SharedLayouts {
 impl SharedLayouts {
     /// The layout of a file with these parts over so many servers; the error says what is wrong with them.
     pub(crate) fn of(&mut self, parts: Vec<Part>, servers: usize) -> Result<Layout, String> {
-        let alike = self.by_hash.entry(hash(&parts)).or_default();
-        if let Some(known) = alike.iter().find(|layout| layout.parts() == parts) {
-            return Ok(known.clone());
-        }
+        let alike = match self.known(&parts) {
+            Ok(known) => return Ok(known),
+            Err(alike) => alike,
+        };
         let layout = Layout::new(parts, servers)?;
         alike.push(layout.clone());
         Ok(layout)
@@ -26,12 +26,19 @@ impl SharedLayouts {
 
     /// `layout`, or an equal one that another file has.
     pub(crate) fn share(&mut self, layout: Layout) -> Layout {
-        let alike = self.by_hash.entry(hash(layout.parts())).or_default();
-        if let Some(known) = alike.iter().find(|known| **known == layout) {
-            return known.clone();
+        self.known(layout.parts()).unwrap_or_else(|alike| {
+            alike.push(layout.clone());
+            layout
+        })
+    }
+
+    /// The layout with these parts, or where it is to be.
+    fn known(&mut self, parts: &[Part]) -> Result<Layout, &mut Vec<Layout>> {
+        let alike = self.by_hash.entry(hash(parts)).or_default();
+        match alike.iter().position(|layout| layout.parts() == parts) {
+            Some(at) => Ok(alike[at].clone()),
+            None => Err(alike),
         }
-        alike.push(layout.clone());
-        layout
     }
 }
 

@@ -25,7 +25,9 @@ use halocline_vfs::{SetAttr, SetTime};
 use rustix::fs::{FlockOperation, Mode, flock, mkdirat};
 use rustix::io::Errno;
 
-use crate::places::own_xattrs::{self, owner_permissions::set_attr};
+use crate::disk_users::Alone;
+use crate::places::own_xattrs;
+use crate::places::own_xattrs::owner_permissions::{OnlyLooking, set_attr};
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::Tree;
@@ -55,8 +57,8 @@ pub struct Adopted {
 ///
 /// # Errors
 /// If it is mounted, is a shared tier already, or was not unmounted in order.
-pub fn run(root: &Path, node: &str, repair: bool) -> Result<Adopted> {
-    run_watched(root, node, repair, None)
+pub fn run(root: &Path, node: &str, repair: Option<&Alone>) -> Result<Adopted> {
+    run_watched(root, node, repair.is_some(), None)
 }
 
 pub(crate) fn run_watched(
@@ -66,6 +68,7 @@ pub(crate) fn run_watched(
     watcher: Option<std::sync::Arc<dyn Watcher>>,
 ) -> Result<Adopted> {
     peers::check_node(node)?;
+    let _looking = (!repair).then(OnlyLooking::begin);
     let steps = Steps::new(watcher);
     let [ssd, shared] =
         [root.join("ssd"), root.join("hdd")].map(|path| Tree::open(&path, steps.clone()));

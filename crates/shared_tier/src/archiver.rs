@@ -83,7 +83,10 @@ impl Archiver<'_> {
             self.give_up((name, inode), place, number);
         }
         match done {
-            Err(error) if error.errno() == libc::ECANCELED => Ok(Archived::Busy),
+            // A later round finds it again.
+            Err(error) if error.errno() == libc::ECANCELED || error.is_leased() => {
+                Ok(Archived::Busy)
+            }
             done => done,
         }
     }

@@ -1,8 +1,6 @@
 //! Changes attributes: first on the file with the bytes, or on the directory on the shared disk, then in the store.
 //! So programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
 
-mod applied;
-
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -32,7 +30,6 @@ use crate::places::tree::Tree;
 use crate::places::users_xattrs::{CAPABILITY, remove_xattr, set_xattr};
 use crate::renames;
 use crate::stat_conversion::time_ns;
-use applied::apply;
 
 /// How often something is found again that other nodes rename while it is changed.
 const TRIES: usize = 16;
@@ -49,6 +46,38 @@ pub(crate) struct AttributeChanges {
 fn at(ns: i64) -> SetTime {
     let since = Duration::from_nanos(ns.unsigned_abs());
     SetTime::At(if ns < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since })
+}
+
+/// Applies a change to attributes, except for the size.
+fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
+    let is_given = change.uid.is_some() || change.gid.is_some();
+    let is_given = is_given && attributes.kind != Kind::Directory;
+    if let Some(mode) = change.mode {
+        attributes.mode = mode & 0o7777;
+    } else if is_given {
+        // A new owner does not get the rights of the old one.
+        attributes.mode &= !libc::S_ISUID;
+        if attributes.mode & libc::S_IXGRP != 0 {
+            attributes.mode &= !libc::S_ISGID;
+        }
+    }
+    if is_given {
+        attributes.xattrs.remove(CAPABILITY);
+    }
+    attributes.uid = change.uid.unwrap_or(attributes.uid);
+    attributes.gid = change.gid.unwrap_or(attributes.gid);
+    if let Some(time) = change.atime {
+        attributes.atime_ns = time_ns(time, now_ns);
+    }
+    if let Some(time) = change.mtime {
+        attributes.mtime_ns = time_ns(time, now_ns);
+    }
+    attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+    if let Some(acl) =
+        change.mode.and(attributes.xattrs.get(ACCESS)).and_then(|acl| Acl::parse(acl))
+    {
+        attributes.xattrs.insert(ACCESS.to_vec(), acl.with_mode(attributes.mode).to_value());
+    }
 }
 
 /// Whether a change may have failed since the name, or the bytes, are no longer where they were found.
@@ -94,8 +123,7 @@ impl AttributeChanges {
         handle: Option<&Handle>,
         change: &SetAttr,
     ) -> Result<Stat> {
-        let change_size = change.size;
-        if let Some(size) = change_size {
+        if let Some(size) = change.size {
             self.truncate(vnode, handle, size)?;
         }
         let now_ns = self.base.now_ns();
@@ -109,23 +137,10 @@ impl AttributeChanges {
         let is_all = (change.mode, change.uid, change.gid) == (None, None, None)
             && change.atime.is_none()
             && change.mtime.is_none();
-        if is_all && change_size.is_none() {
-            self.take_rights(&vnode.0, &change, now_ns)?;
-        } else if !is_all {
+        if !is_all {
             self.set_all_but_size(&vnode.0, &change, now_ns)?;
         }
         self.lookup.stat(&vnode.0)
-    }
-
-    /// A `chown` that names neither user nor group: what is no directory loses the rights of its owner, as by any other.
-    fn take_rights(&self, inode: &Inode, change: &SetAttr, now_ns: i64) -> Result<()> {
-        let of = self.lookup.attributes(inode)?;
-        let has_rights =
-            of.mode & (libc::S_ISUID | libc::S_ISGID) != 0 || of.xattrs.contains_key(CAPABILITY);
-        if of.kind != Kind::File || !has_rights {
-            return Ok(());
-        }
-        self.set_all_but_size(inode, &SetAttr { uid: Some(of.uid), ..*change }, now_ns)
     }
 
     /// Truncates as an open, a change and a close: while nobody has the file open, the size in the store is always

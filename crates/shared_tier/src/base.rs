@@ -51,8 +51,8 @@ pub(crate) fn shared(base: Base) -> Arc<Base> {
 
 /// Clean copies give way.
 impl MakesRoom for Base {
-    fn make_room(&self, need: Need) -> bool {
-        let given = Copies::give_way(&self.places, need);
+    fn make_room(&self, need: Need, user: Option<u32>) -> bool {
+        let given = Copies::give_way(&self.places, need, user);
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
     }
 }

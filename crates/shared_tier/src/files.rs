@@ -339,8 +339,11 @@ impl Files {
         let owner = (new.mode, by.caller.uid, new.gid);
         let tier = self.ssd.tier_for_new(name);
         let make = || base.places.make_file(&near, &name.name, number.0, owner, tier);
+        let user_of = |full: &Error| (full.errno() == libc::EDQUOT).then_some(by.caller.uid);
         let (place, fd) = match make() {
-            Err(error) if error.is_full() && self.ssd.copies_give_way(1) => make()?,
+            Err(error) if error.is_full() && self.ssd.copies_give_way(1, user_of(&error)) => {
+                make()?
+            }
             placed => placed?,
         };
         let lapses = base.sessions.lapses();

@@ -70,6 +70,9 @@ const fn changes(script: &Script) -> Option<&'static str> {
         Script::Finish(..) => Some("finish"),
         Script::Finished(_) => Some("finished"),
         Script::Forget(_) => Some("forget"),
+        Script::Fill(_) => Some("fill"),
+        Script::Discard(_) => Some("discard"),
+        Script::Touch => Some("touch"),
     }
 }
 
@@ -135,6 +138,14 @@ impl NameStore for HeldStore {
 
     fn remove(&self, shard: InodeNumber) -> Result<()> {
         self.names.remove(shard)
+    }
+
+    fn touched_for(&self) -> Duration {
+        self.names.touched_for()
+    }
+
+    fn spare(&self, directory: InodeNumber, entries: u64) {
+        self.names.spare(directory, entries);
     }
 
     fn round_trips(&self) -> u64 {

@@ -30,6 +30,7 @@ use crate::attribute_changes::AttributeChanges;
 use crate::base::{self, Base};
 use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
+use crate::disk_users::MountLock;
 use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
@@ -109,6 +110,7 @@ impl Joining<'_> {
         let node = self.node_name(&own)?;
         // Checked before files refer to that name.
         peers::check_node(&node)?;
+        let mounted = MountLock::take(&common, &node, clock)?;
         let id = ssd_id(&own)?;
         peers::is_claimed((&own, &ssd), &node, &peers::tier_id(&common)?)?;
         self.format_if_new(&common, (&ssd, &shared), clock)?;
@@ -169,7 +171,18 @@ impl Joining<'_> {
         let background = Background::start(&ssd)?;
         let archive = ArchiveThread::start(&ssd)?;
         let root = self.root.to_owned();
-        Ok(SharedTier { background, archive, recent, ssd, tree, files, root, begun, _lock: lock })
+        Ok(SharedTier {
+            background,
+            archive,
+            recent,
+            ssd,
+            tree,
+            files,
+            root,
+            begun,
+            _mounted: mounted,
+            _lock: lock,
+        })
     }
 
     fn node_name(&self, own: &PrivateDir) -> Result<String> {

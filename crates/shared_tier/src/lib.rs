@@ -20,6 +20,7 @@
 //! - [`repair`]: compares the names with the disks, and rebuilds them; [`adopt`]: turns a tier of one node into a
 //!   shared one;
 //! - `held_steps`: lets a test hold each step, in builds with debug assertions;
+//! - [`disk_users`]: who may change the disks: mounts, or one repair;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
 //! What must hold:
@@ -42,6 +43,7 @@ mod control;
 mod directory;
 mod directory_paths;
 mod disk_names;
+mod disk_users;
 mod engine;
 mod entry_names;
 mod errors;
@@ -87,6 +89,7 @@ use halocline_os::error::Result;
 use halocline_os::locked_file::LockedFile;
 
 pub use directory::Directory;
+pub use disk_users::Alone;
 pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Vnode;
@@ -95,6 +98,7 @@ pub use places::peers::check_pattern;
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 
+use disk_users::MountLock;
 use files::Files;
 use missed_changes::TriedNotes;
 use recent_lookups::RecentLookups;
@@ -114,6 +118,9 @@ pub struct SharedTier {
     files: Arc<Files>,
     root: PathBuf,
     begun: Instant,
+    // Declared last: they end after all that changes disks.
+    /// Keeps repairs off the disks.
+    _mounted: MountLock,
     /// Keeps other processes off the SSD.
     _lock: LockedFile,
 }

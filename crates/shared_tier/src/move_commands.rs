@@ -369,7 +369,7 @@ impl MoveCommands<'_> {
         let room = if self.tier == SSD { self.make_room(&file, pass.asked) } else { Room::Made };
         match room {
             Room::Made => {}
-            Room::NotNeeded(Now::Open) => return self.busy(file, pass),
+            Room::NotNeeded(Now::Open) => return self.busy(file, pass, IS_OPEN),
             Room::NotNeeded(_) => return None,
             Room::None(why) => {
                 self.executor.history.not_moved(file.inode.0, &why);
@@ -392,22 +392,22 @@ impl MoveCommands<'_> {
                 return None;
             }
             Ok(Moved::Gone) => return None,
-            Ok(Moved::Busy) => return self.busy(file, pass),
+            Ok(Moved::Busy) => return self.busy(file, pass, IS_OPEN),
+            Err(error) if error.is_leased() => return self.busy(file, pass, &error.to_string()),
             Err(error) => error,
         };
         // Whoever has removed or renamed it took its bytes away from where they were sought.
         if matches!(self.now(&file), Ok(Now::Gone)) {
             return None;
         }
-        let reason = of_error(&error, self.tier);
-        pass.skip(file, reason);
+        pass.skip(file, of_error(&error, self.tier));
         None
     }
 
-    /// A file that is open is tried again, unless this is the last pass.
-    fn busy(&self, file: SelectedFile, pass: &Pass<'_, '_>) -> Option<SelectedFile> {
+    /// A file that is open, or of which a program holds a lease, is tried again, unless this is the last pass.
+    fn busy(&self, file: SelectedFile, pass: &Pass<'_, '_>, why: &str) -> Option<SelectedFile> {
         if pass.is_last {
-            pass.skip(file, IS_OPEN.to_owned());
+            pass.skip(file, why.to_owned());
             return None;
         }
         self.mend(&file);

@@ -229,7 +229,8 @@ impl Migrator<'_> {
     }
 
     /// The clean copy of a file, if it has one. It stands for the file on an SSD that is not reached; where it is, its size
-    /// and time must be the file's: somebody may have written that past all mounts.
+    /// and time must be the file's: somebody may have written that past all mounts. One of which a program holds a lease is
+    /// reached, and nobody knows whether it was written.
     fn clean_copy(
         &self,
         inode: InodeNumber,
@@ -240,7 +241,7 @@ impl Migrator<'_> {
         let is_source = |source: &Source| {
             source.stat.raw.st_size == stat.raw.st_size && mtime_ns(&source.stat) == mtime_ns(&stat)
         };
-        source.as_ref().map_or(true, is_source).then_some(copy)
+        source.as_ref().map_or_else(|error| !error.is_leased(), is_source).then_some(copy)
     }
 
     /// Copies a file to a tier.

@@ -8,8 +8,10 @@
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
 pub(crate) mod copies;
+mod copy_sizes;
 mod directories;
 pub(crate) mod directory_times;
+mod found_directory;
 mod found_file;
 mod listed_names;
 pub(crate) mod missed;
@@ -33,9 +35,8 @@ use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::{SetAttr, Stat};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
+use halocline_vfs::{SetAttr, Stat, namespace::stat_descriptor};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub(crate) use directories::{Directories, DirectoryStep};
@@ -49,7 +50,7 @@ use shared_disk::SharedDisk;
 use ssd_directories::TOO_DEEP;
 use steps::Steps;
 pub(crate) use steps::Watcher;
-use tree::{FoundDirectory, Owner, Tree, proc_path};
+use tree::{FoundDirectory, Owner, Quota, Tree, proc_path};
 use users_xattrs::{remove_xattr, set_xattr};
 
 /// The tier of SSDs.
@@ -245,16 +246,16 @@ impl Places {
     /// Opens the file at a place. Opening it for writing removes the attributes of an unfinished move.
     ///
     /// # Errors
-    /// `ENOENT` if the file is not there (any more): then look up its name again.
+    /// `ENOENT` if the file is not there (any more): then look up its name again; [`Error::Leased`].
     pub(crate) fn open_file(&self, place: &Location, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let kept =
-            flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW) | OFlags::CLOEXEC;
+        let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
         self.find(place, inode, |tree, fd, _| {
             if writes {
                 clear_move_xattrs(tree, &fd)?;
             }
-            permitted(&fd, || Ok(openat(CWD, proc_path(&fd), kept, Mode::empty())?))
+            let kept = kept | OFlags::CLOEXEC;
+            permitted(&fd, || halocline_os::leased_files::reopen(&proc_path(&fd), kept))
         })
     }
 
@@ -331,7 +332,8 @@ impl Places {
             if change.size.is_some() {
                 clear_move_xattrs(tree, &fd)?;
             }
-            tree.step("setting a file's attributes", || set_attr(&fd, change))
+            let of = Quota { of: &fd, user: change.uid };
+            tree.step_for(&of, "setting a file's attributes", || set_attr(&fd, change))
         })
     }
 
@@ -381,11 +383,8 @@ impl Places {
     pub(crate) fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
         let last = near.last().ok_or(Errno::BUSY)?;
         self.shared.remove(last.number, near)?;
-        let Some((_, Some(path))) = self.ssd.find(near)? else { return Ok(()) };
-        match self.ssd.unlink(&path, AtFlags::REMOVEDIR) {
-            Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY) => Ok(()),
-            done => done,
-        }
+        let Some(found) = self.ssd.find(near)? else { return Ok(()) };
+        found_directory::remove_if_empty(&self.ssd, &found, last.number)
     }
 
     /// Called before the store renames a directory, so that it is found at its old and at its new position.

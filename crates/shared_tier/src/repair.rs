@@ -37,6 +37,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
 
+use crate::disk_users::Alone;
 use crate::entry_names::may_name;
 use crate::places::own_xattrs;
 use crate::places::tree::candidates;
@@ -72,9 +73,9 @@ pub fn run(
     root: &Path,
     peers: Option<&str>,
     store: &dyn NameStore,
-    repair: bool,
+    repair: Option<&Alone>,
 ) -> Result<Report> {
-    if !repair {
+    if repair.is_none() {
         return look((root, peers), store, &BTreeSet::new()).map(Findings::report);
     }
     let disks = Disks::read(root, peers)?;
@@ -104,8 +105,8 @@ pub fn run(
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
     settle::directories(&disks.all[0], &found, store)?;
-    let missing = disks.missing.iter().map(|(node, _)| node);
-    let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).cloned().collect();
+    let missing = disks.missing.iter().map(|(node, _)| node.clone());
+    let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).collect();
     disks.keep_missing(&missing)?;
     disks.forget_missed()?;
     disks.set_formatted()?;
@@ -126,6 +127,7 @@ pub fn confirm(
     root: &Path,
     peers: Option<&str>,
     store: &dyn NameStore,
+    _alone: &Alone,
 ) -> Result<check::CheckFindings> {
     let state = store.refresh().map_err(of_store)?;
     if disks::is_rebuilding(root)? || state == State::Empty {
@@ -168,19 +170,17 @@ impl<'a> Repair<'a> {
         (is_rebuilt, live): (bool, &'a BTreeSet<Session>),
     ) -> Result<Self> {
         let were_missing = disks.were_missing()?.into_iter().collect();
-        let (directories, files, others) = (Vec::new(), Vec::new(), Vec::new());
-        let (aside, copies) = (Vec::new(), Vec::new());
         Ok(Self {
             disks,
             view,
             is_rebuilt,
             live,
             were_missing,
-            directories,
-            files,
-            others,
-            aside,
-            copies,
+            directories: Vec::new(),
+            files: Vec::new(),
+            others: Vec::new(),
+            aside: Vec::new(),
+            copies: Vec::new(),
             differing: Vec::new(),
             unfinished_changes: UnfinishedChanges::default(),
         })

@@ -245,17 +245,17 @@ impl OwnSsd {
     }
 
     /// Makes room for a write of a file, on this SSD if it `is_here`, whose file system is full; returns whether a retry may
-    /// succeed. Where the shared disk is full, clean copies give way.
+    /// succeed. Where the shared disk is full, or the quota of a user there, clean copies give way.
     pub(crate) fn make_room_for_write(
         &self,
         (number, is_here): (InodeNumber, bool),
-        bytes: u64,
+        (bytes, user): (u64, Option<u32>),
     ) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
         if is_here && self.executor.frees_disk() {
             return self.executor.make_room(number, need);
         }
-        self.copies_give_way(need)
+        self.copies_give_way(need, user)
     }
 
     /// Makes room for bytes that are to be reserved, as [`make_room_for_write`](Self::make_room_for_write); not if everything would
@@ -263,7 +263,7 @@ impl OwnSsd {
     pub(crate) fn make_room_for_allocation(
         &self,
         file @ (_, is_here): (InodeNumber, bool),
-        bytes: u64,
+        (bytes, user): (u64, Option<u32>),
     ) -> bool {
         let places = &self.base.places;
         let (tier, may_leave) = if is_here && self.executor.frees_disk() {
@@ -273,19 +273,20 @@ impl OwnSsd {
         };
         let may_be_free =
             places.free_bytes(tier).and_then(|free| Ok(free.saturating_add(may_leave?)));
-        may_be_free.is_ok_and(|all| bytes <= all) && self.make_room_for_write(file, bytes)
+        may_be_free.is_ok_and(|all| bytes <= all) && self.make_room_for_write(file, (bytes, user))
     }
 
     /// Makes room for a change of a file's attributes, if the SSD is full; returns whether a retry may succeed.
     pub(crate) fn make_room_for_attributes(&self, number: InodeNumber) -> bool {
         let Ok(totals) = self.base.places.totals(SSD) else { return false };
         let need = Need::at_once(&totals);
-        !need.is_free(&totals) && self.make_room_for_write((number, true), need.bytes)
+        !need.is_free(&totals) && self.make_room_for_write((number, true), (need.bytes, None))
     }
 
-    /// Removes clean copies from the shared disk until so many bytes are free; returns whether there were any.
-    pub(crate) fn copies_give_way(&self, bytes: u64) -> bool {
-        let given = Copies::give_way(&self.base.places, Need::bytes(bytes));
+    /// Removes clean copies from the shared disk until so many bytes are free, in the quota of a user if there is one; returns
+    /// whether there were any.
+    pub(crate) fn copies_give_way(&self, bytes: u64, user: Option<u32>) -> bool {
+        let given = Copies::give_way(&self.base.places, Need::bytes(bytes), user);
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
     }
 

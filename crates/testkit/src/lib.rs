@@ -11,6 +11,7 @@ pub mod fuzz_target;
 pub mod gluster;
 pub mod hadoop;
 pub mod hostile;
+pub mod leased;
 mod networks;
 pub mod nodes;
 pub mod plot;

@@ -1,6 +1,7 @@
 //! Files that a command moves, the progress that is reported to it meanwhile, and its report.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -9,6 +10,8 @@ use super::not_moved::NotMoved;
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::tree_walk::Named;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
+use halocline_os::clock::Clock;
+use halocline_os::leased_files::Patience;
 
 /// A move in progress.
 struct BulkMove<'a> {
@@ -19,6 +22,8 @@ struct BulkMove<'a> {
     /// The command wants no more files to be moved.
     stop: bool,
     report: MoveReport,
+    /// What it still waits for the leases of files.
+    patience: Arc<Patience>,
 }
 
 impl BulkMove<'_> {
@@ -38,9 +43,14 @@ impl BulkMove<'_> {
         one_by_one: bool,
         act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
     ) -> ControlFlow<()> {
+        let patience = Arc::clone(&self.patience);
         let shared = Mutex::new(&mut *self);
         let outcomes = in_parallel(files, one_by_one, |file| {
-            act(file, &mut |bytes| shared.lock().tell(file, bytes))
+            let act = || act(file, &mut |bytes| shared.lock().tell(file, bytes));
+            let is_leased = |outcome: &Result<u64, NotMoved>| {
+                matches!(outcome, Err(NotMoved::Leased)) && !shared.lock().stop
+            };
+            patience.wait(&Clock::MACHINE, act, is_leased)
         });
         for (file, outcome) in files.iter().zip(outcomes) {
             let outcome = match outcome {
@@ -67,8 +77,8 @@ impl BulkMove<'_> {
         let mut alone = Vec::new();
         for (file, outcome) in files.iter().zip(outcomes) {
             match outcome {
+                Some(Err(NotMoved::Leased)) | None => alone.push(*file),
                 Some(outcome) => self.count(file, outcome),
-                None => alone.push(*file),
             }
         }
         self.done = self.report.bytes;
@@ -130,7 +140,8 @@ where
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
     let already_files = files.iter().filter(|file| !wanted(file)).count() as u64;
     let report = MoveReport { already_files, ..MoveReport::default() };
-    let mut moving = BulkMove { sink, total, done: 0, stop: false, report };
+    let patience = Arc::default();
+    let mut moving = BulkMove { sink, total, done: 0, stop: false, report, patience };
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| wanted(file)) {
         if let Some(why) = stays(file) {

@@ -15,7 +15,7 @@ use super::residents::Resident;
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::{self, reopen, stat_descriptor};
+use halocline_vfs::namespace::{self, reopen};
 
 /// A file, directory, link or special file of a tier mount; cheap to clone.
 #[derive(Debug, Clone)]
@@ -145,16 +145,8 @@ impl Inode {
         if place.away.is_none() {
             return tiers.tree().open_named(&place.entry, flags);
         }
-        let file = self.physical(tiers, place)?;
-        let is_leased = |errno| -> Result<bool> {
-            Ok(errno == libc::EAGAIN && stat_descriptor(&*file)?.kind() == libc::S_IFREG)
-        };
-        // This must not block on whatever else may now be at the place.
-        match reopen(&*file, flags | libc::O_NONBLOCK) {
-            // Our own check for mappings holds a lease for a moment.
-            Err(error) if is_leased(error.errno())? => reopen(&*file, flags),
-            opened => opened,
-        }
+        // This does not block on whatever else may now be at the place.
+        reopen(&*self.physical(tiers, place)?, flags)
     }
 
     /// How many names a file has, whether the mount knows them or not.

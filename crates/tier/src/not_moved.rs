@@ -38,6 +38,8 @@ pub(super) enum NotMoved {
     Pinned,
     /// The user who mounted may not change its directory.
     Closed,
+    /// A program holds a lease of it, or of its copy.
+    Leased,
     /// The copy failed.
     Failed(Error),
 }
@@ -71,6 +73,7 @@ impl fmt::Display for NotMoved {
                 f,
                 "the user who mounted may not write to its directory: change that, or mount as root"
             ),
+            Self::Leased => write!(f, "{}", Error::Leased),
             Self::Failed(error) => write!(f, "{error}"),
         }
     }
@@ -79,6 +82,12 @@ impl fmt::Display for NotMoved {
 impl<E: Into<Error>> From<E> for NotMoved {
     fn from(error: E) -> Self {
         let error = error.into();
-        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
+        if error.is_full() {
+            Self::NoRoom
+        } else if error.is_leased() {
+            Self::Leased
+        } else {
+            Self::Failed(error)
+        }
     }
 }

@@ -38,6 +38,7 @@ use rustix::io::Errno;
 
 use crate::{Caller, Make, Maker, SetAttr, Stat};
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::{self, open_at};
 use halocline_os::open_files::OpenFiles;
 use halocline_os::rename_new::rename_new;
 
@@ -135,6 +136,9 @@ impl Namespace {
 
     /// Opens a regular file again. `flags` are those of `open(2)`; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and `O_DIRECT`
     /// (buffers here are not aligned) are dropped.
+    ///
+    /// # Errors
+    /// [`Error::Leased`] if a program's lease would have to be waited for.
     pub fn open_file(&self, vnode: &Vnode, flags: i32) -> Result<File> {
         reopen(&*self.descriptor(vnode)?, flags)
     }
@@ -144,12 +148,12 @@ impl Namespace {
     /// truncated.
     pub fn open_named(&self, vnode: &Vnode, flags: i32) -> Result<File> {
         let flags = flags & !libc::O_TRUNC;
-        // Does not block on anything else that may have the name by now.
-        let by_name = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let dir =
             vnode.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));
+        // Does not block on anything else that may have the name by now.
         let opened = dir.and_then(|(dir, name)| {
-            openat(&*dir, name, open_flags(flags) | by_name, Mode::empty()).ok()
+            let flags = open_flags(flags) | OFlags::NOFOLLOW;
+            open_at(&*dir, &*name, flags, Mode::empty()).ok()
         });
         match opened {
             Some(file) if stat_descriptor(&file)?.key() == vnode.key() => Ok(File::from(file)),
@@ -305,7 +309,9 @@ impl Namespace {
         let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
         let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
         let acting = ActAs::new(by)?;
-        let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
+        // It may be there already.
+        let file = open_at(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))
+            .map_err(leased_files::failed)?;
         drop(acting);
         let stat = statx::stat_descriptor(file.as_fd())?;
         let vnode = self.vnodes.intern(&stat, parent, name);
@@ -440,9 +446,9 @@ impl Namespace {
     }
 }
 
-/// Opens the regular file of a descriptor again; `flags` as in [`Namespace::open_file`].
+/// Opens the regular file of a descriptor again; `flags` and errors as in [`Namespace::open_file`].
 pub fn reopen(fd: &impl AsFd, flags: i32) -> Result<File> {
-    Ok(File::from(openat(CWD, proc_path(fd), open_flags(flags), Mode::empty())?))
+    leased_files::reopen(&proc_path(fd), open_flags(flags)).map(File::from)
 }
 
 /// The flags for opening an existing file for a program that gave `flags`.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_api::config::parse_bytes;
 use halocline_os::counted::counted;
-use halocline_plan::planner::gain;
+use halocline_plan::gain_range::gain;
 use halocline_sim::ServerSet;
 use serde::Serialize;
 

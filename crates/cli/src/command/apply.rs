@@ -189,9 +189,11 @@ fn move_all(
     let files = |moves: &[Move]| moves.iter().filter(|it| !it.is_detour).count();
     let mut meter = Meter::new("moving", quiet);
     let (mut done_bytes, mut failed) = (0_u64, Vec::<(PathBuf, String)>::new());
-    for (tried, Move { change: file, .. }) in moves.iter().enumerate() {
-        // Its detour, which comes just before it, failed.
-        if failed.last().is_some_and(|(path, _)| *path == file.path) {
+    let (mut stopped_files, mut on_their_way) = (BTreeSet::new(), BTreeMap::new());
+    for (tried, moving) in moves.iter().enumerate() {
+        let file = &moving.change;
+        // Its detour, which comes before it, failed.
+        if stopped_files.contains(&file.path) {
             continue;
         }
         let mut tell = |bytes: u64| {
@@ -208,7 +210,10 @@ fn move_all(
         };
         let Stopped { error, cut_over } = match volume.relayout(file, &mut before, &mut tell) {
             // If its former object could not be removed, that is tried again at the end, and told.
-            Ok(Moved { .. }) => continue,
+            Ok(Moved { .. }) => {
+                on_their_way.extend(moving.is_detour.then_some((&file.path, &file.wished)));
+                continue;
+            }
             Err(stopped) => stopped,
         };
         let (ended, all) = (files(&moves[..tried]).saturating_sub(failed.len()), files(moves));
@@ -217,12 +222,10 @@ fn move_all(
             return Err(interrupted(signal, ended, all));
         }
         if !cut_over {
-            let before = tried.checked_sub(1).map(|at| &moves[at]);
-            let detour = before.filter(|it| it.is_detour && it.change.path == file.path);
-            let error = detour.map_or(error.to_string(), |detour| {
-                let way = placement::told(&detour.change.wished);
-                format!("{error}; it lies on its way, in {way}")
-            });
+            let way = on_their_way.get(&file.path).map(|way| placement::told(way));
+            let error = way
+                .map_or(error.to_string(), |way| format!("{error}; it lies on its way, in {way}"));
+            stopped_files.insert(&file.path);
             failed.push((file.path.clone(), error));
             continue;
         }
@@ -315,9 +318,14 @@ fn say_files(args: &ApplyArgs, found: &FoundFiles, detours: &BTreeMap<&Path, &Mo
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
         say!("{path}: {bytes} {verb}, from {now} to {wished}");
-        if let Some(Move { change, .. }) = detours.get(file.path.as_path()) {
+        if let Some(Move { change, makes_room_for, .. }) = detours.get(file.path.as_path()) {
             let way = placement::told(&change.wished);
-            say!("{path}: by way of {way}, because the copy does not fit beside it");
+            match makes_room_for {
+                Some(other) => {
+                    say!("{path}: by way of {way}, to make room for {}", text::path(other))
+                }
+                None => say!("{path}: by way of {way}, because the copy does not fit beside it"),
+            }
         }
     }
     for (path, error) in failed {

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_meta::FileRecord;
 use halocline_meta::lease::{Evidence, Verdict};
 use halocline_meta::table::Access;
+use halocline_meta::{FileRecord, Removal};
 use halocline_model::request::ByteRange;
 use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::{Error, Result};
@@ -154,13 +154,15 @@ impl Cache {
         }
         let dirty_bytes: u64 =
             extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
-        if dirty_bytes > 0 {
+        if dirty_bytes > 0 && file.removal != Removal::Done {
             let path = file.path.clone();
             match self.offline.names.as_ref().map_or(Ok(Some(file.stamp)), |names| names.find(file))
             {
                 Err(reason) => {
                     self.problems.push(Problem::NotReachable { path, dirty_bytes, reason });
                 }
+                // A program removed it, or was just about to.
+                Ok(None) if file.removal != Removal::None => {}
                 Ok(None) => self.problems.push(Problem::NoOrigin { path, dirty_bytes }),
                 Ok(Some(found))
                     if self.offline.evidence.judge(file.stamp, found) == Verdict::Theirs =>

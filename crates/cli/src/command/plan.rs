@@ -191,6 +191,7 @@ fn plan_of(
             def_simulated_seconds: default.simulated_seconds,
             gain_over_def: outcome.gain_over_def,
             spread: outcome.gains.spread(),
+            def_rest: outcome.rest.as_ref().map(|it| it.rest),
         },
         server,
         file: seen.workload.files.iter().map(file).collect(),

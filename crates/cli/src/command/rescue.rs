@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_api::control::{Progress, path_as_json};
 use halocline_meta::table::Access;
-use halocline_meta::{Extent, FileRecord};
+use halocline_meta::{Extent, FileRecord, Removal};
 use halocline_model::request::ByteRange;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
@@ -168,7 +168,8 @@ fn rescue(
         let mut dirty = cache.dmt.index().extents(file.id);
         dirty.retain(|extent| extent.dirty);
         let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
-        if dirty.is_empty() {
+        // Of a file that a program removed nobody wants the bytes: the next mount drops them.
+        if dirty.is_empty() || file.removal == Removal::Done {
             continue;
         }
         progress.1 += dirty_bytes;

@@ -6,11 +6,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
+use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_os::open_files::raise_limit;
+use halocline_storage::volume::origin::unnamed::{UnnamedObject, unnamed_objects};
 use halocline_storage::volume::unstripe::{incomplete, planned_bytes, unstripe, unstripe_tree};
 
-use super::placement;
+use serde::Serialize;
+
+use super::{placement, print_json};
 use crate::failure::{Failure, Outcome};
 use crate::print::{say, tell};
 use crate::progress::Meter;
@@ -19,7 +23,8 @@ use crate::text;
 /// Copy a file, or everything, from a striped origin to plain files
 ///
 /// The origin must not be mounted: what its cache holds dirty is not in it. Flush or unmount first. What is wrong with one file
-/// keeps no other from being copied; a copy that lacks anything keeps a name that ends in `.incomplete`.
+/// keeps no other from being copied; a copy that lacks anything keeps a name that ends in `.incomplete`. Data that no file names is
+/// in no copy of the tree: it is told, and the exit status is 1.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub(crate) struct UnstripeArgs {
@@ -33,7 +38,36 @@ pub(crate) struct UnstripeArgs {
     /// Only tell how much would be copied
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
+
+/// What `unstripe --json` says.
+#[derive(Debug, Serialize)]
+struct Unstriped {
+    dry_run: bool,
+    /// The copy, which has this name until it is whole.
+    copy: String,
+    bytes: u64,
+    lacking: Vec<String>,
+    unnamed: Vec<UnnamedJson>,
+    unnamed_bytes: u64,
+    unnamed_unknown: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnnamedJson {
+    object: String,
+    bytes: u64,
+    files: Vec<String>,
+}
+
+/// Objects that are told to people by their files.
+const SHOWN: usize = 4;
+
+/// Data of the origin that no file names; `Err` if that is not known.
+type Unnamed = Result<Vec<UnnamedObject>, Error>;
 
 /// Copies.
 pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
@@ -55,11 +89,19 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let total_bytes = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
+    // Of one file nobody expects what others had.
+    let unnamed = || path.map_or_else(|| unnamed_objects(&args.origin), |_| Ok(Vec::new()));
     if args.dry_run {
-        say!("{} would be copied to {}", text::bytes(total_bytes), text::path(out));
-        return Ok(ExitCode::SUCCESS);
+        let unnamed = unnamed();
+        if args.json {
+            print_json(&answer(args, total_bytes, &[], &unnamed))?;
+        } else {
+            say!("{} would be copied to {}", text::bytes(total_bytes), text::path(out));
+            tell_unnamed(&unnamed);
+        }
+        return end(args, &unnamed);
     }
-    let mut meter = Meter::new("copying", false);
+    let mut meter = Meter::new("copying", args.json);
     let mut done_bytes = 0_u64;
     let mut passed = |bytes: u64| {
         done_bytes = u64::saturating_add(done_bytes, bytes);
@@ -71,8 +113,14 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         None => unstripe_tree(&args.origin, out, &mut passed)?,
     };
     drop(meter);
+    let unnamed = unnamed();
+    if args.json {
+        print_json(&answer(args, done_bytes, &lacking, &unnamed))?;
+    } else {
+        tell_unnamed(&unnamed);
+    }
     if !lacking.is_empty() {
-        for error in &lacking {
+        for error in lacking.iter().filter(|_| !args.json) {
             tell!("{error}");
         }
         return Err(Failure::failed(format!(
@@ -82,6 +130,66 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
             text::path(&incomplete(out))
         )));
     }
-    say!("{} copied to {}", text::bytes(done_bytes), text::path(out));
-    Ok(ExitCode::SUCCESS)
+    if !args.json {
+        say!("{} copied to {}", text::bytes(done_bytes), text::path(out));
+    }
+    end(args, &unnamed)
+}
+
+fn answer(args: &UnstripeArgs, bytes: u64, lacking: &[Error], unnamed: &Unnamed) -> Unstriped {
+    let copy = if lacking.is_empty() { args.out.clone() } else { incomplete(&args.out) };
+    let found = unnamed.as_deref().unwrap_or_default();
+    let object = |it: &UnnamedObject| UnnamedJson {
+        object: it.object.clone(),
+        bytes: it.bytes,
+        files: it.files.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
+    };
+    Unstriped {
+        dry_run: args.dry_run,
+        copy: copy.to_string_lossy().into_owned(),
+        bytes,
+        lacking: lacking.iter().map(ToString::to_string).collect(),
+        unnamed: found.iter().map(object).collect(),
+        unnamed_bytes: bytes_of(found),
+        unnamed_unknown: unnamed.as_ref().err().map(ToString::to_string),
+    }
+}
+
+fn bytes_of(unnamed: &[UnnamedObject]) -> u64 {
+    unnamed.iter().map(|it| it.bytes).fold(0, u64::saturating_add)
+}
+
+/// Where the data is that no file names.
+fn tell_unnamed(unnamed: &Unnamed) {
+    let unnamed = match unnamed {
+        Ok(unnamed) => unnamed,
+        Err(error) => {
+            tell!(
+                "whether the origin has data that no file names, and no copy has, is not known: {error}"
+            );
+            return;
+        }
+    };
+    for it in unnamed.iter().take(SHOWN) {
+        let files: Vec<_> = it.files.iter().map(|file| text::path(file)).collect();
+        tell!("no file names {} with {}: {}", it.object, text::bytes(it.bytes), files.join(", "));
+    }
+    if unnamed.len() > SHOWN {
+        tell!("and {}", counted(unnamed.len() - SHOWN, "further object"));
+    }
+}
+
+/// The copy has all that the tree names. There is no success where the origin has more: who removes it then removes that.
+fn end(args: &UnstripeArgs, unnamed: &Unnamed) -> Outcome {
+    let unnamed = unnamed.as_deref().unwrap_or_default();
+    if unnamed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (objects, bytes) = (counted(unnamed.len(), "object"), text::bytes(bytes_of(unnamed)));
+    let verb = if args.dry_run { "would not be" } else { "not" };
+    Err(Failure::failed(format!(
+        "{objects} with {bytes} {verb} copied, because no file names them: they may be the data of files that were moved out of \
+         `namespace` for a while, or whose file system below it is not mounted. Bring these back and copy again; if they are \
+         gone for good, the copy has all, and `halocline fsck CACHE` tells how to remove their data"
+    )))
 }

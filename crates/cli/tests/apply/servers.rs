@@ -35,12 +35,17 @@ fn two_planned(scratch: &Scratch) -> [String; 2] {
 
 /// The plan with all files on one server.
 fn plan_all_on(scratch: &Scratch, server: usize) {
+    plan_on(scratch, &[server]);
+}
+
+/// The plan with each file on one of these servers, in turn.
+fn plan_on(scratch: &Scratch, servers: &[usize]) {
     let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
     let files: Vec<_> = plan.split("[[file]]").collect();
     let mut changed = files[0].to_owned();
-    for file in &files[1..] {
+    for (file, server) in files[1..].iter().zip(servers.iter().cycle()) {
         changed += "[[file]]";
-        changed += &on_server(file, server);
+        changed += &on_server(file, *server);
         changed += "\n";
     }
     fs::write(scratch.path("plan.toml"), changed).unwrap();
@@ -292,4 +297,60 @@ fn of_a_second_name_nothing_false_is_told() {
     let repaired = scratch.halocline(&["fsck", "cache", "--repair", "--remove-unnamed", "1"]);
     status(&repaired, 1, &["no file names it", "repaired"]);
     check(&scratch, &files);
+}
+
+/// Regression: files that were to change places on two full servers were refused, though a third one had room.
+#[test]
+fn files_change_places_on_full_servers_by_way_of_another_one() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let servers = ["volume/server-0", "volume/server-1", "volume/server-2"];
+    for dir in servers.iter().chain(&["data"]) {
+        fs::create_dir_all(scratch.path(dir)).unwrap();
+    }
+    let mut disks = Vec::new();
+    for server in servers {
+        let Some(disk) = SmallDisk::over(scratch.path(server), 8 << 20) else { return };
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(disk.path(), private).unwrap();
+        disks.push(disk);
+    }
+    let leave = |disk: &SmallDisk, bytes: u64| {
+        let free = rustix::fs::statvfs(disk.path()).unwrap();
+        let taken = free.f_bavail * free.f_frsize - bytes;
+        let ballast = fs::File::create(disk.path().join("ballast")).unwrap();
+        rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
+    };
+    let files = two_planned(&scratch);
+    plan_on(&scratch, &[1, 2]);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    disks[1..].iter().for_each(|disk| leave(disk, 300 << 10));
+    plan_on(&scratch, &[2, 1]);
+    let dry = scratch.halocline(&["apply", "plan.toml", "volume", "-n"]);
+    status(&dry, 0, &["2 files", "by way of", "to make room for"]);
+    // Whenever it is killed, it goes on, or back.
+    let mut kills = 0;
+    for round in 0..24_u64 {
+        let mut apply = scratch.command(&["apply", "plan.toml", "volume"]);
+        let mut apply = apply.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10 * round));
+        apply.kill().unwrap();
+        kills += usize::from(apply.wait().unwrap().signal() == Some(9));
+        plan_on(&scratch, if round % 3 == 2 { &[1, 2] } else { &[2, 1] });
+    }
+    assert!(kills > 2, "{kills}");
+    for places in [&[2, 1], &[1, 2]] {
+        plan_on(&scratch, places);
+        scratch.succeed(&["apply", "plan.toml", "volume"]);
+        scratch.succeed(&["verify", "plan.toml", "volume"]);
+        check(&scratch, &files);
+    }
+    // Nowhere is room: it is said how much is missing where, and nothing moves.
+    leave(&disks[0], 300 << 10);
+    plan_on(&scratch, &[2, 1]);
+    let refused = scratch.halocline(&["apply", "plan.toml", "volume"]);
+    let told =
+        ["cannot be moved", "volume/server-2: ", "are missing", "so it is with 1 other file"];
+    status(&refused, 2, &told);
+    plan_on(&scratch, &[1, 2]);
+    scratch.succeed(&["verify", "plan.toml", "volume"]);
 }

@@ -22,6 +22,7 @@ pub(crate) struct Held {
 struct State {
     is_over: AtomicBool,
     steps: AtomicUsize,
+    has_held: AtomicBool,
     /// The step that is held, and the connection that holds it.
     held: Mutex<Option<(String, UnixStream)>>,
 }
@@ -29,10 +30,18 @@ struct State {
 impl Held {
     /// Holds the step with this number, from 0; the others go on at once.
     pub(crate) fn step(socket: &Path, number: usize) -> Self {
+        Self::first(socket, move |at, _| at == number)
+    }
+
+    /// Holds the first step of which that is so: its number, from 0, and what it is.
+    pub(crate) fn first(
+        socket: &Path,
+        is_it: impl Fn(usize, &str) -> bool + Send + 'static,
+    ) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
-        let thread = thread::spawn(move || shared.listen(&listener, number));
+        let thread = thread::spawn(move || shared.listen(&listener, &is_it));
         Self { socket: socket.to_owned(), state, thread: Some(thread) }
     }
 
@@ -57,7 +66,7 @@ impl Held {
 }
 
 impl State {
-    fn listen(&self, listener: &UnixListener, number: usize) {
+    fn listen(&self, listener: &UnixListener, is_it: &dyn Fn(usize, &str) -> bool) {
         for connection in listener.incoming() {
             if self.is_over.load(Ordering::SeqCst) {
                 return;
@@ -68,8 +77,9 @@ impl State {
             if BufReader::new(reader).read_line(&mut what).is_err() || what.is_empty() {
                 continue;
             }
-            if self.steps.fetch_add(1, Ordering::SeqCst) == number {
-                let held = (what.trim_end().to_owned(), connection);
+            let (number, what) = (self.steps.fetch_add(1, Ordering::SeqCst), what.trim_end());
+            if is_it(number, what) && !self.has_held.swap(true, Ordering::SeqCst) {
+                let held = (what.to_owned(), connection);
                 *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
             }
         }

@@ -12,6 +12,7 @@ mod held;
 mod operations;
 mod rounds;
 mod sticky;
+mod stopped;
 mod store;
 
 use std::collections::BTreeSet;

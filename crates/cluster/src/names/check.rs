@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use halocline_model::namespace::{Answer, Completion, Entry, InodeNumber, Intent, ROOT, Script};
 
-use super::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
+use super::directory_entries::{FoundDirectory, each_entry};
+use super::{NameStore, Result, State};
 
 /// The findings of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,14 +62,24 @@ fn look(store: &dyn NameStore) -> Result<CheckFindings> {
             store.run(*shard, &Script::Forget(intent.id))?;
         }
     }
-    let reached = reach(store, &mut found)?;
+    let mut reached = reach(store, &mut found)?;
+    // The buckets of a directory without a name stay with it.
+    for shard in &shards {
+        if !reached.contains(shard)
+            && let Answer::Split(buckets) = store.run(*shard, &Script::List(0, 1))?
+        {
+            reached.extend(buckets.numbers());
+        }
+    }
     for shard in shards.iter().filter(|shard| !reached.contains(shard)) {
         let Some(inspected) = store.inspect(*shard)? else { continue };
-        let is_empty = match store.run(*shard, &Script::List(0, 1))? {
-            Answer::Entries { entries, .. } => entries.is_empty(),
-            _ => !inspected.is_directory,
-        };
-        if is_empty {
+        // Only a split that was not finished leaves a bucket to which nothing leads; its directory has the entries.
+        let is_leftover = inspected.is_bucket
+            || match store.run(*shard, &Script::List(0, 1))? {
+                Answer::Entries { entries, .. } => entries.is_empty(),
+                _ => !inspected.is_directory,
+            };
+        if is_leftover {
             found.leftovers += 1;
             store.remove(*shard)?;
         } else {
@@ -91,31 +102,25 @@ fn reach(store: &dyn NameStore, found: &mut CheckFindings) -> Result<BTreeSet<In
     let mut reached = BTreeSet::from([ROOT]);
     let mut todo = vec![ROOT];
     while let Some(directory) = todo.pop() {
-        let mut cursor = 0;
-        loop {
-            let answer = store.run(directory, &Script::List(cursor, PAGE_ENTRIES_MAX))?;
-            let Answer::Entries { entries, is_last, .. } = answer else {
-                found.contradictions += 1;
-                break;
-            };
-            let page = (entries, is_last);
-            if page.0.last().map_or(!page.1, |(last, ..)| *last <= cursor) {
-                return Err(NamesError::Unsound("a page that leads nowhere".to_owned()));
+        let listed = each_entry(store, directory, &mut |_, entry| {
+            found.names += 1;
+            match entry {
+                Entry::Directory(inode) if reached.insert(inode) => todo.push(inode),
+                // A directory has only one name.
+                Entry::Directory(_) => found.contradictions += 1,
+                Entry::Linked(_, shard) => drop(reached.insert(shard)),
+                Entry::Single(..) => {}
             }
-            for (place, _, entry) in page.0 {
-                cursor = place;
-                found.names += 1;
-                match entry {
-                    Entry::Directory(inode) if reached.insert(inode) => todo.push(inode),
-                    // A directory has only one name.
-                    Entry::Directory(_) => found.contradictions += 1,
-                    Entry::Linked(_, shard) => drop(reached.insert(shard)),
-                    Entry::Single(..) => {}
-                }
-            }
-            if page.1 {
+            Ok(())
+        })?;
+        match listed {
+            FoundDirectory::Listed(buckets) => {
                 found.directories += 1;
-                break;
+                reached.extend(buckets.numbers());
+            }
+            FoundDirectory::Broken(buckets) => {
+                found.contradictions += 1;
+                reached.extend(buckets.numbers());
             }
         }
     }

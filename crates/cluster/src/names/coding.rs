@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use halocline_model::namespace::{Entry, InodeNumber, Intent, IntentId, Links, Opaque};
+use halocline_model::namespace::{Buckets, Entry, InodeNumber, Intent, IntentId, Links, Opaque};
 use halocline_model::token::Session;
 
 use super::attributes::{Attributes, CleanCopy, Kind, Location, OPENS_MAX, Open, RelativePath};
@@ -26,8 +26,8 @@ pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The length of one session that has a file open.
 const OPEN_BYTES: usize = 9;
-/// The most shards that one operation locks.
-const LOCKED_MAX: usize = 8;
+/// The most shards that one operation locks: some, and the buckets of a directory that it removes.
+const LOCKED_MAX: usize = 8 + Buckets::COUNT;
 /// The version of the encoding of attributes. In version 1, the bytes of a file lay in a numbered object; no mount
 /// ever wrote it.
 const FORM: u8 = 2;
@@ -338,6 +338,19 @@ pub(super) fn decode_intent(bytes: &[u8]) -> Result<Intent> {
         return from.fail();
     }
     from.end().map(|()| Intent { id, decider, locked })
+}
+
+pub(super) fn encode_buckets(buckets: &Buckets) -> Vec<u8> {
+    buckets.numbers().iter().flat_map(|bucket| bucket.0.to_le_bytes()).collect()
+}
+
+/// # Errors
+/// If the bytes are not the buckets of a directory.
+pub(super) fn decode_buckets(bytes: &[u8]) -> Result<Buckets> {
+    let (numbers, rest) = bytes.as_chunks();
+    let numbers: Vec<_> = numbers.iter().map(|it| InodeNumber(u64::from_le_bytes(*it))).collect();
+    let buckets = Buckets::new(&numbers).filter(|_| rest.is_empty());
+    buckets.ok_or_else(|| unsound("the buckets of a directory"))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use halocline_model::namespace::{Answer, Body, InodeNumber, Script, Shard, Shards};
 use parking_lot::Mutex;
 
+use super::split_limits::SplitLimits;
 use super::{InspectedShard, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 
 /// The store, as one node uses it.
@@ -16,6 +17,7 @@ pub struct MemoryNames {
     /// The epoch that this node uses.
     epoch: AtomicU64,
     asked: AtomicU64,
+    splits: SplitLimits,
 }
 
 /// The state that all nodes share. Epoch 0 means that the store may have forgotten something.
@@ -32,7 +34,8 @@ struct Shared {
 
 impl Default for MemoryNames {
     fn default() -> Self {
-        Self { shared: Arc::default(), epoch: AtomicU64::new(0), asked: AtomicU64::new(0) }
+        let [epoch, asked] = [const { AtomicU64::new(0) }; 2];
+        Self { shared: Arc::default(), epoch, asked, splits: SplitLimits::default() }
     }
 }
 
@@ -41,6 +44,12 @@ impl MemoryNames {
     #[must_use]
     pub fn for_another_node(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), ..Self::default() }
+    }
+
+    /// The same, which splits directories that have so many entries and get another one; `None`: none.
+    #[must_use]
+    pub fn splitting_from(self, entries: Option<u64>) -> Self {
+        Self { splits: SplitLimits::new(entries), ..self }
     }
 
     /// For tests: its current content, for a later [`restart`](Self::restart).
@@ -74,7 +83,8 @@ impl NameStore for MemoryNames {
                 script => script,
             };
             let mut shards = Shards(std::mem::take(&mut shared.shards));
-            let answer = shards.run(shard, script, shared.now);
+            let entries_max = self.splits.of(shard).unwrap_or(u64::MAX);
+            let answer = shards.run_within(shard, script, shared.now, entries_max);
             shared.shards = shards.0;
             answer
         })
@@ -116,7 +126,8 @@ impl NameStore for MemoryNames {
 
     fn inspect(&self, shard: InodeNumber) -> Result<Option<InspectedShard>> {
         let inspected = |shard: &Shard| InspectedShard {
-            is_directory: matches!(shard.body, Body::Directory { .. }),
+            is_directory: shard.body.directory_of().is_some(),
+            is_bucket: matches!(shard.body, Body::Bucket { .. }),
             locks: shard.locks.values().map(|(intent, _)| intent.clone()).collect(),
             committed: shard.committed.values().map(|(intent, _)| intent.clone()).collect(),
         };
@@ -125,6 +136,10 @@ impl NameStore for MemoryNames {
 
     fn remove(&self, shard: InodeNumber) -> Result<()> {
         self.in_epoch(|shared| drop(shared.shards.remove(&shard)))
+    }
+
+    fn spare(&self, directory: InodeNumber, entries: u64) {
+        self.splits.spare(directory, entries);
     }
 
     fn round_trips(&self) -> u64 {

@@ -1,35 +1,42 @@
 //! The operations of POSIX on names, as one node makes them.
 //!
 //! [`halocline_model::namespace`] decides which changes an operation needs, and how changes of several shards become one; [`driver`] sends
-//! its requests, [`stored_attributes`] changes attributes. A name's place is the number of a directory, and the name in it.
+//! its requests, for [`operations`], which split a directory that is full, and [`pages`]; [`stored_attributes`] changes attributes. A name's place is the number of a directory, and the name in it.
 
 mod change_under_way;
 mod driver;
 mod failure;
 mod found;
+mod known_buckets;
 mod listed;
 mod listings;
+mod operations;
+mod pages;
 mod stored_attributes;
+mod wait_limit;
 
 use std::sync::Arc;
 
 use halocline_model::namespace::{
-    Answer, Entry, EntryName, Flags, InodeNumber, Name, Opaque, Operation, ROOT, Script, Slot,
+    Answer, Entry, EntryName, Flags, InodeNumber, Opaque, Operation, ROOT, Script, Slot,
 };
 use halocline_model::token::Session;
 use rustix::io::Errno;
 
 use super::attributes::{Attributes, Kind};
 use super::coding::{decode_attributes, encode_attributes};
-use super::{Memory, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
+use super::{Memory, NAME_BYTES_MAX, NameStore, NamesError, State};
 use driver::{Driver, TRIES};
 use found::{linked, replaced};
 use listings::There;
+use operations::Operations;
+use pages::Pages;
 
-pub use driver::{Counts, WaitLimit};
+pub use driver::Counts;
 pub use failure::{Failure, Result};
 pub use listed::Listed;
 pub use stored_attributes::{AttributeUpdate, ChangeUnderWay, KnownFile, StoredAttributes};
+pub use wait_limit::WaitLimit;
 
 /// How many directories above a place are examined to explain why it cannot be renamed.
 const DEPTH_MAX: usize = 4096;
@@ -213,8 +220,7 @@ impl Namespace {
             }
             None => {}
         }
-        let slot = Slot::Name(at.name.clone());
-        let entry = match self.driver.read_often(at.directory, slot)? {
+        let entry = match self.driver.read_name(at, true)? {
             Answer::Name(Some(entry), _) => entry,
             Answer::Differs => return refused(Errno::NOTDIR),
             _ => return refused(Errno::NOENT),
@@ -258,7 +264,7 @@ impl Namespace {
     ) -> Result<StoredInode> {
         check(at)?;
         let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
-        self.driver.operate(create)?;
+        Operations::by(&self.driver).operate(&create)?;
         Ok(StoredInode { inode, attributes: attributes.clone(), links: 1 })
     }
 
@@ -305,7 +311,7 @@ impl Namespace {
     ) -> Result<StoredInode> {
         check(at)?;
         let make = Operation::MakeDirectory(at.clone(), inode, opaque(attributes)?);
-        self.driver.operate(make)?;
+        Operations::by(&self.driver).operate(&make)?;
         Ok(StoredInode { inode, attributes: attributes.clone(), links: 1 })
     }
 
@@ -330,7 +336,8 @@ impl Namespace {
         check(from).and_then(|()| check(to))?;
         let shard = self.driver.numbers(u64::from(TRIES))?;
         let link = Operation::Link(from.clone(), to.clone(), shard);
-        match self.driver.operate(link.expecting(expected.map(|of| vec![Some(of)]))) {
+        let link = link.expecting(expected.map(|of| vec![Some(of)]));
+        match Operations::by(&self.driver).operate(&link) {
             Err(Failure::Refused(Errno::ISDIR)) => refused(Errno::PERM),
             found => linked(&found?),
         }
@@ -356,7 +363,7 @@ impl Namespace {
     ) -> Result<(Entry, Option<StoredInode>)> {
         check(at)?;
         let unlink = Operation::Unlink(at.clone()).expecting(expected.map(|of| vec![Some(of)]));
-        let found = self.driver.operate(unlink)?;
+        let found = Operations::by(&self.driver).operate(&unlink)?;
         let found = found.last().expect("an unlink reads one name");
         let entry = found.entry.as_ref().expect("what was removed was there");
         Ok((entry.clone(), replaced(found)?))
@@ -392,7 +399,8 @@ impl Namespace {
     ) -> Result<InodeNumber> {
         check(at)?;
         let remove = Operation::RemoveDirectory(at.clone());
-        let found = self.driver.operate(remove.expecting(expected.map(|of| vec![Some(of)])))?;
+        let remove = remove.expecting(expected.map(|of| vec![Some(of)]));
+        let found = Operations::by(&self.driver).operate(&remove)?;
         let entry = found.first().and_then(|found| found.entry.as_ref());
         Ok(entry.expect("what was removed was there").inode())
     }
@@ -425,7 +433,8 @@ impl Namespace {
         check(from)?;
         check(to)?;
         let rename = Operation::Rename(from.clone(), to.clone(), flags);
-        let found = match self.driver.operate(rename.expecting(expected.map(Vec::from))) {
+        let rename = rename.expecting(expected.map(Vec::from));
+        let found = match Operations::by(&self.driver).operate(&rename) {
             Err(failure @ Failure::Refused(Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY)) => {
                 return Err(self.why_not_renamed(from, to).unwrap_or(failure));
             }
@@ -473,28 +482,6 @@ impl Namespace {
         cursor: u64,
         limit: usize,
     ) -> Result<(Vec<Listed>, bool)> {
-        let list = Script::List(cursor, limit.clamp(1, PAGE_ENTRIES_MAX));
-        let before = self.driver.listings.changes(directory);
-        let (entries, is_last, version) = match self.driver.read(directory, &list)? {
-            Answer::Entries { entries, is_last, version } => (entries, is_last, version),
-            Answer::Differs => return refused(Errno::NOTDIR),
-            _ => return refused(Errno::NOENT),
-        };
-        if entries.is_empty() && !is_last
-            || entries.first().is_some_and(|(last, ..)| *last <= cursor)
-        {
-            return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
-        }
-        let page = (cursor, &*entries, is_last);
-        self.driver.listings.add((directory, version), page, before, self.driver.now());
-        let listed = |(cursor, name, entry): (u64, Name, Entry)| {
-            let attributes = match &entry {
-                Entry::Single(_, attributes) => Some(decode_attributes(attributes)?),
-                _ => None,
-            };
-            let is_directory = matches!(entry, Entry::Directory(_));
-            Ok(Listed { cursor, name, inode: entry.inode(), attributes, is_directory })
-        };
-        Ok((entries.into_iter().map(listed).collect::<Result<_>>()?, is_last))
+        Pages::of(&self.driver).list(directory, cursor, limit)
     }
 }

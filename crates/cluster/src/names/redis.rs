@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use halocline_model::namespace::{
-    Answer, Body, Change, InodeNumber, Opaque, Outcome, Script, Slot,
+    Answer, Body, Change, Entry, InodeNumber, IntentId, Name, Opaque, Outcome, Script, Slot,
 };
 use halocline_os::clock::Clock;
 use redis::ScriptInvocation;
 
-use super::coding::{encode_entry, encode_id, encode_intent, encode_links};
+use super::coding::{encode_buckets, encode_entry, encode_id, encode_intent, encode_links};
+use super::split_limits::SplitLimits;
 use super::{
     ChangedDirectory, InspectedShard, LeaseAnswer, Memory, NameStore, NamesError, PAGE_ENTRIES_MAX,
     Result, State,
@@ -28,8 +29,8 @@ use crate::store::StoreError;
 use crate::store::redis::partitions::Partitions;
 use crate::store::redis::when_full::{WHEN_FULL, or_when_full};
 use answers::{
-    Elements, answer, changed, current, first_reserved, granted, inspected, leased, leased_now,
-    number, unsound,
+    Elements, answer, changed, current, first_reserved, granted, inspected, is_splitting, leased,
+    leased_now, number, unsound,
 };
 use scripts::Scripts;
 
@@ -44,6 +45,17 @@ const LEASE_QUIET: Duration = Duration::from_millis(250);
 /// How often one change may meet another lease that it waits for: a waiting change keeps new leases from being
 /// granted.
 const LEASE_WAITS: usize = 50;
+/// How often, and how far apart, a change asks whether the split of another node is done, before this node splits the
+/// directory itself.
+const SPLIT_WAITS: usize = 400;
+/// See [`SPLIT_WAITS`].
+const SPLIT_PAUSE: Duration = Duration::from_millis(10);
+/// For how long a directory's time moves on by itself after a touch, at the server.
+const TOUCHED_FOR: Duration = Duration::from_millis(250);
+/// From how many entries on a directory is split, on a cluster; on one server, none is
+/// (`docs/decisions/0048-large-directories.md`).
+pub const SPLIT_FROM: u64 = 65_536;
+
 /// The store, as one node uses it.
 #[derive(Debug)]
 pub struct RedisNames {
@@ -55,6 +67,7 @@ pub struct RedisNames {
     epochs: [AtomicU64; Partitions::COUNT],
     /// The number under which this node holds leases.
     lessee: u64,
+    splits: SplitLimits,
 }
 
 /// A number for an epoch: never used again, and not 0.
@@ -85,7 +98,10 @@ fn change(change: &Change) -> [Vec<u8>; 5] {
             ("a", from.as_bytes().to_vec(), to.as_bytes().to_vec(), *sets_changed)
         }
         Change::Links(from, to) => ("l", encode_links(from), encode_links(to), to.count == 0),
-        Change::End => ("e", Vec::new(), Vec::new(), false),
+        Change::End(buckets) => ("e", encode_buckets(buckets), Vec::new(), false),
+        Change::Split { version, entries, buckets } => {
+            ("s", format!("{version} {entries}").into(), encode_buckets(buckets), false)
+        }
     };
     [kind.into(), slot(&change.slot()), from, to, if flag { "1" } else { "0" }.into()]
 }
@@ -101,7 +117,15 @@ impl RedisNames {
         let servers = Partitions::connect(urls, password, origin)?;
         let epochs = [const { AtomicU64::new(0) }; Partitions::COUNT];
         let (scripts, when_full) = (Scripts::new(""), Scripts::new(WHEN_FULL));
-        Ok(Self { servers, scripts, when_full, epochs, lessee: candidate() })
+        let splits = SplitLimits::new(servers.is_cluster().then_some(SPLIT_FROM));
+        Ok(Self { servers, scripts, when_full, epochs, lessee: candidate(), splits })
+    }
+
+    /// The same, which splits directories that have so many entries and get another one; `None`: none. Otherwise
+    /// [`SPLIT_FROM`] on a cluster, and none on a single server.
+    #[must_use]
+    pub fn splitting_from(self, entries: Option<u64>) -> Self {
+        Self { splits: SplitLimits::new(entries), ..self }
     }
 
     /// Removes all names of the tier for good, and the record that there were some.
@@ -164,14 +188,29 @@ impl RedisNames {
         self.about_with(script, shard, "")
     }
 
+    /// Begins a request that may add a name.
+    fn about_adding<'a>(
+        &self,
+        script: &'a redis::Script,
+        shard: InodeNumber,
+        is_leased: bool,
+    ) -> ScriptInvocation<'a> {
+        let limit = self.splits.of(shard).map(|entries| format!(" /{entries}"));
+        let lease = if is_leased { Self::lease() } else { String::new() };
+        self.about_with(script, shard, &(lease + &limit.unwrap_or_default()))
+    }
+
+    fn lease() -> String {
+        format!(" {} {}", LEASE_TIME.as_micros(), LEASE_QUIET.as_micros())
+    }
+
     /// The same, which asks for a lease of the directory.
     fn about_leased<'a>(
         &self,
         script: &'a redis::Script,
         shard: InodeNumber,
     ) -> ScriptInvocation<'a> {
-        let lease = format!(" {} {}", LEASE_TIME.as_micros(), LEASE_QUIET.as_micros());
-        self.about_with(script, shard, &lease)
+        self.about_with(script, shard, &Self::lease())
     }
 
     fn about_with<'a>(
@@ -207,11 +246,8 @@ impl RedisNames {
     ) -> Result<ScriptInvocation<'a>> {
         // Only these say what changed in the directory.
         let leased = |script| self.about_leased(script, shard);
-        let with_id = |script, id| {
-            let mut about = self.about(script, shard);
-            about.arg(&encode_id(id)[..]);
-            about
-        };
+        let with_id = |script, id| with_intent_id(self.about(script, shard), id);
+        let adding = |script, id| with_intent_id(self.about_adding(script, shard, false), id);
         Ok(match script {
             Script::Make(body) => {
                 let mut about = leased(&scripts.new);
@@ -219,7 +255,10 @@ impl RedisNames {
                     Body::Directory { parent, attributes, entries } if entries.is_empty() => {
                         about.arg("d").arg(parent.0).arg(attributes.as_bytes())
                     }
-                    Body::Directory { .. } => {
+                    Body::Bucket { directory, entries } if entries.is_empty() => {
+                        about.arg("b").arg(directory.0).arg("")
+                    }
+                    Body::Directory { .. } | Body::Split { .. } | Body::Bucket { .. } => {
                         let what = "a directory is made empty".to_owned();
                         return Err(NamesError::Unusable(what));
                     }
@@ -237,14 +276,16 @@ impl RedisNames {
                 about.arg(after).arg((*limit).min(PAGE_ENTRIES_MAX)).arg(PAGE_BYTES_MAX);
                 about
             }
-            Script::Alone(changes) => with_changes(leased(&scripts.alone), changes),
+            Script::Alone(changes) => {
+                with_changes(self.about_adding(&scripts.alone, shard, true), changes)
+            }
             Script::Prepare(intent, change) => {
-                let mut about = with_id(&scripts.prepare, intent.id);
+                let mut about = adding(&scripts.prepare, intent.id);
                 about.arg(encode_intent(intent));
                 with_changes(about, std::slice::from_ref(change))
             }
             Script::Decide(intent, settlements, changes) => {
-                let mut about = with_id(&scripts.decide, intent.id);
+                let mut about = adding(&scripts.decide, intent.id);
                 about.arg(encode_intent(intent)).arg(settlements);
                 with_changes(about, changes)
             }
@@ -256,6 +297,13 @@ impl RedisNames {
             }
             Script::Finished(id) => with_id(&scripts.finished, *id),
             Script::Forget(id) => with_id(&scripts.forget, *id),
+            Script::Fill(entries) => with_entries(self.about(&scripts.fill, shard), entries),
+            Script::Discard(directory) => {
+                with_number(self.about(&scripts.discard, shard), u128::from(directory.0))
+            }
+            Script::Touch => {
+                with_number(self.about(&scripts.touch, shard), TOUCHED_FOR.as_micros())
+            }
         })
     }
 
@@ -281,6 +329,26 @@ fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> Scri
     about
 }
 
+fn with_intent_id(mut about: ScriptInvocation<'_>, id: IntentId) -> ScriptInvocation<'_> {
+    about.arg(&encode_id(id)[..]);
+    about
+}
+
+fn with_number(mut about: ScriptInvocation<'_>, number: u128) -> ScriptInvocation<'_> {
+    about.arg(number.to_string());
+    about
+}
+
+fn with_entries<'a>(
+    mut about: ScriptInvocation<'a>,
+    entries: &[(u64, Name, Entry)],
+) -> ScriptInvocation<'a> {
+    for (place, name, entry) in entries {
+        about.arg(place).arg(name.as_bytes()).arg(encode_entry(entry));
+    }
+    about
+}
+
 impl NameStore for RedisNames {
     fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         self.change(shard, script).map(|(answer, _)| answer)
@@ -293,7 +361,8 @@ impl NameStore for RedisNames {
     ) -> Result<(Answer, Option<ChangedDirectory>)> {
         let partition = Self::partition(shard);
         let invocation = self.invocation(&self.scripts, shard, script)?;
-        for _ in 0..LEASE_WAITS {
+        let (mut leases, mut splits) = (0, 0);
+        while leases < LEASE_WAITS {
             let asked = self.servers.run(partition, &invocation);
             let is_full = asked.as_ref().is_err_and(StoreError::is_full);
             let answered = if is_full && !room::needs_room(script) {
@@ -303,9 +372,16 @@ impl NameStore for RedisNames {
                 asked
             };
             let elements = current(answered?)?;
-            match leased(&elements)? {
-                Some(left) => Clock::MACHINE.sleep(left),
-                None => return changed(elements),
+            if let Some(left) = leased(&elements)? {
+                leases += 1;
+                Clock::MACHINE.sleep(left);
+            } else if !is_splitting(&elements) {
+                return changed(elements);
+            } else if splits == SPLIT_WAITS {
+                return Ok((Answer::Full(0), None));
+            } else {
+                splits += 1;
+                Clock::MACHINE.sleep(SPLIT_PAUSE);
             }
         }
         Err(unsound("a lease without end"))
@@ -393,6 +469,14 @@ impl NameStore for RedisNames {
     fn remove(&self, shard: InodeNumber) -> Result<()> {
         let script = self.about(&self.scripts.remove, shard);
         self.ask(Self::partition(shard), &script).map(drop)
+    }
+
+    fn touched_for(&self) -> Duration {
+        TOUCHED_FOR.saturating_sub(Duration::from_millis(LEASE_MARGIN_MS))
+    }
+
+    fn spare(&self, directory: InodeNumber, entries: u64) {
+        self.splits.spare(directory, entries);
     }
 
     fn round_trips(&self) -> u64 {

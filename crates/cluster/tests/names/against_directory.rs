@@ -10,7 +10,7 @@ use std::sync::Arc;
 use halocline_cluster::names::NameStore;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::namespace::{AttributeUpdate, Failure, Namespace, WaitLimit};
+use halocline_cluster::names::namespace::{AttributeUpdate, Failure, Listed, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{EntryName, Flags, InodeNumber, ROOT};
 use halocline_testkit::hostile::Random;
@@ -19,7 +19,7 @@ use halocline_testkit::redis_server::RedisServer;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::world::{at, directory, file, node};
+use super::world::{LIMITS, at, directory, file, node};
 
 /// Where symbolic links lead: nowhere.
 const TARGET: &str = "nowhere";
@@ -208,13 +208,24 @@ fn seen_in_directory(top: &Path) -> BTreeMap<String, Compared> {
     all.into_iter().map(|(path, seen)| (path, same(seen))).collect()
 }
 
+/// All entries of a directory, in as many pages as it takes.
+fn listed(names: &Namespace, directory: InodeNumber) -> Vec<Listed> {
+    let mut all: Vec<Listed> = Vec::new();
+    loop {
+        let cursor = all.last().map_or(0, |last| last.cursor);
+        let (entries, is_last) = names.list(directory, cursor, 1000).unwrap();
+        all.extend(entries);
+        if is_last {
+            return all;
+        }
+    }
+}
+
 fn seen_in_names(names: &Namespace) -> BTreeMap<String, Compared> {
     let (mut all, mut first) = (BTreeMap::new(), BTreeMap::new());
     let mut todo = vec![(String::new(), ROOT)];
     while let Some((above, directory)) = todo.pop() {
-        let (entries, is_last) = names.list(directory, 0, 1000).unwrap();
-        assert!(is_last);
-        for entry in entries {
+        for entry in listed(names, directory) {
             let path = format!("{above}{}", entry.name.as_bytes().escape_ascii());
             let stored = names.lookup(&EntryName { directory, name: entry.name }).unwrap();
             let attributes = stored.attributes;
@@ -279,8 +290,11 @@ fn holds(stores: [Arc<dyn NameStore>; 2], seed: u64, rounds: usize) {
 #[test]
 fn names_in_memory_are_those_of_a_directory() {
     for seed in 0..12 {
-        let store = MemoryNames::default();
-        holds([Arc::new(store.for_another_node()), Arc::new(store)], seed, 500);
+        for limit in LIMITS {
+            let first = MemoryNames::default().splitting_from(limit);
+            let other = first.for_another_node().splitting_from(limit);
+            holds([Arc::new(other), Arc::new(first)], seed, 500);
+        }
     }
 }
 
@@ -288,15 +302,21 @@ fn names_in_memory_are_those_of_a_directory() {
 fn names_on_a_server_are_those_of_a_directory() {
     let Some(server) = RedisServer::start(&[]) else { return };
     for seed in 20..24 {
-        server.command(&["FLUSHALL"]);
-        let store = || Arc::new(RedisNames::connect(&server.url(), None, "test").unwrap());
-        holds([store(), store()], seed, 300);
+        for limit in LIMITS {
+            server.command(&["FLUSHALL"]);
+            let store = || RedisNames::connect(&server.url(), None, "test").unwrap();
+            let store = || Arc::new(store().splitting_from(limit));
+            holds([store(), store()], seed, 300);
+        }
     }
 }
 
 #[test]
 fn names_on_a_cluster_are_those_of_a_directory() {
     let Some(cluster) = RedisCluster::start(STEADY) else { return };
-    let store = || Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
-    holds([store(), store()], 30, 300);
+    for (limit, origin) in LIMITS.into_iter().zip(["whole", "split"]) {
+        let store = || RedisNames::connect(&cluster.urls(), None, origin).unwrap();
+        let store = || Arc::new(store().splitting_from(limit));
+        holds([store(), store()], 30, 300);
+    }
 }

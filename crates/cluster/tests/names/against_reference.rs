@@ -7,8 +7,8 @@ use halocline_cluster::names::NameStore;
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{
-    Answer, Body, Change, Entry, InodeNumber, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT,
-    Script, Slot,
+    Answer, Body, Buckets, Change, Entry, InodeNumber, Intent, IntentId, Links, Name, Opaque,
+    Outcome, ROOT, Script, Slot,
 };
 use halocline_model::token::Session;
 use halocline_testkit::hostile::Random;
@@ -22,7 +22,16 @@ struct Scripts {
     /// Nobody minds what these were told.
     ids: Vec<IntentId>,
     locked: BTreeSet<(IntentId, InodeNumber)>,
+    /// The place of the entry that was put into a bucket last.
+    place: u64,
 }
+
+/// From how many entries on a directory is to be split.
+const ENTRIES_MAX: u64 = 3;
+/// The version that a split names is the one that the store has.
+const CURRENT: u64 = 0;
+/// Or one that no store has.
+const ANOTHER: u64 = u64::MAX >> 8;
 
 impl Scripts {
     fn opaque(&mut self) -> Opaque {
@@ -45,6 +54,29 @@ impl Scripts {
             2 => Some(Entry::Single(inode, self.opaque())),
             _ => None,
         }
+    }
+
+    fn buckets(&mut self) -> Buckets {
+        let numbers = [2, 3].map(|number| InodeNumber(number + self.random.below(2) as u64 * 2));
+        Buckets::new(&numbers).unwrap()
+    }
+
+    fn split(&mut self, reference: &MemoryNames, shard: InodeNumber) -> Change {
+        let entries = match reference.run(shard, &Script::List(0, 100)).unwrap() {
+            Answer::Entries { entries, .. } => entries.len() as u64,
+            _ => 0,
+        };
+        let entries = entries + u64::from(self.random.below(4) == 0);
+        let version = if self.random.below(4) == 0 { ANOTHER } else { CURRENT };
+        Change::Split { version, entries, buckets: self.buckets() }
+    }
+
+    fn fill(&mut self) -> Script {
+        let entries = (0..self.random.below(3)).filter_map(|_| {
+            self.place += 1;
+            Some((self.place, self.name(), self.entry()?))
+        });
+        Script::Fill(entries.collect())
     }
 
     fn links(&mut self) -> Links {
@@ -81,7 +113,12 @@ impl Scripts {
                 };
                 Change::Links(from, self.links())
             }
-            3 if self.random.below(4) == 0 => Change::End,
+            3 if self.random.below(4) == 0 => Change::End(match read(Slot::Name("a".into())) {
+                Answer::Split(buckets) if !guesses => buckets,
+                _ if self.random.below(6) == 0 => self.buckets(),
+                _ => Buckets::default(),
+            }),
+            4 if self.random.below(4) == 0 => self.split(reference, shard),
             _ => {
                 let name = self.name();
                 let from = match read(Slot::Name(name.clone())) {
@@ -113,9 +150,15 @@ impl Scripts {
                 locked: vec![InodeNumber(2), InodeNumber(3)],
             }
         };
-        match self.random.below(12) {
-            0 => match self.random.below(3) {
+        match self.random.below(14) {
+            12 => self.fill(),
+            13 => match self.random.below(3) {
+                0 => Script::Discard(self.shard()),
+                _ => Script::Touch,
+            },
+            0 => match self.random.below(4) {
                 0 => Script::Make(Body::Links(self.links())),
+                1 => Script::Make(Body::bucket(self.shard())),
                 _ => Script::Make(Body::directory(self.shard(), self.opaque())),
             },
             1 => Script::Read(match self.random.below(4) {
@@ -196,21 +239,50 @@ fn plain(answer: Answer) -> (Answer, Option<Intent>, bool) {
     }
 }
 
+/// A split of the version that a store has, where it is one of the current version.
+fn of_version(store: &dyn NameStore, shard: InodeNumber, script: &Script) -> Script {
+    let current = || match store.run(shard, &Script::List(u64::MAX >> 2, 1)) {
+        Ok(Answer::Entries { version, .. }) => version,
+        _ => 0,
+    };
+    let change = |change: &Change| match change.clone() {
+        Change::Split { version: CURRENT, entries, buckets } => {
+            Change::Split { version: current(), entries, buckets }
+        }
+        change => change,
+    };
+    match script {
+        Script::Alone(changes) => Script::Alone(changes.iter().map(change).collect()),
+        Script::Decide(intent, settlements, changes) => {
+            Script::Decide(intent.clone(), *settlements, changes.iter().map(change).collect())
+        }
+        Script::Prepare(intent, one) => Script::Prepare(intent.clone(), change(one)),
+        script => script.clone(),
+    }
+}
+
 /// Runs scripts on both.
 fn compare(store: &dyn NameStore, seed: u64, (shards, rounds): (u64, usize)) {
-    let reference = MemoryNames::default();
+    let reference = MemoryNames::default().splitting_from(Some(ENTRIES_MAX));
     reference.begin_epoch(false).unwrap();
     store.begin_epoch(false).unwrap();
     for shard in store.shards().unwrap() {
         store.remove(shard).unwrap();
     }
-    let mut scripts =
-        Scripts { random: Random(seed), shards, ids: Vec::new(), locked: BTreeSet::new() };
+    let mut scripts = Scripts {
+        random: Random(seed),
+        shards,
+        ids: Vec::new(),
+        locked: BTreeSet::new(),
+        place: 0,
+    };
     for round in 0..rounds {
         let shard = scripts.shard();
         let script = scripts.script(&reference, shard);
-        let (expected, intent, was_changed) = plain(reference.run(shard, &script).unwrap());
-        let (found, other, is_changed) = plain(store.run(shard, &script).unwrap());
+        let [told_reference, told_store] =
+            [&reference as &dyn NameStore, store].map(|store| of_version(store, shard, &script));
+        let (expected, intent, was_changed) = plain(reference.run(shard, &told_reference).unwrap());
+        let (found, other, is_changed) = plain(store.run(shard, &told_store).unwrap());
         let told = format!("seed {seed}, {round}: {shard:?} {script:?}");
         assert_eq!(found, expected, "{told}");
         assert_eq!(is_changed, was_changed, "{told}");
@@ -234,6 +306,7 @@ fn compare(store: &dyn NameStore, seed: u64, (shards, rounds): (u64, usize)) {
 fn a_server_answers_as_the_reference_does() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = RedisNames::connect(&server.url(), None, "test").unwrap();
+    let store = store.splitting_from(Some(ENTRIES_MAX));
     for seed in 0..24 {
         compare(&store, seed, (1 + seed % 4, 500));
     }
@@ -242,7 +315,8 @@ fn a_server_answers_as_the_reference_does() {
 #[test]
 fn a_cluster_answers_as_the_reference_does() {
     let Some(cluster) = RedisCluster::start(STEADY) else { return };
-    let store = Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
+    let store = RedisNames::connect(&cluster.urls(), None, "test").unwrap();
+    let store = Arc::new(store.splitting_from(Some(ENTRIES_MAX)));
     for seed in 100..108 {
         compare(&*store, seed, (4, 300));
     }

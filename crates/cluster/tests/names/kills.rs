@@ -12,7 +12,7 @@ use halocline_model::namespace::{Flags, InodeNumber, ROOT};
 use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
 
-use super::world::{Fault, Faulty, HASTE, at, directory, file, node, paths, tree};
+use super::world::{Fault, Faulty, HASTE, LIMITS, at, directory, file, node, paths, tree};
 
 type Done = Result<(), Failure>;
 
@@ -37,7 +37,9 @@ fn made(names: &Namespace) -> World {
 
 type Operation = (&'static str, fn(&Namespace, &World) -> Done);
 
-const OPERATIONS: [Operation; 14] = [
+const OPERATIONS: [Operation; 15] = [
+    // Where a directory has two names, it is split.
+    ("create", |names, _| names.create(&at(ROOT, "x"), &file()).map(drop)),
     ("mkdir", |names, w| names.make_directory(&at(w.a, "x"), &directory()).map(drop)),
     ("rmdir", |names, w| names.remove_directory(&at(w.b, "e")).map(drop)),
     ("link", |names, w| names.link(&at(w.a, "f"), &at(w.b, "x"))),
@@ -132,21 +134,30 @@ const ALL: [Fault; 4] = [Fault::Dies, Fault::DiesAfter, Fault::LosesAnswer, Faul
 
 #[test]
 fn i15_nodes_die_at_every_step_in_memory() {
-    let cases = holds(&(Arc::new(MemoryNames::default()) as _), &ALL);
-    println!("{cases} cases");
-    assert!(cases > 300, "{cases}");
+    for limit in LIMITS {
+        let store = MemoryNames::default().splitting_from(limit);
+        let cases = holds(&(Arc::new(store) as _), &ALL);
+        println!("{cases} cases");
+        assert!(cases > 300, "{cases}");
+    }
 }
 
 #[test]
 fn i15_nodes_die_at_every_step_on_a_server() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let store = RedisNames::connect(&server.url(), None, "test").unwrap();
-    println!("{} cases", holds(&(Arc::new(store) as _), &ALL));
+    for limit in LIMITS {
+        server.command(&["FLUSHALL"]);
+        let store = RedisNames::connect(&server.url(), None, "test").unwrap();
+        println!("{} cases", holds(&(Arc::new(store.splitting_from(limit)) as _), &ALL));
+    }
 }
 
 #[test]
 fn i15_nodes_die_at_every_step_on_a_cluster() {
     let Some(cluster) = RedisCluster::start(STEADY) else { return };
-    let store = RedisNames::connect(&cluster.urls(), None, "test").unwrap();
-    println!("{} cases", holds(&(Arc::new(store) as _), &[Fault::DiesAfter]));
+    for (limit, origin) in LIMITS.into_iter().zip(["whole", "split"]) {
+        let store = RedisNames::connect(&cluster.urls(), None, origin).unwrap();
+        let store = store.splitting_from(limit);
+        println!("{} cases", holds(&(Arc::new(store) as _), &[Fault::DiesAfter]));
+    }
 }

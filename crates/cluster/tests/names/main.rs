@@ -3,7 +3,9 @@
 
 mod against_directory;
 mod against_reference;
+mod buckets;
 mod cluster;
+mod crowded;
 mod kills;
 mod leases;
 mod server;

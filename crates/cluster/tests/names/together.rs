@@ -17,7 +17,7 @@ use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::waiting::SetOnDrop;
 use rustix::io::Errno;
 
-use super::world::{at, directory, file, node, tree};
+use super::world::{LIMITS, at, directory, file, node, tree};
 
 const NODES: u64 = 3;
 const ROUNDS: usize = 150;
@@ -76,11 +76,14 @@ fn holds(stores: &[Arc<dyn NameStore>], seed: u64, rounds: usize) {
 #[test]
 fn i15_nodes_change_the_same_names_in_memory() {
     for seed in 0..10 {
-        let first = MemoryNames::default();
-        let others: Vec<_> = (1..NODES).map(|_| first.for_another_node()).collect();
-        let all = std::iter::once(first).chain(others);
-        let all: Vec<Arc<dyn NameStore>> = all.map(|store| Arc::new(store) as _).collect();
-        holds(&all, seed, ROUNDS);
+        for limit in LIMITS {
+            let first = MemoryNames::default().splitting_from(limit);
+            let another = |_| first.for_another_node().splitting_from(limit);
+            let others: Vec<_> = (1..NODES).map(another).collect();
+            let all = std::iter::once(first).chain(others);
+            let all: Vec<Arc<dyn NameStore>> = all.map(|store| Arc::new(store) as _).collect();
+            holds(&all, seed, ROUNDS);
+        }
     }
 }
 
@@ -88,24 +91,37 @@ fn i15_nodes_change_the_same_names_in_memory() {
 fn i15_nodes_change_the_same_names_on_a_server() {
     let Some(server) = RedisServer::start(&[]) else { return };
     for seed in 0..4 {
-        server.command(&["FLUSHALL"]);
-        let store = |_| Arc::new(RedisNames::connect(&server.url(), None, "test").unwrap()) as _;
-        holds(&(0..NODES).map(store).collect::<Vec<_>>(), seed, ROUNDS);
+        for limit in LIMITS {
+            server.command(&["FLUSHALL"]);
+            let store = || RedisNames::connect(&server.url(), None, "test").unwrap();
+            let store = |_| Arc::new(store().splitting_from(limit)) as _;
+            holds(&(0..NODES).map(store).collect::<Vec<_>>(), seed, ROUNDS);
+        }
     }
 }
 
 #[test]
 fn i15_nodes_change_the_same_names_on_a_cluster() {
     let Some(cluster) = RedisCluster::start(STEADY) else { return };
-    let store = |_| Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap()) as _;
-    holds(&(0..NODES).map(store).collect::<Vec<_>>(), 9, ROUNDS);
+    for (limit, origin) in LIMITS.into_iter().zip(["whole", "split"]) {
+        let store = || RedisNames::connect(&cluster.urls(), None, origin).unwrap();
+        let store = |_| Arc::new(store().splitting_from(limit)) as _;
+        holds(&(0..NODES).map(store).collect::<Vec<_>>(), 9, ROUNDS);
+    }
 }
 
 /// What is there all the time is listed once, whatever comes, goes and is renamed meanwhile.
 #[test]
 fn a_listing_misses_and_repeats_nothing_that_stays() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let store = Arc::new(RedisNames::connect(&server.url(), None, "test").unwrap());
+    for (limit, origin) in [(None, "whole"), (Some(400), "split")] {
+        let store = RedisNames::connect(&server.url(), None, origin).unwrap();
+        misses_and_repeats_nothing(Arc::new(store.splitting_from(limit)));
+    }
+}
+
+/// With a directory of 400 names, of which the others change half: the first one that is added has it split.
+fn misses_and_repeats_nothing(store: Arc<RedisNames>) {
     Namespace::format(&*store, &directory()).unwrap();
     let names = node(store, 1, WaitLimit::default());
     let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;

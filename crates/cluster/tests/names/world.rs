@@ -23,6 +23,9 @@ pub(crate) fn at(directory: InodeNumber, name: &str) -> EntryName {
     EntryName { directory, name: name.into() }
 }
 
+/// From how many entries on directories are split in the tests of all operations: so few that most are, and never.
+pub(crate) const LIMITS: [Option<u64>; 2] = [None, Some(2)];
+
 /// Does not wait for others: what is in the way is completed at once.
 pub(crate) const HASTE: WaitLimit =
     WaitLimit { limit: Duration::ZERO, pause: Duration::ZERO, clock: Clock::MACHINE };
@@ -107,6 +110,14 @@ impl NameStore for Faulty {
 
     fn remove(&self, shard: InodeNumber) -> Result<()> {
         self.store.remove(shard)
+    }
+
+    fn touched_for(&self) -> Duration {
+        self.store.touched_for()
+    }
+
+    fn spare(&self, directory: InodeNumber, entries: u64) {
+        self.store.spare(directory, entries);
     }
 
     fn round_trips(&self) -> u64 {

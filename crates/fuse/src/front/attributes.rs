@@ -8,6 +8,7 @@ use halocline_vfs::{Caller, Engine, SetAttr};
 
 use super::Answer;
 use super::inodes::{Inodes, attr};
+use super::lease_waits::LeaseWaits;
 use super::open_files::OpenFiles;
 use super::privileges::{self, Privileges};
 
@@ -18,6 +19,7 @@ pub(crate) struct Attributes<E: Engine> {
     pub(super) inodes: Arc<Inodes<E>>,
     pub(super) open: Arc<OpenFiles<E>>,
     pub(super) privileges: Arc<Privileges<E>>,
+    pub(super) leases: Arc<LeaseWaits>,
 }
 
 impl<E: Engine> Attributes<E> {
@@ -50,7 +52,9 @@ impl<E: Engine> Attributes<E> {
             self.privileges.drop_all(&inode, handle, caller)?;
         }
         privileges::forget(&inode);
-        let stat = self.engine.set_attr(&inode.vnode, handle, change, caller);
+        // To set a size the file may have to be opened.
+        let set = || self.engine.set_attr(&inode.vnode, handle, change, caller);
+        let stat = self.leases.wait(caller, set);
         let stat = stat.map_err(self.inodes.failed(&inode, "change of attributes"))?;
         privileges::forget(&inode);
         let attr = attr(&inode, &stat);

@@ -11,6 +11,7 @@ use halocline_vfs::{Allocate, Caller, Engine, Maker, Seek};
 
 use super::inode_table::Inode;
 use super::inodes::{Entry, EntryName, Inodes, attr};
+use super::lease_waits::LeaseWaits;
 use super::open_files::{OpenFiles, Opened};
 use super::privileges::Privileges;
 use super::recording::Recording;
@@ -52,6 +53,7 @@ pub(crate) struct Files<E: Engine> {
     pub(super) inodes: Arc<Inodes<E>>,
     pub(super) open: Arc<OpenFiles<E>>,
     pub(super) limits: Arc<UserLimits>,
+    pub(super) leases: Arc<LeaseWaits>,
     pub(super) privileges: Arc<Privileges<E>>,
     pub(super) stale_pages: Arc<StalePages>,
     pub(super) recording: Arc<Recording<E>>,
@@ -65,7 +67,8 @@ impl<E: Engine> Files<E> {
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
             self.privileges.drop_all(&inode, None, caller)?;
         }
-        let handle = self.engine.open(&inode.vnode, flags, caller);
+        let open = || self.engine.open(&inode.vnode, flags, caller);
+        let handle = self.leases.wait(caller, open);
         let handle = handle.map_err(self.inodes.failed(&inode, "open"))?;
         Ok(self.open.admit(inode, handle, flags, counted))
     }
@@ -149,7 +152,8 @@ impl<E: Engine> Files<E> {
                 self.privileges.drop_all(&inode, None, caller)?;
             }
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
-            let handle = self.engine.open(&inode.vnode, flags, caller)?;
+            let open = || self.engine.open(&inode.vnode, flags, caller);
+            let handle = self.leases.wait(caller, open)?;
             let stat = self.engine.stat(&inode.vnode, Some(&handle))?;
             Ok((attr(&inode, &stat), handle))
         })();
@@ -180,9 +184,12 @@ impl<E: Engine> Files<E> {
             }
             file.inode.pages.reading();
         }
-        let read = || match why {
-            ReadFor::Program => self.engine.read(&file.handle, offset, room, caller),
-            ReadFor::Pages => self.engine.read_pages(&file.handle, offset, room, caller),
+        // A file that has moved is opened at its new place.
+        let read = || {
+            self.leases.wait(caller, || match why {
+                ReadFor::Program => self.engine.read(&file.handle, offset, room, caller),
+                ReadFor::Pages => self.engine.read_pages(&file.handle, offset, room, caller),
+            })
         };
         let bytes = |read: &Result<usize, _>| read.as_ref().map_or(0, |&bytes| bytes as u64);
         let read = self.recording.recorded((&file, Op::Read), (offset, caller), read, bytes);
@@ -208,10 +215,12 @@ impl<E: Engine> Files<E> {
         let target = file.to_write(&self.engine, appends, caller)?;
         let write = || {
             // Of pages the kernel asks only whether they were written, not how far.
-            if of_pages {
-                return self.engine.write(target, offset, data, caller).map(|()| data.len());
-            }
-            self.engine.write_some(target, offset, data, caller)
+            self.leases.wait(caller, || {
+                if of_pages {
+                    return self.engine.write(target, offset, data, caller).map(|()| data.len());
+                }
+                self.engine.write_some(target, offset, data, caller)
+            })
         };
         let bytes = |written: &Result<usize, _>| written.as_ref().map_or(0, |&bytes| bytes as u64);
         let written = self.recording.recorded((&file, Op::Write), (offset, caller), write, bytes);
@@ -264,7 +273,8 @@ impl<E: Engine> Files<E> {
         if caller.uid != 0 {
             self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
-        let allocated = self.engine.allocate(&file.handle, offset, len, how);
+        let allocate = || self.engine.allocate(&file.handle, offset, len, how);
+        let allocated = self.leases.wait(caller, allocate);
         allocated.map_err(self.inodes.failed(&file.inode, "fallocate"))?;
         if caller.uid != 0 {
             self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
@@ -320,7 +330,8 @@ mod tests {
         let path = dir.path().join("theirs");
         fs::write(&path, "secret").expect("write");
         let engine = Arc::new(Uncached::open(dir.path(), false).expect("open"));
-        let options = FrontOptions { attr_timeout: Duration::ZERO, direct: false };
+        let (attr_timeout, device_threads) = (Duration::ZERO, 1);
+        let options = FrontOptions { attr_timeout, direct: false, device_threads };
         let front = Front::new(engine, options, None);
         let owner = rustix::process::geteuid().as_raw();
         let create = |name: &str, flags, uid| {

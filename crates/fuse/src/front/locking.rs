@@ -3,15 +3,17 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use fuser::Errno;
 use halocline_vfs::{Caller, Engine, Tree};
 
-use super::Answer;
 use super::backing::Connection;
 use super::inode_table::Inode;
 use super::inodes::Inodes;
+use super::lease_waits::LeaseWaits;
 use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, Waiters, is_conflict, refused};
 use super::open_files::OpenFiles;
 use super::user_limits::UserLimits;
+use super::{Answer, Refused};
 
 /// Requests about locks.
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub(crate) struct Locking<E: Engine> {
     pub(super) inodes: Arc<Inodes<E>>,
     pub(super) open: Arc<OpenFiles<E>>,
     pub(super) limits: Arc<UserLimits>,
+    pub(super) leases: Arc<LeaseWaits>,
     pub(super) connection: Arc<Connection>,
     pub(super) waiters: Waiters,
 }
@@ -63,11 +66,13 @@ impl<E: Engine> Locking<E> {
 
     /// A lock that conflicts with the given one, if there is one. The process of its owner is not reported: if it is on
     /// another node, it means nothing here.
-    pub(crate) fn find(&self, request: LockRequest) -> Answer<Option<LockRange>> {
+    pub(crate) fn find(&self, request: LockRequest, caller: Caller) -> Answer<Option<LockRange>> {
         let file = self.open.get(request.handle)?;
-        let found = match file.inode.locks.of(request.owner) {
-            Some(owner) => request.range.find(&owner.origin),
-            None => request.range.find(&self.open_for_locks(&file.inode, request.range.kind())?),
+        let found = if let Some(owner) = file.inode.locks.of(request.owner) {
+            request.range.find(&owner.origin)
+        } else {
+            let opened = self.open_for_locks(&file.inode, request.range.kind(), caller)?;
+            request.range.find(&opened)
         };
         found.map_err(|error| refused(&error))
     }
@@ -83,18 +88,27 @@ impl<E: Engine> Locking<E> {
             return Ok(owner);
         }
         let counted = self.limits.take(caller.uid)?;
-        let origin = self.open_for_locks(inode, request.range.kind())?;
+        let origin = self.open_for_locks(inode, request.range.kind(), caller)?;
         Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, counted)))
     }
 
-    /// Opens for writing if that is permitted, because an exclusive lock requires it.
-    fn open_for_locks(&self, inode: &Inode<E::Vnode>, kind: LockKind) -> Answer<File> {
+    /// Opens for writing if that is permitted, because an exclusive lock requires it. `ENOLCK` if a program's lease of the
+    /// file forbids it: `EAGAIN` would say that somebody has locked it.
+    fn open_for_locks(
+        &self,
+        inode: &Inode<E::Vnode>,
+        kind: LockKind,
+        caller: Caller,
+    ) -> Answer<File> {
         let (tree, vnode) = self.engine.below(&inode.vnode);
         let of_its_own = || match kind {
             LockKind::Exclusive => tree.open_file(&vnode, libc::O_WRONLY),
             LockKind::Shared | LockKind::Unlock => tree.open_file(&vnode, libc::O_RDONLY),
         };
-        let opened = tree.open_file(&vnode, libc::O_RDWR).or_else(|_| of_its_own());
-        opened.map_err(self.inodes.failed(inode, "lock"))
+        let open = || tree.open_file(&vnode, libc::O_RDWR).or_else(|_| of_its_own());
+        match self.leases.wait(caller, open) {
+            Err(error) if error.is_leased() => Err(Refused(Errno::ENOLCK)),
+            opened => opened.map_err(self.inodes.failed(inode, "lock")),
+        }
     }
 }

@@ -13,6 +13,7 @@ mod answer;
 mod binding;
 mod busy_poll;
 mod exchange;
+mod fetching;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod message;
@@ -31,6 +32,7 @@ use halocline_os::served_program::serving;
 use halocline_vfs::Engine;
 
 use crate::front::Front;
+use crate::front::lease_waits::Queue;
 use busy_poll::{Awake, BusyPoll};
 use exchange::Exchange;
 use stand_ins::{SETLKW, StandIns};
@@ -106,6 +108,7 @@ impl<E: Engine> Prepared<E> {
         });
         let (made, ready) = channel();
         let spawn = |queue: u16, number: usize| {
+            let own = Queue { processor: Some(queue), threads: of(&queue) };
             let (start, started) = channel();
             let (made, awake) = (made.clone(), awake.clone());
             let thread =
@@ -113,6 +116,7 @@ impl<E: Engine> Prepared<E> {
                     if between == Between::Bound {
                         binding::stay_on(queue);
                     }
+                    own.is_of_this_thread();
                     work(queue, awake, &made, &started);
                 })?;
             Ok((start, thread))
@@ -177,16 +181,24 @@ fn work<E: Engine>(
     };
     let _heard = made.send(Ok(()));
     let Ok(start) = start.recv() else { return };
-    serve(&mut exchange, queue, &start);
+    serve(&mut exchange, queue, &start, || {});
 }
 
 /// Serves a queue's requests until the mount is gone.
-fn serve<E: Engine>(exchange: &mut Exchange, queue: u16, start: &Start<E>) {
+fn serve<E: Engine>(
+    exchange: &mut Exchange,
+    queue: u16,
+    start: &Start<E>,
+    registered: impl FnOnce(),
+) {
     let (front, device, stand_ins) = start;
-    let served = exchange.serve(device.as_fd(), |request, room| {
+    let served = exchange.serve(device.as_fd(), registered, |request, room| {
         let _program = serving(request.header.pid);
         match request.header.opcode {
-            SETLKW => stand_ins.lock(front, request, (queue, || stand_in(queue, start))),
+            SETLKW => {
+                let make = || stand_in(queue, start, request.header.nodeid);
+                stand_ins.lock(front, request, (queue, make))
+            }
             _ => answer::answer(front, request, room),
         }
     });
@@ -195,15 +207,19 @@ fn serve<E: Engine>(exchange: &mut Exchange, queue: u16, start: &Start<E>) {
     }
 }
 
-/// Adds one more thread to a queue.
-fn stand_in<E: Engine>(queue: u16, start: &Start<E>) -> io::Result<JoinHandle<()>> {
+/// Adds one more thread to a queue, for one that waits for a lock of `file`.
+fn stand_in<E: Engine>(queue: u16, start: &Start<E>, file: u64) -> io::Result<JoinHandle<()>> {
     let start = start.clone();
     let (made, ready) = channel();
+    let own = Queue::of_this_thread();
     let thread = Builder::new().name(format!("ring-{queue}-more")).spawn(move || {
+        own.inspect(|own| own.is_of_this_thread());
         match Exchange::new(queue, BusyPoll::new(Arc::new(Awake::off()))) {
             Ok(mut exchange) => {
                 let _heard = made.send(Ok(()));
-                serve(&mut exchange, queue, &start);
+                let device = Arc::clone(&start.1);
+                let registered = || fetching::fetch_queued(device.as_fd(), queue, file);
+                serve(&mut exchange, queue, &start, registered);
             }
             Err(error) => drop(made.send(Err(error))),
         }

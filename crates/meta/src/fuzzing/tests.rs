@@ -8,7 +8,7 @@ use halocline_testkit::fuzz_target::run;
 use super::*;
 use crate::log::fuzzing::seeds::{segment, snapshot};
 use crate::record::{ExtentRecord, State};
-use crate::{CriticalRange, FileId, FileRecord, OriginKey, Stamp};
+use crate::{CriticalRange, FileId, FileRecord, OriginKey, Removal, Stamp};
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
 
@@ -28,7 +28,9 @@ fn file(id: u64) -> FileRecord {
     let mount = (id == 2).then_some(OriginKey { inode: 2, born_ns: 56 });
     let stamp = Stamp::Closed { size: 1 << 20, mtime_ns: 5, ctime_ns: 6 };
     let path = PathBuf::from(format!("d/file {id}"));
-    FileRecord { id: FileId(id), key: OriginKey { inode: id + 10, born_ns: 3 }, path, stamp, mount }
+    let removal = if id == 2 { Removal::Begun } else { Removal::None };
+    let key = OriginKey { inode: id + 10, born_ns: 3 };
+    FileRecord { id: FileId(id), key, path, stamp, removal, mount }
 }
 
 fn extent(start: u64, is_dirty: bool) -> ExtentRecord {

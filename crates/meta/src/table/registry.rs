@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::files::{FileState, Files};
 use crate::record::{NEXT_FILE_KEY, encode_counter, encode_file, file_key};
 use crate::records::RecordStore;
-use crate::{FileId, FileRecord, OriginKey, Stamp};
+use crate::{FileId, FileRecord, OriginKey, Removal, Stamp};
 use halocline_os::error::{Error, Result};
 
 /// The files that the cache knows, kept durable by the records.
@@ -87,15 +87,16 @@ impl FileRegistry {
 
     /// The file with this origin identity, registered under `path` if it is new.
     pub fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
-        self.register_on(None, key, path)
+        self.register_on(None, key, (path, Removal::None))
     }
 
-    /// The same for a file that lies on a `mount` below the origin's root, see [`FileRecord::mount`].
+    /// The same for a file that lies on a `mount` below the origin's root, see [`FileRecord::mount`], and which may have
+    /// lost its last name.
     pub fn register_on(
         &self,
         mount: Option<OriginKey>,
         key: OriginKey,
-        path: &Path,
+        (path, removal): (&Path, Removal),
     ) -> Result<FileId> {
         let _names = self.names.lock();
         let (found, next) = {
@@ -107,7 +108,7 @@ impl FileRegistry {
         }
         let id = FileId(next);
         let (path, stamp) = (path.to_owned(), Stamp::Writing);
-        let record = FileRecord { id, key, path, stamp, mount };
+        let record = FileRecord { id, key, path, stamp, removal, mount };
         let mut changes = Batch::default();
         changes.put(&file_key(id), &encode_file(&record));
         changes.put(NEXT_FILE_KEY, &encode_counter(next + 1));
@@ -128,6 +129,26 @@ impl FileRegistry {
             self.records.commit(&changes)?;
             *state.record.lock() = record;
         }
+        Ok(())
+    }
+
+    /// Records what became of a file's last name; nothing if the cache no longer knows the file.
+    pub fn note_removal(&self, file: FileId, removal: Removal) -> Result<()> {
+        let _names = self.names.lock();
+        let Ok(state) = self.known(file) else { return Ok(()) };
+        let before = state.record.lock().clone();
+        if before.removal == removal {
+            return Ok(());
+        }
+        let record = FileRecord { removal, ..before };
+        let mut changes = Batch::default();
+        changes.put(&file_key(file), &encode_file(&record));
+        self.records.commit(&changes)?;
+        if removal == Removal::Done {
+            // Another file may have the name by now.
+            self.files.write().unlist_one(&record);
+        }
+        *state.record.lock() = record;
         Ok(())
     }
 

@@ -1,9 +1,11 @@
 //! An operation from its first read to its result: it reads, plans and commits, and starts again if another change
 //! came between. The caller sends each request and hands in the answer.
 
+use std::collections::BTreeMap;
+
 use super::{
-    Answer, Completion, Ended, Entry, EntryName, Flags, InodeNumber, IntentId, Links, Opaque, Plan,
-    ReadName, Refusal, Script, Slot, Step, Transaction,
+    Answer, Buckets, Completion, Ended, Entry, EntryName, Flags, InodeNumber, IntentId, Links,
+    Opaque, Plan, ReadName, Refusal, Script, Slot, Step, Transaction,
 };
 use crate::token::Session;
 
@@ -38,7 +40,9 @@ impl Operation {
         }
     }
 
-    fn names(&self) -> Vec<&EntryName> {
+    /// The names that it reads and changes.
+    #[must_use]
+    pub fn names(&self) -> Vec<&EntryName> {
         match self {
             Self::Create(at, ..)
             | Self::MakeDirectory(at, ..)
@@ -46,6 +50,16 @@ impl Operation {
             | Self::RemoveDirectory(at) => vec![at],
             Self::Link(from, to, _) | Self::Rename(from, to, _) => vec![from, to],
             Self::Expecting(_, operation) => operation.names(),
+        }
+    }
+
+    /// The names of which it changes to what they lead: the times of their directories change.
+    #[must_use]
+    pub fn changed_names(&self) -> Vec<&EntryName> {
+        match self {
+            Self::Link(_, to, _) => vec![to],
+            Self::Expecting(_, operation) => operation.changed_names(),
+            _ => self.names(),
         }
     }
 
@@ -87,6 +101,8 @@ pub enum Failure {
     Loop,
     /// A directory has entries: `ENOTEMPTY`.
     NotEmpty,
+    /// Nothing was done: this directory has so many entries that it is to be split before it gets another one.
+    Full(InodeNumber, u64),
     /// Other changes came between at every try.
     Contended,
     /// Nothing was changed: a read had no answer.
@@ -122,6 +138,8 @@ pub struct Attempt {
     again: u64,
     more: u32,
     found: Vec<ReadName>,
+    /// The buckets of directories, as far as they are known.
+    buckets: BTreeMap<InodeNumber, Buckets>,
     /// What was read before, if there was nothing to do then.
     idle: Vec<ReadName>,
     stage: Stage,
@@ -143,21 +161,40 @@ impl Attempt {
     /// again.
     #[must_use]
     pub fn new(operation: Operation, session: Session, number: u64, tries: u32) -> Self {
-        let id = IntentId { session, number };
+        Self::knowing(BTreeMap::new(), operation, IntentId { session, number }, tries)
+    }
+
+    /// The same with the first number of an intent, knowing the buckets of some directories.
+    #[must_use]
+    pub fn knowing(
+        buckets: BTreeMap<InodeNumber, Buckets>,
+        operation: Operation,
+        id: IntentId,
+        tries: u32,
+    ) -> Self {
         let (more, stage) = (tries.saturating_sub(1), Stage::Read(0, false));
         let (found, idle) = (Vec::new(), Vec::new());
-        let mut new = Self { operation, id, again: 0, more, found, idle, stage };
+        let mut new = Self { operation, id, again: 0, more, found, buckets, idle, stage };
         if let Operation::Create(at, ..) | Operation::MakeDirectory(at, ..) = &new.operation {
             // Most names to be created are free: they are read only if that assumption was wrong.
-            new.found.push(ReadName {
-                entry_name: at.clone(),
-                entry: None,
-                settlements: 0,
-                links: None,
-            });
+            let free = new.found_at(at.clone(), None, 0);
+            new.found.push(free);
             new.stage = new.read(1);
         }
         new
+    }
+
+    fn found_at(&self, at: EntryName, entry: Option<Entry>, settlements: u64) -> ReadName {
+        let shard = self.shard(&at);
+        let buckets = entry.as_ref().and_then(|entry| self.buckets.get(&entry.inode()));
+        let buckets = buckets.cloned().unwrap_or_default();
+        ReadName { entry_name: at, shard, entry, settlements, buckets, links: None }
+    }
+
+    /// The shard that has a name, as far as is known.
+    fn shard(&self, at: &EntryName) -> InodeNumber {
+        let buckets = self.buckets.get(&at.directory);
+        buckets.and_then(|buckets| buckets.of(&at.name)).unwrap_or(at.directory)
     }
 
     /// What was read of the operation's names. Once it has succeeded: what they led to just before it was done.
@@ -166,13 +203,19 @@ impl Attempt {
         &self.found
     }
 
+    /// The buckets of directories that are known, also those that it was told.
+    #[must_use]
+    pub const fn buckets(&self) -> &BTreeMap<InodeNumber, Buckets> {
+        &self.buckets
+    }
+
     /// What to send now, or the result.
     #[must_use]
     pub fn next(&self) -> Next {
         match &self.stage {
             Stage::Read(at, false) => {
                 let name = self.operation.names()[*at];
-                Next::Send(name.directory, Script::Read(Slot::Name(name.name.clone())))
+                Next::Send(self.shard(name), Script::Read(Slot::Name(name.name.clone())))
             }
             Stage::Read(at, true) => match &self.found[*at].entry {
                 Some(Entry::Linked(_, shard)) => Next::Send(*shard, Script::Read(Slot::Whole)),
@@ -192,6 +235,11 @@ impl Attempt {
 
     /// Takes the answer to what was sent; `None` if none came in time.
     pub fn answer(&mut self, answer: Option<Answer>) {
+        if let Some(Answer::Split(buckets)) = &answer
+            && let Next::Send(directory, _) = self.next()
+        {
+            self.buckets.insert(directory, buckets.clone());
+        }
         let stage = std::mem::replace(&mut self.stage, Stage::End(Err(Failure::NoAnswer)));
         self.stage = match (stage, answer) {
             (Stage::Read(..), None) => return,
@@ -205,7 +253,7 @@ impl Attempt {
                 self.found[at].links = Some(links);
                 self.read(at + 1)
             }
-            (Stage::Read(_, false), Some(_)) => Stage::End(Err(Failure::Refused(Refusal::Absent))),
+            (Stage::Read(at, false), Some(other)) => self.nowhere(at, &other),
             (Stage::Read(_, true), Some(_)) => self.anew(),
             (Stage::Commit(mut transaction), answer) => {
                 transaction.answer(answer);
@@ -222,8 +270,23 @@ impl Attempt {
     fn name(&mut self, at: usize, entry: Option<Entry>, settlements: u64) -> Stage {
         let entry_name = self.operation.names()[at].clone();
         let is_linked = matches!(entry, Some(Entry::Linked(..)));
-        self.found.push(ReadName { entry_name, entry, settlements, links: None });
+        let found = self.found_at(entry_name, entry, settlements);
+        self.found.push(found);
         if is_linked { Stage::Read(at, true) } else { self.read(at + 1) }
+    }
+
+    /// A shard that does not have the name. If that was a bucket, the directory says whether it is gone, too.
+    fn nowhere(&mut self, at: usize, answer: &Answer) -> Stage {
+        let name = self.operation.names()[at].clone();
+        let is_bucket = self.shard(&name) != name.directory;
+        match answer {
+            Answer::Split(_) => self.anew(),
+            _ if is_bucket => {
+                self.buckets.remove(&name.directory);
+                self.anew()
+            }
+            _ => Stage::End(Err(Failure::Refused(Refusal::Absent))),
+        }
     }
 
     /// The next read, or the commit once everything is known.
@@ -256,6 +319,7 @@ impl Attempt {
             Ended::Again(None) => self.anew(),
             Ended::Loop => Stage::End(Err(Failure::Loop)),
             Ended::NotEmpty => Stage::End(Err(Failure::NotEmpty)),
+            Ended::Full(entries) => Stage::End(Err(Failure::Full(transaction.decider(), entries))),
             Ended::Unknown => Stage::End(Err(Failure::Unknown)),
         }
     }

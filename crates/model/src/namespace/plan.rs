@@ -1,7 +1,7 @@
 //! The changes that make up an operation, computed from what was read before. That may be stale, so each change
 //! compares.
 
-use super::{Body, Change, Entry, InodeNumber, Links, Name, Opaque};
+use super::{Body, Buckets, Change, Entry, InodeNumber, Links, Name, Opaque};
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -10,12 +10,6 @@ pub struct EntryName {
     pub directory: InodeNumber,
     /// The name.
     pub name: Name,
-}
-
-impl EntryName {
-    fn change(&self, from: Option<Entry>, to: Option<Entry>) -> (InodeNumber, Change) {
-        (self.directory, Change::Name(self.name.clone(), from, to))
-    }
 }
 
 /// What a rename does if the new name exists, as in `renameat2`.
@@ -66,21 +60,29 @@ pub struct Plan {
     pub(super) moved: Vec<(InodeNumber, InodeNumber)>,
 }
 
-/// A name that was read: what it led to, the settlements of its directory, and, for an [`Entry::Linked`], the link
-/// count of the file.
+/// A name that was read: what it led to, the settlements of its shard, and, for an [`Entry::Linked`], the link count of
+/// the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReadName {
     /// The name.
     pub entry_name: EntryName,
+    /// The shard that has it: the directory, or one of its buckets.
+    pub shard: InodeNumber,
     /// What it led to.
     pub entry: Option<Entry>,
-    /// The settlements of its directory.
+    /// The settlements of its shard.
     pub settlements: u64,
+    /// Of a directory to which it led: its buckets, as far as they are known.
+    pub buckets: Buckets,
     /// For a file with several names: the link count and the attributes.
     pub links: Option<Links>,
 }
 
 impl ReadName {
+    fn change(&self, from: Option<Entry>, to: Option<Entry>) -> (InodeNumber, Change) {
+        (self.shard, Change::Name(self.entry_name.name.clone(), from, to))
+    }
+
     /// The links before and after `change`; `None` if the count is not known or leaves its bounds.
     fn counted(&self, change: i32) -> Option<(Links, Links)> {
         let links = self.links.clone()?;
@@ -160,7 +162,7 @@ impl Plan {
                 entry.clone()
             }
         };
-        plan.put(new, file.entry_name.change(Some(entry), Some(linked.clone())));
+        plan.put(new, file.change(Some(entry), Some(linked.clone())));
         plan.add(new, linked)
     }
 
@@ -185,20 +187,20 @@ impl Plan {
         }
         let left = to.entry.clone().filter(|_| flags == Flags::Exchange);
         let mut plan = Self::decided_by(to);
-        plan.put(to, from.entry_name.change(from.entry.clone(), left.clone()));
+        plan.put(to, from.change(from.entry.clone(), left.clone()));
         plan.reparent(&moved, &from.entry_name, &to.entry_name);
         if let Some(left) = left {
             plan.reparent(&left, &to.entry_name, &from.entry_name);
-            plan.put(to, to.entry_name.change(to.entry.clone(), from.entry.clone()));
+            plan.put(to, to.change(to.entry.clone(), from.entry.clone()));
             return Ok(Some(plan));
         }
         Ok(Some(plan.replace(to, Some(moved))))
     }
 
-    /// A plan without changes so far, to be committed in the directory of `at`.
+    /// A plan without changes so far, to be committed in the shard of `at`.
     fn decided_by(at: &ReadName) -> Self {
         let (made, locked, changes, moved) = <_>::default();
-        let (decider, settlements) = (at.entry_name.directory, at.settlements);
+        let (decider, settlements) = (at.shard, at.settlements);
         Self { made, locked, decider, changes, settlements, moved }
     }
 
@@ -209,20 +211,24 @@ impl Plan {
     /// Makes `at` lead to `entry`, which commits the plan. What it led to before loses a name.
     fn replace(mut self, at: &ReadName, entry: Option<Entry>) -> Self {
         match &at.entry {
-            Some(Entry::Directory(inode)) => self.locked.push((*inode, Change::End)),
+            Some(Entry::Directory(inode)) => {
+                let bucket = |bucket: &InodeNumber| (*bucket, Change::End(Buckets::default()));
+                self.locked.extend(at.buckets.numbers().iter().map(bucket));
+                self.locked.push((*inode, Change::End(at.buckets.clone())));
+            }
             Some(Entry::Linked(_, shard)) => {
                 let (from, to) = at.counted(-1).expect("who has a name has at least one");
                 self.locked.push((*shard, Change::Links(from, to)));
             }
             Some(Entry::Single(..)) | None => {}
         }
-        self.put(at, at.entry_name.change(at.entry.clone(), entry));
+        self.put(at, at.change(at.entry.clone(), entry));
         self
     }
 
-    /// Adds a change: to the decider's changes if it concerns `decider`'s directory, otherwise to the locked ones.
+    /// Adds a change: to the decider's changes if it concerns `decider`'s shard, otherwise to the locked ones.
     fn put(&mut self, decider: &ReadName, (shard, change): (InodeNumber, Change)) {
-        if shard == decider.entry_name.directory {
+        if shard == decider.shard {
             self.changes.push(change);
         } else {
             self.locked.push((shard, change));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Answer, Change, Entry, InodeNumber, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT,
-    Script, Slot,
+    Answer, Buckets, Change, Entry, InodeNumber, Intent, IntentId, Links, Name, Opaque, Outcome,
+    PLACE_MAX, ROOT, Script, Slot,
 };
 
 /// The content of a shard.
@@ -19,6 +19,22 @@ pub enum Body {
         /// Its entries.
         entries: BTreeMap<Name, Entry>,
     },
+    /// A directory whose entries are in buckets.
+    Split {
+        /// Its parent; [`ROOT`] is its own.
+        parent: InodeNumber,
+        /// Its attributes.
+        attributes: Opaque,
+        /// Where its entries are.
+        buckets: Buckets,
+    },
+    /// A part of the entries of a directory.
+    Bucket {
+        /// The directory for which it was made.
+        directory: InodeNumber,
+        /// The entries.
+        entries: BTreeMap<Name, Entry>,
+    },
     /// A file with several names.
     Links(Links),
 }
@@ -30,20 +46,84 @@ impl Body {
         Self::Directory { parent, attributes, entries: BTreeMap::new() }
     }
 
+    /// An empty bucket, made for a directory.
+    #[must_use]
+    pub const fn bucket(directory: InodeNumber) -> Self {
+        Self::Bucket { directory, entries: BTreeMap::new() }
+    }
+
+    /// The entries, of a directory without buckets or a bucket.
+    #[must_use]
+    pub const fn entries(&self) -> Option<&BTreeMap<Name, Entry>> {
+        match self {
+            Self::Directory { entries, .. } | Self::Bucket { entries, .. } => Some(entries),
+            Self::Split { .. } | Self::Links(_) => None,
+        }
+    }
+
+    const fn entries_mut(&mut self) -> Option<&mut BTreeMap<Name, Entry>> {
+        match self {
+            Self::Directory { entries, .. } | Self::Bucket { entries, .. } => Some(entries),
+            Self::Split { .. } | Self::Links(_) => None,
+        }
+    }
+
+    /// Parent and attributes, of a directory.
+    #[must_use]
+    pub const fn directory_of(&self) -> Option<(&InodeNumber, &Opaque)> {
+        match self {
+            Self::Directory { parent, attributes, .. } | Self::Split { parent, attributes, .. } => {
+                Some((parent, attributes))
+            }
+            Self::Bucket { .. } | Self::Links(_) => None,
+        }
+    }
+
+    const fn directory_mut(&mut self) -> Option<(&mut InodeNumber, &mut Opaque)> {
+        match self {
+            Self::Directory { parent, attributes, .. } | Self::Split { parent, attributes, .. } => {
+                Some((parent, attributes))
+            }
+            Self::Bucket { .. } | Self::Links(_) => None,
+        }
+    }
+
+    /// The buckets of a directory; none if it has its entries itself.
+    fn buckets(&self) -> Buckets {
+        match self {
+            Self::Split { buckets, .. } => buckets.clone(),
+            _ => Buckets::default(),
+        }
+    }
+
     /// Why a change cannot be made.
     fn refusal(&self, change: &Change) -> Option<Answer> {
         let fits = match (self, change) {
-            (Self::Directory { entries, .. }, Change::Name(name, from, _)) => {
-                entries.get(name) == from.as_ref()
+            (Self::Split { buckets, .. }, Change::Name(..) | Change::Split { .. }) => {
+                return Some(Answer::Split(buckets.clone()));
             }
-            (Self::Directory { parent, .. }, Change::Parent(from, _)) => parent == from,
-            (Self::Directory { entries, .. }, Change::End) if !entries.is_empty() => {
-                return Some(Answer::NotEmpty);
+            (Self::Split { buckets, .. }, Change::End(expected)) if buckets != expected => {
+                return Some(Answer::Split(buckets.clone()));
             }
-            (Self::Directory { .. }, Change::End) => true,
-            (Self::Directory { attributes, .. }, Change::Attributes { from, .. }) => {
-                attributes == from
+            (Self::Directory { .. } | Self::Bucket { .. }, Change::Name(name, from, _)) => {
+                self.entries().is_some_and(|entries| entries.get(name) == from.as_ref())
             }
+            (Self::Directory { .. } | Self::Split { .. }, Change::Parent(from, _)) => {
+                self.directory_of().is_some_and(|(parent, _)| parent == from)
+            }
+            (Self::Directory { .. } | Self::Split { .. }, Change::Attributes { from, .. }) => {
+                self.directory_of().is_some_and(|(_, attributes)| attributes == from)
+            }
+            (
+                Self::Directory { .. } | Self::Split { .. } | Self::Bucket { .. },
+                Change::End(expected),
+            ) => {
+                if self.entries().is_some_and(|entries| !entries.is_empty()) {
+                    return Some(Answer::NotEmpty);
+                }
+                self.buckets() == *expected
+            }
+            (Self::Directory { .. }, Change::Split { buckets, .. }) => !buckets.is_empty(),
             (Self::Links(links), Change::Links(from, _)) => links == from,
             _ => false,
         };
@@ -52,23 +132,38 @@ impl Body {
 
     /// Makes a change that was compared before. `false` if it removes the shard.
     fn make(&mut self, change: &Change) -> bool {
-        match (self, change) {
-            (Self::Directory { entries, .. }, Change::Name(name, _, Some(to))) => {
-                entries.insert(name.clone(), to.clone());
+        match change {
+            Change::Name(name, _, to) => {
+                if let Some(entries) = self.entries_mut() {
+                    match to {
+                        Some(to) => drop(entries.insert(name.clone(), to.clone())),
+                        None => drop(entries.remove(name)),
+                    }
+                }
             }
-            (Self::Directory { entries, .. }, Change::Name(name, _, None)) => {
-                entries.remove(name);
+            Change::Parent(_, to) => {
+                if let Some((parent, _)) = self.directory_mut() {
+                    *parent = *to;
+                }
             }
-            (Self::Directory { parent, .. }, Change::Parent(_, to)) => *parent = *to,
-            (Self::Directory { attributes, .. }, Change::Attributes { to, .. }) => {
-                *attributes = to.clone();
+            Change::Attributes { to, .. } => {
+                if let Some((_, attributes)) = self.directory_mut() {
+                    attributes.clone_from(to);
+                }
             }
-            (Self::Links(links), Change::Links(_, to)) => {
-                *links = to.clone();
+            Change::Links(_, to) => {
+                if let Self::Links(links) = self {
+                    *links = to.clone();
+                }
                 return to.count > 0;
             }
-            (_, Change::End) => return false,
-            _ => {}
+            Change::Split { buckets, .. } => {
+                if let Some((parent, attributes)) = self.directory_of() {
+                    let (parent, attributes) = (*parent, attributes.clone());
+                    *self = Self::Split { parent, attributes, buckets: buckets.clone() };
+                }
+            }
+            Change::End(_) => return false,
         }
         true
     }
@@ -87,6 +182,8 @@ pub struct Shard {
     pub settlements: u64,
     /// When names of the directory last changed after its attributes were set, by the store's clock; or 0.
     pub changed: u64,
+    /// Counts the changes of a directory or bucket.
+    pub version: u64,
     /// The order in which names were added: each name by its place, and the next place.
     order: (BTreeMap<u64, Name>, u64),
 }
@@ -95,14 +192,12 @@ impl Shard {
     /// A shard without locks.
     #[must_use]
     pub fn new(body: Body) -> Self {
-        let names = match &body {
-            Body::Directory { entries, .. } => entries.keys().cloned().collect(),
-            Body::Links(_) => Vec::new(),
-        };
+        let names: Vec<Name> =
+            body.entries().map(|entries| entries.keys().cloned().collect()).unwrap_or_default();
         let next = names.len() as u64 + 1;
         let order = ((1..).zip(names).collect(), next);
         let (locks, committed) = <_>::default();
-        Self { body, locks, committed, settlements: 0, changed: 0, order }
+        Self { body, locks, committed, settlements: 0, changed: 0, version: 1, order }
     }
 
     /// The intent that keeps a slot from being read or changed. The whole shard is blocked, too, by a committed intent
@@ -120,12 +215,34 @@ impl Shard {
         intent.cloned()
     }
 
-    /// Why changes cannot be made now.
-    fn refusal(&self, changes: &[Change]) -> Option<Answer> {
+    /// Why changes cannot be made now. A directory gets no name once it has `entries_max`.
+    fn refusal(&self, changes: &[Change], entries_max: u64) -> Option<Answer> {
         changes.iter().find_map(|change| {
             let intent = self.in_the_way(&change.slot());
-            intent.map(Answer::Busy).or_else(|| self.body.refusal(change))
+            let refusal = intent.map(Answer::Busy).or_else(|| self.body.refusal(change));
+            refusal.or_else(|| self.further_refusal(change, entries_max))
         })
+    }
+
+    /// Why a change that fits the content cannot be made.
+    fn further_refusal(&self, change: &Change, entries_max: u64) -> Option<Answer> {
+        match (&self.body, change) {
+            (Body::Directory { entries, .. }, Change::Name(_, None, Some(_)))
+                if entries.len() as u64 >= entries_max =>
+            {
+                Some(Answer::Full(entries.len() as u64))
+            }
+            // A cursor has no room for its place.
+            (Body::Bucket { .. }, Change::Name(_, None, Some(_))) if self.order.1 >= PLACE_MAX => {
+                Some(Answer::Differs)
+            }
+            (Body::Directory { entries: now, .. }, Change::Split { version, entries, .. })
+                if *version != self.version || *entries != now.len() as u64 =>
+            {
+                Some(Answer::Differs)
+            }
+            _ => None,
+        }
     }
 
     fn read(&self, slot: &Slot) -> Answer {
@@ -133,27 +250,34 @@ impl Shard {
             return Answer::Busy(intent);
         }
         match (&self.body, slot) {
-            (Body::Directory { entries, .. }, Slot::Name(name)) => {
-                Answer::Name(entries.get(name).cloned(), self.settlements)
-            }
-            (Body::Directory { parent, .. }, Slot::Parent) => Answer::Parent(*parent),
-            (Body::Directory { attributes, .. }, Slot::Attributes) => {
-                Answer::Attributes(attributes.clone(), self.changed)
-            }
+            (Body::Split { buckets, .. }, Slot::Name(_)) => Answer::Split(buckets.clone()),
+            (body, Slot::Name(name)) => match body.entries() {
+                Some(entries) => Answer::Name(entries.get(name).cloned(), self.settlements),
+                None => Answer::Differs,
+            },
             (Body::Links(links), Slot::Whole) => Answer::Links(links.clone()),
-            _ => Answer::Differs,
+            (body, slot) => match (body.directory_of(), slot) {
+                (Some((parent, _)), Slot::Parent) => Answer::Parent(*parent),
+                (Some((_, attributes)), Slot::Attributes) => {
+                    Answer::Attributes(attributes.clone(), self.changed)
+                }
+                _ => Answer::Differs,
+            },
         }
     }
 
     fn list(&self, after: u64, limit: usize) -> Answer {
-        let Body::Directory { entries, .. } = &self.body else { return Answer::Differs };
+        let Some(entries) = self.body.entries() else {
+            let buckets = self.body.buckets();
+            return if buckets.is_empty() { Answer::Differs } else { Answer::Split(buckets) };
+        };
         let all = |slot: &Slot| self.locks.get(slot).map(|(intent, _)| intent.clone());
         if let Some(intent) = all(&Slot::Whole) {
             return Answer::Busy(intent);
         }
         let mut listed = Vec::new();
         let Some(first) = after.checked_add(1) else {
-            return Answer::Entries { entries: listed, is_last: true, version: 0 };
+            return Answer::Entries { entries: listed, is_last: true, version: self.version };
         };
         let mut behind = self.order.0.range(first..);
         for (place, name) in behind.by_ref().take(limit) {
@@ -163,12 +287,32 @@ impl Shard {
             listed.push((*place, name.clone(), entries[name].clone()));
         }
         let is_last = behind.next().is_none();
-        Answer::Entries { entries: listed, is_last, version: 0 }
+        Answer::Entries { entries: listed, is_last, version: self.version }
+    }
+
+    /// Adds entries to a bucket to which no directory leads.
+    fn fill(&mut self, new: &[(u64, Name, Entry)]) -> Answer {
+        let Body::Bucket { entries, .. } = &mut self.body else { return Answer::Differs };
+        if !self.locks.is_empty() {
+            return Answer::Differs;
+        }
+        for (place, name, entry) in new {
+            entries.insert(name.clone(), entry.clone());
+            let (order, next) = &mut self.order;
+            order.retain(|_, other| other != name);
+            order.insert(*place, name.clone());
+            *next = (*next).max(place.saturating_add(1));
+        }
+        self.version += 1;
+        Answer::Done
     }
 
     /// Makes changes that were compared before. `false` if they remove the shard.
     fn make(&mut self, changes: &[Change], now: u64) -> bool {
         let mut stays = true;
+        if !matches!(self.body, Body::Links(_)) {
+            self.version += 1;
+        }
         for change in changes {
             stays &= self.body.make(change);
             if change.changes_names() {
@@ -182,6 +326,7 @@ impl Shard {
                 }
                 Change::Name(name, Some(_), None) => self.order.0.retain(|_, other| other != name),
                 Change::Attributes { sets_changed: true, .. } => self.changed = 0,
+                Change::Split { .. } => self.order.0.clear(),
                 _ => {}
             }
         }
@@ -230,6 +375,17 @@ impl Default for Shards {
 impl Shards {
     /// Runs one script on one shard, at time `now` of the store's clock.
     pub fn run(&mut self, at: InodeNumber, script: &Script, now: u64) -> Answer {
+        self.run_within(at, script, now, u64::MAX)
+    }
+
+    /// The same in a store in which a directory is split once it has `entries_max` entries.
+    pub fn run_within(
+        &mut self,
+        at: InodeNumber,
+        script: &Script,
+        now: u64,
+        entries_max: u64,
+    ) -> Answer {
         let Some(shard) = self.0.get_mut(&at) else {
             return match script {
                 Script::Make(body) => {
@@ -239,7 +395,7 @@ impl Shards {
                 _ => Answer::Gone,
             };
         };
-        let (answer, stays) = run(shard, script, now);
+        let (answer, stays) = run(shard, script, now, entries_max);
         if !stays {
             self.0.remove(&at);
         }
@@ -248,29 +404,31 @@ impl Shards {
 }
 
 /// Runs a script on an existing shard; also returns whether the shard still exists.
-fn run(shard: &mut Shard, script: &Script, now: u64) -> (Answer, bool) {
+fn run(shard: &mut Shard, script: &Script, now: u64, entries_max: u64) -> (Answer, bool) {
     let mut stays = true;
     let answer = match script {
         Script::Make(body) if shard.body == *body => Answer::Done,
         Script::Make(_) => Answer::Differs,
         Script::Read(slot) => shard.read(slot),
         Script::List(after, limit) => shard.list(*after, *limit),
-        Script::Alone(changes) => shard.refusal(changes).unwrap_or_else(|| {
+        Script::Alone(changes) => shard.refusal(changes, entries_max).unwrap_or_else(|| {
             stays = shard.make(changes, now);
             Answer::Done
         }),
         Script::Prepare(intent, change) => {
-            shard.refusal(std::slice::from_ref(change)).unwrap_or_else(|| {
+            shard.refusal(std::slice::from_ref(change), entries_max).unwrap_or_else(|| {
                 shard.locks.insert(change.slot(), (intent.clone(), change.clone()));
                 Answer::Done
             })
         }
         Script::Decide(_, settlements, _) if *settlements != shard.settlements => Answer::Differs,
-        Script::Decide(intent, _, changes) => shard.refusal(changes).unwrap_or_else(|| {
-            stays = shard.make(changes, now);
-            shard.committed.insert(intent.id, (intent.clone(), false));
-            Answer::Done
-        }),
+        Script::Decide(intent, _, changes) => {
+            shard.refusal(changes, entries_max).unwrap_or_else(|| {
+                stays = shard.make(changes, now);
+                shard.committed.insert(intent.id, (intent.clone(), false));
+                Answer::Done
+            })
+        }
         Script::Settle(id) => Answer::Settled(shard.settle(*id)),
         Script::Finish(id, outcome) => {
             stays = shard.finish(*id, *outcome, now);
@@ -286,6 +444,22 @@ fn run(shard: &mut Shard, script: &Script, now: u64) -> (Answer, bool) {
             shard.committed.remove(id);
             Answer::Done
         }
+        Script::Fill(entries) => shard.fill(entries),
+        Script::Discard(of) => match &shard.body {
+            Body::Bucket { directory, .. } if directory == of && shard.locks.is_empty() => {
+                stays = false;
+                Answer::Done
+            }
+            _ => Answer::Differs,
+        },
+        Script::Touch => match &shard.body {
+            Body::Split { .. } => {
+                shard.changed = shard.changed.max(now);
+                shard.version += 1;
+                Answer::Done
+            }
+            _ => Answer::Differs,
+        },
     };
     (answer, stays)
 }

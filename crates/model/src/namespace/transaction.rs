@@ -16,6 +16,8 @@ pub enum Ended {
     Loop,
     /// It was not done: the directory has entries.
     NotEmpty,
+    /// It was not done: the shard of the new name is a directory with so many entries, which is to be split first.
+    Full(u64),
     /// The answer was lost: nobody knows whether it was done.
     Unknown,
 }
@@ -66,6 +68,11 @@ impl Transaction {
         let mut new = Self { plan, intent, stage: Stage::Make(0), is_left: false };
         new.stage = new.made(0);
         new
+    }
+
+    /// The shard that decides it.
+    pub(super) const fn decider(&self) -> InodeNumber {
+        self.plan.decider
     }
 
     /// What to send now, once; or how the change ended.
@@ -191,6 +198,7 @@ fn why(answer: Answer) -> Ended {
     match answer {
         Answer::Busy(intent) => Ended::Again(Some(intent)),
         Answer::NotEmpty => Ended::NotEmpty,
+        Answer::Full(entries) => Ended::Full(entries),
         _ => Ended::Again(None),
     }
 }

@@ -2,24 +2,30 @@
 //! messages that are late by any time. At each step the names that an observer finds are those of a plain tree on which
 //! the operations were made one after the other; and what is broken on purpose is noticed.
 
+mod canary;
+mod listing;
+mod node;
 mod world;
 
+use canary::Canary;
 use halocline_model::namespace::{
     EntryName, Failure, Flags, InodeNumber, Opaque, Operation, ROOT, Refusal,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use world::{A, B, Budget, Canary, D, E, F, FRESH, G, Step, World};
+use world::{A, B, Budget, D, E, F, FRESH, G, Step, World, Z};
 
 /// From here on nobody uses any shard: of links into each directory some.
 const FRESH_LINKS: u64 = 100;
+
+/// How many entries `/a` and `/b` have: there, the next name has them split.
+const ENTRIES_MAX: u64 = 3;
 
 /// How many states of a test are looked at, breadth first. `HALOCLINE_NAMESPACE_STATES` says otherwise.
 const STATES: usize = 60_000;
 
 #[derive(Debug, Clone)]
 struct Names {
-    operations: Vec<Operation>,
-    budget: Budget,
+    begin: World,
     canary: Option<Canary>,
 }
 
@@ -28,7 +34,7 @@ impl Model for Names {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new(&self.operations, self.budget)]
+        vec![self.begin.clone()]
     }
 
     fn actions(&self, state: &World, steps: &mut Vec<Step>) {
@@ -51,6 +57,9 @@ impl Model for Names {
             Property::always("results are what happened", |_, world: &World| {
                 world.results_are_true()
             }),
+            Property::always("what stays is listed once", |_, world: &World| {
+                world.listings_are_whole()
+            }),
             Property::always("anybody completes all", |_, world: &World| world.is_completable()),
             Property::sometimes("all is done", |_, world: &World| world.is_over()),
         ]
@@ -66,8 +75,17 @@ fn states() -> usize {
 }
 
 fn holds(operations: &[Operation]) {
+    holds_from(|budget| World::new(operations, budget));
+}
+
+/// The same where each directory with three entries is split.
+fn holds_with_splits(operations: &[Operation]) {
+    holds_from(|budget| World::new(operations, budget).splitting(ENTRIES_MAX));
+}
+
+fn holds_from(begin: impl Fn(Budget) -> World) {
     for budget in [CALM, ROUGH] {
-        let model = Names { operations: operations.to_vec(), budget, canary: None };
+        let model = Names { begin: begin(budget), canary: None };
         let checker = model.checker().threads(2).target_state_count(states()).spawn_bfs().join();
         println!(
             "{budget:?}: {} states, {} deep",
@@ -214,6 +232,72 @@ fn i15_a_rename_of_one_file_over_another_and_what_gets_their_names() {
     holds(&[expecting(&[Some(F), Some(G)], exchange), rename(at(A, "l"), at(B, "g"))]);
 }
 
+#[test]
+fn i15_a_directory_is_split_while_its_names_change() {
+    for other in [
+        Operation::Create(at(A, "y"), Z, Opaque::default()),
+        Operation::Unlink(at(A, "f")),
+        rename(at(A, "f"), at(B, "g")),
+        rename(at(A, "d"), at(E, "x")),
+        link(at(A, "f"), at(E, "x")),
+        rename(at(ROOT, "a"), at(E, "x")),
+    ] {
+        holds_with_splits(&[create(at(A, "x")), other]);
+    }
+}
+
+#[test]
+fn i15_a_directory_is_split_while_another_is_moved_into_it() {
+    holds_with_splits(&[make_directory(at(A, "x")), rename(at(B, "e"), at(A, "y"))]);
+    holds_with_splits(&[rename(at(A, "f"), at(B, "x")), rename(at(B, "g"), at(A, "y"))]);
+}
+
+/// In a directory with buckets, two names may be in one bucket or in two.
+#[test]
+fn i15_names_in_buckets_are_changed_as_others() {
+    for (from, to) in [("f", World::name_in(0)), ("f", World::name_in(1)), ("l", "f"), ("z", "d")] {
+        let pair = [rename(at(A, from), at(A, to)), Operation::Unlink(at(A, "f"))];
+        holds_from(|budget| split(&pair, budget));
+    }
+    let (x, y) = (at(A, World::name_in(0)), at(A, World::name_in(1)));
+    holds_from(|budget| split(&[rename(at(A, "f"), x.clone()), create(y.clone())], budget));
+    holds_from(|budget| {
+        split(&[rename(at(A, "f"), y.clone()), link(at(A, "l"), x.clone())], budget)
+    });
+    holds_from(|budget| {
+        let exchange = Operation::Rename(at(A, "f"), at(A, "l"), Flags::Exchange);
+        split(&[exchange, rename(at(A, "d"), at(E, "x"))], budget)
+    });
+    holds_from(|budget| {
+        split(&[rename(at(ROOT, "a"), at(E, "x")), rename(at(B, "e"), y.clone())], budget)
+    });
+}
+
+#[test]
+fn i15_a_directory_with_buckets_is_removed_while_it_gets_a_name() {
+    for index in 0..2 {
+        let operations =
+            [create(at(B, World::name_in(index))), Operation::RemoveDirectory(at(ROOT, "b"))];
+        holds_from(|budget| split_and_empty(&operations, budget));
+    }
+    let over = [rename(at(ROOT, "a"), at(ROOT, "b")), create(at(B, World::name_in(1)))];
+    holds_from(|budget| split_and_empty(&over, budget));
+}
+
+#[test]
+fn i15_what_stays_in_a_directory_is_listed_once_while_it_is_split() {
+    for other in [create(at(A, "x")), rename(at(B, "g"), at(A, "x"))] {
+        holds_from(|budget| {
+            World::new(std::slice::from_ref(&other), budget).splitting(ENTRIES_MAX).listing(A)
+        });
+    }
+    holds_from(|budget| {
+        let operations = [create(at(A, "x")), Operation::Unlink(at(A, "l"))];
+        out_of_order(&operations, budget).listing(A)
+    });
+    holds_from(|budget| split(&[rename(at(A, "f"), at(A, "x"))], budget).listing(A));
+}
+
 /// As `docs/decisions/0042-names-by-intents.md` has them.
 #[test]
 fn an_operation_takes_so_many_round_trips() {
@@ -287,17 +371,67 @@ fn what_is_broken_on_purpose_is_noticed() {
         (Canary::RemovedUnlocked, vec![create(at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]),
         (Canary::ForgottenEarly, vec![over(), Operation::Unlink(at(A, "f"))]),
     ] {
-        let model = Names { operations, budget: ROUGH, canary: Some(canary) };
-        let checker =
-            model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-        let states = checker.unique_state_count();
-        let found: Vec<_> = checker
-            .discoveries()
-            .into_iter()
-            .filter(|(name, _)| *name != "all is done")
-            .map(|(name, path)| format!("{name} after {} steps", path.into_actions().len()))
-            .collect();
-        println!("{canary:?}: {found:?}, {states} states");
-        assert!(!found.is_empty(), "{canary:?} was not noticed in {states} states");
+        notice(canary, World::new(&operations, ROUGH));
     }
+}
+
+/// The same of splits.
+#[test]
+fn what_is_broken_on_purpose_in_splits_is_noticed() {
+    let full = |operations: &[Operation]| World::new(operations, CALM).splitting(ENTRIES_MAX);
+    let other = create(at(B, World::name_in(1)));
+    for (canary, begin) in [
+        (Canary::SplitUncompared, full(&[create(at(A, "x")), Operation::Unlink(at(A, "f"))])),
+        (Canary::SplitTakesNames, split(&[create(at(A, "x"))], CALM)),
+        (
+            Canary::EndOfOneBucket,
+            split_and_empty(&[other, Operation::RemoveDirectory(at(ROOT, "b"))], CALM),
+        ),
+        (Canary::ListedFromStart, full(&[create(at(A, "x"))]).listing(A)),
+        (Canary::ListedWithoutMet, out_of_order(&[create(at(A, "x"))], CALM).listing(A)),
+    ] {
+        notice(canary, begin);
+    }
+}
+
+/// `/a` has buckets, and one more name.
+fn split(operations: &[Operation], budget: Budget) -> World {
+    let world = World::new(operations, budget).splitting(ENTRIES_MAX);
+    let world = world.following(50, &Operation::Create(at(A, "z"), Z, Opaque::default()));
+    assert!(world.is_split(A));
+    world
+}
+
+/// The last name of `/a`, which is full, is in its first bucket.
+fn out_of_order(operations: &[Operation], budget: Budget) -> World {
+    let world = World::new(operations, budget).splitting(ENTRIES_MAX);
+    let world = world.following(50, &Operation::Unlink(at(A, "f")));
+    world.following(51, &Operation::Create(at(A, "p"), Z, Opaque::default()))
+}
+
+/// `/b` has buckets and no entries.
+fn split_and_empty(operations: &[Operation], budget: Budget) -> World {
+    let mut world = World::new(operations, budget).splitting(ENTRIES_MAX);
+    world = world.following(50, &Operation::Create(at(B, "z"), Z, Opaque::default()));
+    for (name, number) in [("g", 51), ("l", 52), ("z", 53)] {
+        world = world.following(number, &Operation::Unlink(at(B, name)));
+    }
+    world = world.following(54, &Operation::RemoveDirectory(at(B, "e")));
+    assert!(world.is_split(B));
+    world
+}
+
+fn notice(canary: Canary, begin: World) {
+    let model = Names { begin, canary: Some(canary) };
+    let checker =
+        model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let states = checker.unique_state_count();
+    let found: Vec<_> = checker
+        .discoveries()
+        .into_iter()
+        .filter(|(name, _)| *name != "all is done")
+        .map(|(name, path)| format!("{name} after {} steps", path.into_actions().len()))
+        .collect();
+    println!("{canary:?}: {found:?}, {states} states");
+    assert!(!found.is_empty(), "{canary:?} was not noticed in {states} states");
 }

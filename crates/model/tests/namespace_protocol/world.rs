@@ -4,10 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Body, Change, Completion, Entry, EntryName, Failure, Flags, InodeNumber,
-    Links, Name, Next, Opaque, Operation, Outcome, ROOT, Script, Shard, Shards, Slot,
+    Answer, Body, Buckets, Change, Completion, Entry, EntryName, Failure, Flags, InodeNumber,
+    Links, Name, Opaque, Operation, Outcome, ROOT, Script, Shard, Shards,
 };
 use halocline_model::token::Session;
+
+use super::canary::{Canary, broken};
+use super::listing::Listing;
+use super::node::{BUCKETS, Doing, Node};
 
 /// `/a`, with a file `f`, the name `l` of a file with two, and an empty directory `d`.
 pub(crate) const A: InodeNumber = InodeNumber(2);
@@ -21,33 +25,13 @@ pub(crate) const E: InodeNumber = InodeNumber(5);
 pub(crate) const F: InodeNumber = InodeNumber(10);
 /// The file `g` in [`B`].
 pub(crate) const G: InodeNumber = InodeNumber(11);
+/// What `z` leads to, where there is one.
+pub(crate) const Z: InodeNumber = InodeNumber(14);
 /// What nobody uses yet.
 pub(crate) const FRESH: InodeNumber = InodeNumber(20);
 
 /// The store's clock stands still.
-const NOW: u64 = 0;
-/// How often an operation begins.
-const TRIES: u32 = 3;
-
-/// What is broken on purpose, to see that the checker notices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Canary {
-    /// A decision is taken though its intent was aborted.
-    AnySettlements,
-    /// Who meets a lock takes its intent for aborted without asking.
-    AbortUnasked,
-    /// The decider keeps nothing of what it decided.
-    NothingKept,
-    /// What is locked can be changed.
-    LocksIgnored,
-    /// Who looks at the directories above sees no locks.
-    MovesUnseen,
-    /// A directory is removed without a lock.
-    RemovedUnlocked,
-    /// The decider forgets before the locks are finished.
-    ForgottenEarly,
-}
-
+pub(crate) const NOW: u64 = 0;
 /// How much goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
@@ -71,20 +55,13 @@ pub(crate) enum Step {
     Crash(usize),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Node {
-    operation: Operation,
-    attempt: Attempt,
-    is_up: bool,
-    /// How often its operation was committed.
-    commits: u8,
-}
-
 type Names = BTreeMap<(InodeNumber, Name), InodeNumber>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     shards: Shards,
+    /// From how many entries on a directory is split.
+    entries_max: u64,
     nodes: Vec<Node>,
     late: Vec<(usize, InodeNumber, Script)>,
     budget: Budget,
@@ -114,14 +91,47 @@ impl World {
             (E, directory(B, &[])),
             (InodeNumber(13), Shard::new(Body::Links(links))),
         ]));
-        let node = |(at, operation): (u64, &Operation)| Node {
-            operation: operation.clone(),
-            attempt: Attempt::new(operation.clone(), Session(at), 0, TRIES),
-            is_up: true,
-            commits: 0,
-        };
-        let nodes = (0..).zip(operations).map(node).collect();
-        Self { shards, nodes, late: Vec::new(), budget, wrong: None }
+        let nodes = (0..).zip(operations).map(|(at, operation)| Node::new(at, operation)).collect();
+        Self { shards, entries_max: u64::MAX, nodes, late: Vec::new(), budget, wrong: None }
+    }
+
+    /// The same in which a directory is split once it has so many entries.
+    pub(crate) fn splitting(self, entries_max: u64) -> Self {
+        Self { entries_max, ..self }
+    }
+
+    /// The same after an operation of a node with this number that nobody was in the way of.
+    pub(crate) fn following(&self, number: u64, operation: &Operation) -> Self {
+        let nodes = vec![Node::new(number, operation)];
+        let mut world =
+            Self { nodes, budget: Budget { crashes: 0, lost: 0, late: 0 }, ..self.clone() };
+        while !world.is_over() {
+            world = world.after(Step::Ask(0), None);
+        }
+        assert_eq!(world.nodes[0].result(), Some(Ok(())), "{operation:?}");
+        Self { shards: world.shards, ..self.clone() }
+    }
+
+    /// The same with one more node, which lists a directory.
+    pub(crate) fn listing(mut self, directory: InodeNumber) -> Self {
+        let names = self.names();
+        let there = names.keys().filter(|(of, _)| *of == directory).map(|(_, name)| name.clone());
+        let listing = Listing::new(directory, there.collect());
+        self.nodes.push(Node::listing(listing));
+        self
+    }
+
+    /// A name whose bucket has this index.
+    pub(crate) fn name_in(index: usize) -> &'static str {
+        let numbers: Vec<_> = (0..BUCKETS).map(InodeNumber).collect();
+        let buckets = Buckets::new(&numbers).expect("they are different");
+        let is_there = |name: &&&str| buckets.index(&Name::from(**name)) == index;
+        ["x", "y", "v", "w", "u", "t"].iter().find(is_there).expect("one is there")
+    }
+
+    pub(crate) fn is_split(&self, directory: InodeNumber) -> bool {
+        let shard = self.shards.0.get(&directory);
+        shard.is_some_and(|shard| matches!(shard.body, Body::Split { .. }))
     }
 
     /// How the first node's operation ends if nothing comes between, and how many round trips it takes.
@@ -135,10 +145,7 @@ impl World {
             world.wrong.is_none() && world.results_are_true() && world.is_completable(),
             "{world:?}"
         );
-        match world.nodes[0].attempt.next() {
-            Next::End(result) => (result, count),
-            Next::Send(..) => unreachable!("it is over"),
-        }
+        (world.nodes[0].result().expect("it is over"), count)
     }
 
     pub(crate) fn round_trips(&self) -> usize {
@@ -153,10 +160,13 @@ impl World {
 
     pub(crate) fn steps(&self, steps: &mut Vec<Step>) {
         for (at, node) in self.nodes.iter().enumerate() {
-            if !node.is_up || matches!(node.attempt.next(), Next::End(_)) {
+            if !node.is_up || node.message().is_none() {
                 continue;
             }
             steps.push(Step::Ask(at));
+            if node.operation.is_none() {
+                continue;
+            }
             let budget = self.budget;
             let allowed = [
                 (budget.lost, Step::LoseAnswer(at)),
@@ -174,19 +184,19 @@ impl World {
             Step::Ask(at) => {
                 let (shard, script) = next.message(at);
                 let answer = next.run(at, shard, &script, canary);
-                next.nodes[at].attempt.answer(Some(answer));
+                next.nodes[at].answer(Some(answer), canary);
             }
             Step::LoseAnswer(at) => {
                 next.budget.lost -= 1;
                 let (shard, script) = next.message(at);
                 next.run(at, shard, &script, canary);
-                next.nodes[at].attempt.answer(None);
+                next.nodes[at].answer(None, canary);
             }
             Step::BeLate(at) => {
                 next.budget.late -= 1;
                 let (shard, script) = next.message(at);
                 next.late.push((at, shard, script));
-                next.nodes[at].attempt.answer(None);
+                next.nodes[at].answer(None, canary);
             }
             Step::Arrive(number) => {
                 let (at, shard, script) = next.late.remove(number);
@@ -201,10 +211,7 @@ impl World {
     }
 
     fn message(&self, at: usize) -> (InodeNumber, Script) {
-        match self.nodes[at].attempt.next() {
-            Next::Send(shard, script) => (shard, script),
-            Next::End(_) => unreachable!("a node that is done takes no step"),
-        }
+        self.nodes[at].message().expect("a node that is done takes no step")
     }
 
     /// Runs a node's script, and compares what it does to the names with a plain tree.
@@ -216,12 +223,23 @@ impl World {
         canary: Option<Canary>,
     ) -> Answer {
         let before = self.names();
-        let answer = broken(&mut self.shards, shard, script, canary, Session(at as u64));
-        let commits =
-            matches!(script, Script::Alone(_) | Script::Decide(..)) && answer == Answer::Done;
+        let store = (&mut self.shards, self.entries_max);
+        let answer = broken(store, shard, script, canary, Session(at as u64));
+        let is_split = |changes: &[Change]| matches!(changes, [Change::Split { .. }]);
+        let commits = match script {
+            Script::Alone(changes) => !is_split(changes) && answer == Answer::Done,
+            Script::Decide(..) => answer == Answer::Done,
+            _ => false,
+        };
         let expected = if commits { self.committed(at, before) } else { Some(before) };
-        if expected.is_none_or(|expected| expected != self.names()) {
+        let names = self.names();
+        if expected.is_none_or(|expected| expected != names) {
             self.wrong = Some("names are not those of a plain tree");
+        }
+        for node in &mut self.nodes {
+            if let Doing::Listing(listing) = &mut node.doing {
+                listing.see(|directory, name| names.contains_key(&(directory, name.clone())));
+            }
         }
         answer
     }
@@ -230,7 +248,7 @@ impl World {
     fn committed(&mut self, at: usize, mut names: Names) -> Option<Names> {
         let node = &mut self.nodes[at];
         node.commits += 1;
-        make(&node.operation, &mut names)?;
+        make(node.operation.as_ref()?, &mut names)?;
         Some(names)
     }
 
@@ -259,20 +277,19 @@ impl World {
         let mut seen = BTreeSet::new();
         let mut todo = vec![(ROOT, ROOT)];
         while let Some((inode, parent)) = todo.pop() {
-            let Some(Body::Directory { parent: own, entries, .. }) =
-                resolved.0.get(&inode).map(|shard| &shard.body)
-            else {
-                return false;
-            };
-            if *own != parent || !seen.insert(inode) {
+            let own = resolved.0.get(&inode).and_then(|shard| shard.body.directory_of());
+            if own.map(|(own, _)| *own) != Some(parent) || !seen.insert(inode) {
                 return false;
             }
-            let below = entries.values().filter(|entry| matches!(entry, Entry::Directory(_)));
-            todo.extend(below.map(|entry| (entry.inode(), inode)));
+            let entries = entries_of(&resolved, inode);
+            let below = entries.iter().filter(|(_, entry)| matches!(entry, Entry::Directory(_)));
+            todo.extend(below.map(|(_, entry)| (entry.inode(), inode)));
         }
+        // Buckets to which no directory leads are nobody's.
         let is_empty = |shard: &Shard| match &shard.body {
             Body::Directory { entries, .. } => entries.is_empty(),
-            Body::Links(_) => true,
+            Body::Split { .. } => false,
+            Body::Bucket { .. } | Body::Links(_) => true,
         };
         resolved.0.iter().all(|(inode, shard)| seen.contains(inode) || is_empty(shard))
     }
@@ -281,9 +298,8 @@ impl World {
     pub(crate) fn counts_agree(&self) -> bool {
         let resolved = self.resolved();
         let (mut single, mut linked) = (BTreeMap::new(), BTreeMap::new());
-        for shard in resolved.0.values() {
-            let Body::Directory { entries, .. } = &shard.body else { continue };
-            for entry in entries.values() {
+        for inode in resolved.0.keys() {
+            for (_, entry) in entries_of(&resolved, *inode) {
                 match entry {
                     Entry::Single(inode, _) => *single.entry(*inode).or_insert(0_u32) += 1,
                     Entry::Linked(inode, shard) => {
@@ -305,10 +321,18 @@ impl World {
 
     /// What nodes say of their operations is so, and stays so.
     pub(crate) fn results_are_true(&self) -> bool {
-        self.nodes.iter().all(|node| match node.attempt.next() {
-            Next::Send(..) | Next::End(Err(Failure::Unknown)) => node.commits <= 1,
-            Next::End(Ok(())) => node.commits == 1,
-            Next::End(Err(_)) => node.commits == 0,
+        self.nodes.iter().all(|node| match node.result() {
+            None | Some(Err(Failure::Unknown)) => node.commits <= 1,
+            Some(Ok(())) => node.commits == 1,
+            Some(Err(_)) => node.commits == 0,
+        })
+    }
+
+    /// What was there as long as somebody listed was listed once.
+    pub(crate) fn listings_are_whole(&self) -> bool {
+        self.nodes.iter().all(|node| match &node.doing {
+            Doing::Listing(listing) => listing.is_whole(),
+            _ => true,
         })
     }
 
@@ -331,7 +355,7 @@ impl World {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.nodes.iter().all(|node| !node.is_up || matches!(node.attempt.next(), Next::End(_)))
+        self.nodes.iter().all(|node| !node.is_up || node.message().is_none())
     }
 }
 
@@ -374,61 +398,24 @@ fn make(operation: &Operation, names: &mut Names) -> Option<()> {
 
 fn names_of(shards: &Shards) -> Names {
     let mut names = Names::new();
-    for (directory, shard) in &shards.0 {
-        if let Body::Directory { entries, .. } = &shard.body {
-            names.extend(
-                entries.iter().map(|(name, entry)| ((*directory, name.clone()), entry.inode())),
-            );
-        }
+    for directory in shards.0.keys() {
+        let entries = entries_of(shards, *directory);
+        names.extend(
+            entries.into_iter().map(|(name, entry)| ((*directory, name.clone()), entry.inode())),
+        );
     }
     names
 }
 
-/// Runs a script of a session as the store would that `canary` stands for.
-fn broken(
-    shards: &mut Shards,
-    at: InodeNumber,
-    script: &Script,
-    canary: Option<Canary>,
-    from: Session,
-) -> Answer {
-    let decider = shards.0.get_mut(&at);
-    match (canary, script) {
-        (Some(Canary::AnySettlements), Script::Decide(intent, _, changes)) => {
-            let settlements = decider.map_or(0, |decider| decider.settlements);
-            let decide = Script::Decide(intent.clone(), settlements, changes.clone());
-            shards.run(at, &decide, NOW)
+/// The entries of a directory, wherever they are.
+fn entries_of(shards: &Shards, directory: InodeNumber) -> Vec<(&Name, &Entry)> {
+    match shards.0.get(&directory).map(|shard| &shard.body) {
+        Some(Body::Directory { entries, .. }) => entries.iter().collect(),
+        Some(Body::Split { buckets, .. }) => {
+            let numbers = buckets.numbers().iter();
+            let bodies = numbers.filter_map(|number| Some(&shards.0.get(number)?.body));
+            bodies.filter_map(Body::entries).flatten().collect()
         }
-        (Some(Canary::AbortUnasked), Script::Settle(id)) if id.session != from => {
-            Answer::Settled(Outcome::Aborted)
-        }
-        (Some(Canary::NothingKept), Script::Decide(intent, ..)) => {
-            let answer = shards.run(at, script, NOW);
-            shards.run(at, &Script::Forget(intent.id), NOW);
-            answer
-        }
-        (Some(Canary::ForgottenEarly), Script::Finish(id, Outcome::Committed)) => {
-            for decider in shards.0.values_mut() {
-                decider.committed.remove(id);
-            }
-            shards.run(at, script, NOW)
-        }
-        (Some(Canary::LocksIgnored), Script::Alone(_)) => {
-            let Some(decider) = decider else { return Answer::Gone };
-            let locks = std::mem::take(&mut decider.locks);
-            let answer = shards.run(at, script, NOW);
-            shards.0.entry(at).and_modify(|shard| shard.locks = locks);
-            answer
-        }
-        (Some(Canary::MovesUnseen), Script::Read(Slot::Parent)) => {
-            match decider.map(|shard| &shard.body) {
-                Some(Body::Directory { parent, .. }) => Answer::Parent(*parent),
-                _ => Answer::Gone,
-            }
-        }
-        (Some(Canary::RemovedUnlocked), Script::Prepare(_, Change::End)) => {
-            shards.clone().run(at, script, NOW)
-        }
-        _ => shards.run(at, script, NOW),
+        _ => Vec::new(),
     }
 }

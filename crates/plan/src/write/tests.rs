@@ -39,6 +39,7 @@ fn plan(path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
             def_simulated_seconds: 1.0,
             gain_over_def: 0.0,
             spread: 0.0,
+            def_rest: None,
         },
         server: (0..servers).map(server).collect(),
         file: vec![PlannedFile::new(path.as_bytes(), begin + (1 << 40), &layout)],

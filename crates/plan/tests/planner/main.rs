@@ -5,14 +5,16 @@ mod apart;
 mod default;
 mod limits;
 mod many_files;
+mod recommended;
 
 use std::collections::HashMap;
 
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_plan::gain_range::gain;
 use halocline_plan::judge::{Judge, Layouts, Note, Queues, Step};
 use halocline_plan::layout::{Layout, Placer, assemble};
 use halocline_plan::paper::TIES_MAX;
-use halocline_plan::planner::{Name, Outcome, RestOfDefault, plan};
+use halocline_plan::planner::{Judged, Name, Outcome, RestOfDefault, plan};
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_plan::workload::Workload;
 use halocline_trace::{Op, Request};

@@ -166,9 +166,9 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     let world = old();
     let inode = |path: &str| fs::metadata(world.at(path)).unwrap().ino();
     let [hot, cold, moved] = ["n1/ssd/hot", "shared/cold", "shared/was/deep/moved"].map(inode);
-    let dry = run(&world.at("n1"), "n1", false).unwrap();
+    let dry = run(&world.at("n1"), "n1", None).unwrap();
     assert!(world.at("n1/ssd/cold").is_symlink(), "nothing was changed");
-    let adopted = run(&world.at("n1"), "n1", true).unwrap();
+    let adopted = run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
     assert_eq!(adopted, dry);
     assert_eq!((adopted.directories, adopted.ssd_files, adopted.disk_files), (8, 2, 8));
     let new = File::open(world.at("n1/ssd/new")).unwrap();
@@ -181,7 +181,7 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     let now = ["n1/ssd/hot", "shared/cold", "shared/new/deep/moved"].map(inode);
     assert_eq!(now, [hot, cold, moved]);
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
-    assert!(run(&world.at("n1"), "n1", true).is_err(), "it is shared by now");
+    assert!(run(&world.at("n1"), "n1", Some(&world.alone())).is_err(), "it is shared by now");
     // All of it is recorded on the disks.
     world.forget();
     world.repair(true);
@@ -192,7 +192,7 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
 #[test]
 fn a_check_finds_further_paths_of_a_file_and_a_repair_removes_them() {
     let world = old();
-    run(&world.at("n1"), "n1", true).unwrap();
+    run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
     world.repair(true);
     // As an earlier version left them.
     fs::hard_link(world.at("n1/ssd/hot"), world.at("n1/ssd/new/hot too")).unwrap();
@@ -211,7 +211,8 @@ fn an_adoption_that_dies_at_any_step_is_completed() {
         death.end_after(steps);
         let died = run_watched(&world.at("n1"), "n1", true, Some(death)).is_err();
         if died {
-            run(&world.at("n1"), "n1", true).unwrap_or_else(|error| panic!("{steps}: {error}"));
+            run(&world.at("n1"), "n1", Some(&world.alone()))
+                .unwrap_or_else(|error| panic!("{steps}: {error}"));
         }
         world.repair(true);
         check(&world);
@@ -225,10 +226,10 @@ fn an_adoption_that_dies_at_any_step_is_completed() {
 fn a_tier_that_is_not_in_order_is_refused_with_the_remedy() {
     let world = old();
     symlink("ssd/x", world.at("n1/ssd/.halocline/intents/1")).unwrap();
-    let error = run(&world.at("n1"), "n1", true).unwrap_err().to_string();
+    let error = run(&world.at("n1"), "n1", Some(&world.alone())).unwrap_err().to_string();
     assert!(error.contains("not completed") && error.contains("mount it once"), "{error}");
     let fresh = World::unformatted();
-    let error = run(&fresh.at("n1"), "n1", true).unwrap_err().to_string();
+    let error = run(&fresh.at("n1"), "n1", Some(&fresh.alone())).unwrap_err().to_string();
     assert!(error.contains("never mounted as a tier"), "{error}");
 }
 
@@ -238,15 +239,16 @@ fn a_tier_that_is_not_in_order_is_refused_with_the_remedy() {
 fn a_tier_of_one_node_is_not_rebuilt_without_its_ssd() {
     let world = old();
     let repair = |is: bool| {
-        let refused = crate::repair::run(&world.at("n1"), None, &world.store, is).unwrap_err();
-        refused.to_string()
+        let alone = is.then(|| world.alone());
+        let refused = crate::repair::run(&world.at("n1"), None, &world.store, alone.as_ref());
+        refused.unwrap_err().to_string()
     };
     for is in [false, true] {
         let refused = repair(is);
         assert!(refused.contains("--adopt NODE --repair"), "{refused}");
     }
     assert!(!world.at("n1/ssd/.halocline/node").exists(), "nothing was begun");
-    run(&world.at("n1"), "n1", true).unwrap();
+    run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
     world.repair(true);
     check(&world);
     // What is on the SSD of nobody is not forgotten, either.
@@ -277,7 +279,7 @@ fn directories_deeper_than_paths_are_long_are_adopted() {
         rustix::io::write(made, name.as_bytes()).unwrap();
     }
     linkat(at, "g", at, "h", AtFlags::empty()).unwrap();
-    run(&world.at("n1"), "n1", true).unwrap();
+    run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
     let report = world.repair(true);
     assert!(report.is_rebuilt && report.told.is_empty(), "{report:?}");
     for _ in 0..2 {
@@ -341,7 +343,9 @@ fn names_whose_files_are_not_known_are_refused_before_anything_is_changed() {
         made_with_number(&world, "n1/ssd/new/deep/moved");
         spoil(&world);
         for repair in [false, true] {
-            let error = run(&world.at("n1"), "n1", repair).unwrap_err().to_string();
+            let error = run(&world.at("n1"), "n1", repair.then(|| world.alone()).as_ref())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(why) && error.contains(name), "{name}: {error}");
         }
         assert!(world.at("n1/ssd/users").is_symlink(), "nothing was changed");
@@ -359,7 +363,8 @@ fn made_with_number(world: &World, path: &str) {
 #[test]
 fn a_disk_below_of_another_tier_is_refused() {
     let label = |world: &World| world.at("shared/.halocline").join(LABEL);
-    let refused = |world: &World| run(&world.at("n1"), "n1", true).unwrap_err().to_string();
+    let refused =
+        |world: &World| run(&world.at("n1"), "n1", Some(&world.alone())).unwrap_err().to_string();
     let world = old();
     fs::write(label(&world), r#"{"set": "another", "tier": 1}"#).unwrap();
     assert!(refused(&world).contains("not the disk below"), "{}", refused(&world));

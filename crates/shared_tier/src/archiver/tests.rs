@@ -85,7 +85,8 @@ fn lose_ssd(world: &World) {
 }
 
 fn repair_by_n2(world: &World, repair: bool) -> Report {
-    crate::repair::run(&world.at("n2"), Some(&world.peers()), &world.store, repair).unwrap()
+    let (peers, alone) = (world.peers(), repair.then(|| world.alone()));
+    crate::repair::run(&world.at("n2"), Some(&peers), &world.store, alone.as_ref()).unwrap()
 }
 
 /// The final names of copies.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::{contents, has_privileges};
+use halocline_vfs::namespace::{contents, has_privileges, stat_descriptor};
 use halocline_vfs::{Allocate, Counted, Seek};
 use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
 use rustix::io::Errno;
@@ -104,7 +104,7 @@ impl Handle {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     let error = Error::from(error);
-                    let left = (data.len() - done) as u64;
+                    let left = ((data.len() - done) as u64, quota_of(file, &error));
                     let it = (self.vnode.0.number, self.tier == 0);
                     if !self.tries_again(&error, &mut tries)
                         || !self.files.ssd.make_room_for_write(it, left)
@@ -149,7 +149,7 @@ impl Handle {
                 let error = Error::from(errno);
                 let it = (self.vnode.0.number, self.tier == 0);
                 if !self.tries_again(&error, &mut tries)
-                    || !self.files.ssd.make_room_for_allocation(it, len)
+                    || !self.files.ssd.make_room_for_allocation(it, (len, quota_of(file, &error)))
                 {
                     return Err(error);
                 }
@@ -194,6 +194,12 @@ impl Handle {
         let flags = fcntl_getfl(&*self.file).unwrap_or(OFlags::RDONLY);
         flags.intersects(OFlags::WRONLY | OFlags::RDWR)
     }
+}
+
+/// The user whose quota is used up, if that is what failed.
+fn quota_of(file: &File, failed: &Error) -> Option<u32> {
+    let is_quota = failed.errno() == libc::EDQUOT;
+    is_quota.then(|| stat_descriptor(file).ok()).flatten().map(|stat| stat.raw.st_uid)
 }
 
 impl Drop for Handle {

@@ -14,13 +14,15 @@ use std::sync::Weak;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Location};
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files;
 use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
+use super::copy_sizes::{Key, Known};
 use super::own_xattrs::owner_permissions::permitted;
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
@@ -35,6 +37,12 @@ const DIRECTORY: &str = "copies";
 const COMPARED: usize = 256 << 10;
 /// Ends the name of a copy whose mark the store may not have.
 const UNMARKED: char = '~';
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has looked at a copy.
+    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// A copy, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +71,10 @@ impl CopyName {
         let mut parts = name.splitn(2, |byte| *byte == b'.').map(own_xattrs::parse_number);
         let (inode, number) = (parts.next()??, parts.next()??);
         Some(Self { node: node.to_owned(), inode, number, is_final })
+    }
+
+    fn key(&self) -> Key<'_> {
+        (&self.node, self.inode, self.number)
     }
 
     fn names(&self) -> [String; 2] {
@@ -140,6 +152,8 @@ impl<'a> Copies<'a> {
 
     /// Opens a copy, with [`OFlags::PATH`], under its name as given. Its time is the exact one of the file's content.
     pub(crate) fn look(self, copy: &CopyName) -> Result<Option<(OwnedFd, Stat)>> {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         let dir = self.dir(&copy.node)?;
         let name = &copy.names()[usize::from(copy.is_final)];
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -166,7 +180,7 @@ impl<'a> Copies<'a> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
         let open = |fd: &OwnedFd| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let open = || Ok(openat(CWD, proc_path(fd), flags, Mode::empty())?);
+            let open = || Ok(leased_files::reopen(&proc_path(fd), flags)?);
             Ok::<_, Error>(File::from(permitted(fd, open)?))
         };
         let (one, other) = (open(&copy)?, open(file)?);
@@ -237,33 +251,40 @@ impl<'a> Copies<'a> {
 
     /// The bytes of all copies.
     pub(crate) fn bytes(self) -> Result<u64> {
-        self.all(None)?.iter().try_fold(0, |sum: u64, copy| {
-            let bytes = self.look(copy)?.map_or(0, |(_, stat)| stat.disk_bytes());
-            Ok(sum.saturating_add(bytes))
+        let known = self.known(&self.all(None)?)?.into_iter();
+        Ok(known.fold(0, |sum: u64, (_, known)| sum.saturating_add(known.bytes)))
+    }
+
+    /// What is known of all copies that there are, each with its index among them.
+    fn known(self, all: &[CopyName]) -> Result<Vec<(usize, Known)>> {
+        self.0.room.copies.of(all.iter().map(CopyName::key), &mut |at| {
+            let found = self.look(&all[at])?;
+            Ok(found.map(|(_, stat)| Known::new(stat.disk_bytes(), stat.raw.st_uid)))
         })
     }
 
     /// Removes copies whose files are found on their SSDs, the largest first, until so much is free; returns whether any was
-    /// removed.
-    pub(crate) fn give_way(places: &Places, need: Need) -> Result<bool> {
-        let copies = Copies::of(places);
-        let mut all: Vec<(u64, CopyName)> = Vec::new();
-        for copy in copies.all(None)? {
-            if let Some((_, stat)) = copies.look(&copy)? {
-                all.push((stat.disk_bytes(), copy));
-            }
-        }
-        all.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    /// removed. With a user, only copies that count for the user's quota.
+    pub(crate) fn give_way(places: &Places, need: Need, user: Option<u32>) -> Result<bool> {
+        let (copies, now) = (Copies::of(places), places.shared.clock.instant());
+        let all = copies.all(None)?;
+        let mut known = copies.known(&all)?;
+        known.retain(|(at, known)| {
+            all[*at].is_final && known.may_go(now) && user.is_none_or(|user| known.user == user)
+        });
+        known.sort_by_key(|(_, known)| std::cmp::Reverse(known.bytes));
         let mut freed = Need::default();
-        for (bytes, copy) in all {
+        for (at, known) in known {
             if freed.bytes >= need.bytes && freed.files >= need.files {
                 break;
             }
-            if copy.is_final && copies.is_seen(places, &copy, None)? {
-                copies.remove(&copy)?;
-                freed.files += 1;
-                freed.bytes = freed.bytes.saturating_add(bytes);
+            if !copies.is_seen(places, &all[at], None)? {
+                copies.0.room.copies.stays(all[at].key(), now);
+                continue;
             }
+            copies.remove(&all[at])?;
+            freed.files += 1;
+            freed.bytes = freed.bytes.saturating_add(known.bytes);
         }
         Ok(freed.files > 0)
     }

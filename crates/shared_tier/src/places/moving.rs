@@ -15,15 +15,16 @@ use std::os::unix::fs::FileExt;
 use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files;
 use halocline_vfs::namespace::statx::system_time;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
+use rustix::fs::{OFlags, SeekFrom, copy_file_range, fsync, seek};
 use rustix::io::Errno;
 
 use super::copies::{Copies, CopyName, mtime_ns};
 use super::own_xattrs::owner_permissions::{self, permitted, set_attr};
-use super::tree::{Tree, fresh, proc_path};
+use super::tree::{Quota, Tree, fresh, proc_path};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
@@ -92,7 +93,7 @@ impl<'a> FileMove<'a> {
     fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let open = || Ok(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
+            let open = || Ok(leased_files::reopen(&proc_path(&fd), flags)?);
             let file = File::from(permitted(&fd, open)?);
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
@@ -158,7 +159,7 @@ impl<'a> FileMove<'a> {
         let place = places.place(tier, directory, &path)?;
         // Again: the list of names may have been set when the copy was named.
         let synced =
-            tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_above(&path));
+            tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_names(&above.0));
         if let Err(error) = synced {
             places.remove(&place, inode)?;
             return Err(error);
@@ -233,7 +234,7 @@ impl<'a> FileMove<'a> {
         let (directory, name) = (name.directory.0, &name.name);
         let above = places.shared.find(directory, None)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || Ok(openat(CWD, proc_path(copy), flags, Mode::empty())?);
+        let open = || Ok(leased_files::reopen(&proc_path(copy), flags)?);
         let file = File::from(permitted(copy, open)?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
@@ -253,7 +254,7 @@ impl<'a> FileMove<'a> {
         let path = tree.link(copy, &above, (directory, name), inode)?;
         let place = places.place(SHARED, directory, &path)?;
         let synced =
-            tree.step("syncing a copy", || fsync(&file)).and_then(|()| tree.sync_above(&path));
+            tree.step("syncing a copy", || fsync(&file)).and_then(|()| tree.sync_names(&above.0));
         if let Err(error) = synced {
             places.remove(&place, inode)?;
             return Err(error);
@@ -382,7 +383,8 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
         gid: (now.st_gid != raw.st_gid).then_some(raw.st_gid),
         ..SetAttr::default()
     };
-    tree.step("setting a copy's attributes", || {
+    let of = Quota { of: to, user: Some(raw.st_uid) };
+    tree.step_for(&of, "setting a copy's attributes", || {
         set_attr(to, &owner)?;
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {

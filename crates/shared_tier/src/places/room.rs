@@ -7,6 +7,8 @@ use std::sync::{OnceLock, Weak};
 use halocline_os::error::Result;
 use parking_lot::ReentrantMutex;
 
+use super::copy_sizes::CopySizes;
+
 /// The least and the most that is made free on a full disk at once; in between it is one part in so many of the disk, which is
 /// less than what is left free by those who make copies.
 const ROOM_MIN: Need = Need { bytes: 1 << 20, files: 8 };
@@ -55,14 +57,16 @@ impl Need {
 
 /// Makes room on a disk that has none for a step.
 pub(crate) trait MakesRoom: Debug + Send + Sync {
-    /// Returns whether there is more room now.
-    fn make_room(&self, need: Need) -> bool;
+    /// Makes it, in the quota of a user if there is one; returns whether there is more room now.
+    fn make_room(&self, need: Need, user: Option<u32>) -> bool;
 }
 
 /// What makes room on a disk, if anything does.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     by: OnceLock<Weak<dyn MakesRoom>>,
+    /// What may give way.
+    pub(super) copies: CopySizes,
     /// Whether room is being made: its own steps make none.
     is_under_way: ReentrantMutex<Cell<bool>>,
 }
@@ -87,7 +91,20 @@ impl Room {
         }
         // Somebody else may have made some meanwhile.
         let missing = totals().map_or(need, |now| need.missing(&now));
-        let is_made = missing == Need::default() || by.make_room(missing);
+        let is_made = missing == Need::default() || by.make_room(missing, None);
+        is_under_way.set(false);
+        is_made
+    }
+
+    /// Makes room in the quota of a user, which is used up.
+    pub(super) fn make_in_quota(&self, user: u32, bytes: u64) -> bool {
+        let Some(by) = self.by.get().and_then(Weak::upgrade) else { return false };
+        let is_under_way = self.is_under_way.lock();
+        if is_under_way.replace(true) {
+            return false;
+        }
+        let need = Need { bytes: bytes.max(ROOM_MIN.bytes), ..ROOM_MIN };
+        let is_made = by.make_room(need, Some(user));
         is_under_way.set(false);
         is_made
     }

@@ -14,7 +14,6 @@ mod remembered_paths;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +24,13 @@ use halocline_os::beneath;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::directories::up_to_known;
+use super::found_directory::{DirectoryPlace, is_at};
 use super::tree::directory_names::record;
-use super::tree::{FoundDirectory, Owner, Tree, below, candidates, child, find_below};
+use super::tree::{FoundDirectory, Owner, Tree, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
 use notes::{Noted, Notes};
 use remembered_paths::RememberedPaths;
@@ -59,7 +59,7 @@ pub(crate) struct SharedDisk {
     pub(crate) tree: Tree,
     notes: Notes,
     directories: Arc<dyn Directories>,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// Where directories were last seen. Entries may be stale: the number is compared at each use.
     remembered: Mutex<RememberedPaths>,
 }
@@ -296,29 +296,21 @@ impl SharedDisk {
 
     /// Renames a directory, wherever it is, to a name in another one. Notes for both positions exist.
     fn put_into(&self, above: &FoundDirectory, step: &DirectoryStep) -> Result<()> {
-        let (fd, from) = self.find(step.number, None)?;
-        let from = from.ok_or(Errno::BUSY)?;
+        let found = self.find(step.number, None)?;
+        let from = DirectoryPlace::of(&found, step.number)?.ok_or(Errno::BUSY)?;
         let mut put = Err(Errno::EXIST.into());
         for name in candidates(&step.name, step.number) {
-            record(&self.tree, &fd, step, name.as_bytes())?;
-            if below(above.1.as_ref(), &name)? == from {
-                // It is there by now, beside something else that has its name.
+            record(&self.tree, &found.0, step, name.as_bytes())?;
+            if is_at(&above.0, &name, step.number)? {
+                // It is there by now, maybe beside something else that has its name.
                 return Ok(());
             }
-            put = self.tree.rename(&from, above, &name);
+            put = from.rename(&self.tree, above, (&name, step.number));
             if !put.as_ref().is_err_and(|error: &Error| error.errno() == libc::EEXIST) {
                 break;
             }
         }
-        let path = put?;
-        if self.tree.directory_at(Some(&path), step.number)?.is_none() {
-            // Another directory had its old name by then: rename that back, if it is still there.
-            let above = (self.tree.parent_of(&from)?, from.as_path().parent().and_then(relative));
-            self.tree.rename(&path, &above, &Name::from(from.last()))?;
-            return Err(Errno::BUSY.into());
-        }
-        self.remember(step.number, path);
-        Ok(())
+        put.map(|path| self.remember(step.number, path))
     }
 
     /// Moves a directory to its position in the store, after its parents, even if another node is at it; removes one
@@ -384,8 +376,8 @@ impl SharedDisk {
                 None => self.at_a_note(number, &self.notes.all()?, NOTES_MAX)?,
             },
         };
-        if let Some((_, Some(path))) = found {
-            self.remove_at(&path)?;
+        if let Some(found) = found {
+            self.remove_found(&found, number)?;
         }
         self.remembered.lock().remove(number);
         Ok(())
@@ -401,22 +393,23 @@ impl SharedDisk {
         }
     }
 
-    fn remove_at(&self, path: &RelativePath) -> Result<()> {
-        let mut removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
+    fn remove_found(&self, found: &FoundDirectory, number: u64) -> Result<()> {
+        let Some(place) = DirectoryPlace::of(found, number)? else { return Ok(()) };
+        let mut removed = place.remove(&self.tree);
         let is_full = |removed: &Result<()>| {
             removed
                 .as_ref()
                 .is_err_and(|error| matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST))
         };
         // Directories that were renamed to elsewhere in the store may still be here on the disk.
-        if is_full(&removed) && self.settle_children(path)? {
-            removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
+        if is_full(&removed) && self.settle_children(&found.0)? {
+            removed = place.remove(&self.tree);
         }
         match removed {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             removed if is_full(&removed) => {
                 tracing::warn!(
-                    directory = %path,
+                    directory = ?found.1,
                     "a directory that was removed has something left in it on the shared disk; \
                      halocline cluster fsck --tier says what"
                 );
@@ -427,17 +420,13 @@ impl SharedDisk {
     }
 
     /// Settles the directories in it; returns whether there were any with numbers.
-    fn settle_children(&self, path: &RelativePath) -> Result<bool> {
+    fn settle_children(&self, found: &OwnedFd) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(self.tree.look(Some(path))?, ".", flags, Mode::empty())?;
+        let dir = openat(found, ".", flags, Mode::empty())?;
         let mut are_there = false;
-        for name in beneath::names(dir)? {
-            let Some(below) = RelativePath::below(Some(path), name.as_bytes()) else { continue };
-            let number = self
-                .tree
-                .look(Some(&below))
-                .map(|fd| own_xattrs::number(&fd, own_xattrs::DIRECTORY));
-            if let Ok(Some(number)) = number {
+        for name in beneath::names(&dir)? {
+            let fd = beneath::open(&dir, Path::new(&name), OFlags::PATH, Mode::empty());
+            if let Ok(Some(number)) = fd.map(|fd| own_xattrs::number(&fd, own_xattrs::DIRECTORY)) {
                 self.settle(number)?;
                 are_there = true;
             }
@@ -453,8 +442,4 @@ impl SharedDisk {
         );
         Ok(fd)
     }
-}
-
-fn relative(path: &Path) -> Option<RelativePath> {
-    RelativePath::new(path.as_os_str().as_bytes())
 }

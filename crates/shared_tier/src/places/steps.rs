@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 
 /// Is called before each step. It may fail the step, which is then not made, or unwind as if the process had died
 /// there.
@@ -26,19 +26,20 @@ impl Steps {
         Self(watcher)
     }
 
-    /// Runs a step; `what` is for people. If the disk is full, it is tried once more after `make_room` has made some.
-    pub(crate) fn step<T, E: Into<halocline_os::error::Error>>(
+    /// Runs a step; `what` is for people. If the disk is full, or a quota is used up, it is tried once more after `make_room`
+    /// has made some.
+    pub(crate) fn step<T, E: Into<Error>>(
         &self,
         what: &'static str,
         mut act: impl FnMut() -> Result<T, E>,
-        make_room: impl FnOnce() -> bool,
+        make_room: impl FnOnce(&Error) -> bool,
     ) -> Result<T> {
-        if let Some(watcher) = &self.0 {
-            watcher.before(what)?;
-        }
-        let done = act().map_err(Into::into);
-        match done {
-            Err(error) if error.is_full() && make_room() => act().map_err(Into::into),
+        let mut make = || {
+            self.0.as_ref().map_or(Ok(()), |watcher| watcher.before(what))?;
+            act().map_err(Into::into)
+        };
+        match make() {
+            Err(error) if error.is_full() && make_room(&error) => make(),
             done => done,
         }
     }

@@ -5,13 +5,17 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use parking_lot::Mutex;
-use rustix::fs::mkfifoat;
+use rustix::fs::{CWD, mkfifoat};
 
 use super::shared_disk::links_and_devices;
 use super::*;
+
+mod directories_above;
+mod room;
 
 /// Stands for the store: the parent's number and the name of each directory.
 #[derive(Debug, Default)]
@@ -59,12 +63,42 @@ impl Disks {
     }
 
     fn try_node(&self, node: &str) -> Result<Places> {
+        self.watched(node, None)
+    }
+
+    fn watched(&self, node: &str, watcher: Option<Arc<dyn Watcher>>) -> Result<Places> {
         let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
-        Places::open(&self.at(node), node, Some(&peers), self.table.clone(), &Clock::MACHINE, None)
+        let (root, table) = (self.at(node), self.table.clone());
+        Places::open(&root, node, Some(&peers), table, &Clock::MACHINE, watcher)
+    }
+
+    /// The first node, which finds that done on the shared disk just before it makes a step for the first time.
+    fn surprised(&self, step: &'static str, act: fn(&Path)) -> Places {
+        let is_armed = AtomicBool::new(true);
+        let surprise = Surprise { step, act, shared: self.at("shared"), is_armed };
+        self.watched("n1", Some(Arc::new(surprise))).unwrap()
     }
 
     fn node(&self, node: &str) -> Places {
         self.try_node(node).unwrap()
+    }
+}
+
+/// Something that another node does just before a step.
+#[derive(Debug)]
+struct Surprise {
+    step: &'static str,
+    act: fn(&Path),
+    shared: PathBuf,
+    is_armed: AtomicBool,
+}
+
+impl Watcher for Surprise {
+    fn before(&self, what: &'static str) -> Result<()> {
+        if what == self.step && self.is_armed.swap(false, Ordering::SeqCst) {
+            (self.act)(&self.shared);
+        }
+        Ok(())
     }
 }
 

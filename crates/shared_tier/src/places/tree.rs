@@ -20,15 +20,13 @@ use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::SetAttr;
-use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::namespace::statx::statfs;
+use halocline_vfs::namespace::{stat_descriptor, statx::statfs};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::DirectoryStep;
-use super::own_xattrs::{self, owner_permissions::set_attr};
 use super::room::Room;
 use super::steps::Steps;
+use super::{DirectoryStep, own_xattrs};
 use crate::entry_names::os;
 use durable_directories::DurableDirectories;
 
@@ -41,6 +39,14 @@ pub(crate) struct Owner {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+}
+
+/// Something that counts for a user's quota.
+#[derive(Debug)]
+pub(crate) struct Quota<'a, F> {
+    pub(crate) of: &'a F,
+    /// Whose it becomes; without it, it stays whose it is.
+    pub(crate) user: Option<u32>,
 }
 
 /// One tier's tree.
@@ -96,7 +102,23 @@ impl Tree {
         what: &'static str,
         act: impl FnMut() -> Result<T, E>,
     ) -> Result<T> {
-        self.steps.step(what, act, || self.room.make(|| self.totals()))
+        self.steps.step(what, act, |_| self.room.make(|| self.totals()))
+    }
+
+    /// The same, with whose quota may be used up.
+    pub(crate) fn step_for<T, E: Into<Error>>(
+        &self,
+        quota: &Quota<'_, impl AsFd>,
+        what: &'static str,
+        act: impl FnMut() -> Result<T, E>,
+    ) -> Result<T> {
+        self.steps.step(what, act, |full| match (full.errno(), stat_descriptor(quota.of)) {
+            (libc::EDQUOT, Ok(now)) => {
+                let user = quota.user.unwrap_or(now.raw.st_uid);
+                self.room.make_in_quota(user, now.disk_bytes())
+            }
+            _ => self.room.make(|| self.totals()),
+        })
     }
 
     /// Refuses a file system that keeps no extended attributes.
@@ -106,9 +128,8 @@ impl Tree {
     pub(crate) fn check_attributes(&self) -> Result<()> {
         let name = format!("attributes-{}", std::process::id());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let made = openat(&self.tmp, &name, flags, Mode::RUSR | Mode::WUSR);
         let at = |errno: Errno| Error::at(self.tmp.path(), "make a file in")(errno.into());
-        let file = match made {
+        let file = match openat(&self.tmp, &name, flags, Mode::RUSR | Mode::WUSR) {
             // A full disk is fine: it has kept attributes before.
             Err(Errno::NOSPC | Errno::DQUOT) => return Ok(()),
             made => made.map_err(at)?,
@@ -216,7 +237,8 @@ impl Tree {
         let made = || {
             let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(&self.tmp, &fresh, flags, Mode::empty())?;
-            self.step("numbering a directory", || {
+            let quota = Quota { of: &fd, user: Some(owner.uid) };
+            self.step_for(&quota, "numbering a directory", || {
                 own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, step.number)?;
                 own(&fd, owner)
             })?;
@@ -250,7 +272,8 @@ impl Tree {
         let fresh = fresh("f", inode);
         let fd = self.temporary(&fresh)?;
         let make = || {
-            self.step("numbering a file", || {
+            let quota = Quota { of: &fd, user: Some(owner.uid) };
+            self.step_for(&quota, "numbering a file", || {
                 own_xattrs::set_number(&fd, own_xattrs::INODE, inode)?;
                 own(&fd, owner)
             })?;
@@ -325,18 +348,9 @@ impl Tree {
         let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
     }
 
-    /// Makes a new name durable: its directory, and those above it that may be new, too.
-    pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
-        self.durable.sync_above(self, path)
-    }
-
-    /// Makes the directory of a name durable.
-    pub(crate) fn sync_parent(&self, path: &RelativePath) -> Result<OwnedFd> {
-        let parent = path.as_path().parent().unwrap_or(Path::new(""));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
-        self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
-        Ok(dir)
+    /// Makes new names in a directory durable, and those above it that may be new, too.
+    pub(crate) fn sync_names(&self, directory: &OwnedFd) -> Result<()> {
+        self.durable.sync(self, directory)
     }
 
     /// Gives an open file a second place. If that is not at the name itself, the name is listed first, as for a new
@@ -462,7 +476,7 @@ fn own(fd: &impl AsFd, owner: Owner) -> Result<()> {
         gid: (raw.st_gid != owner.gid).then_some(owner.gid),
         ..SetAttr::default()
     };
-    set_attr(fd, &change).map(drop)
+    own_xattrs::owner_permissions::set_attr(fd, &change).map(drop)
 }
 
 /// A path from a directory.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use halocline_cluster::names::attributes::Attributes;
 use halocline_cluster::names::coding::encode_attributes;
+use halocline_cluster::names::directory_entries::change_entries;
 use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{
     Answer, Body, Change, Entry, InodeNumber, Links, Name, Opaque, ROOT, Script,
@@ -99,10 +100,7 @@ impl<'a> Build<'a> {
     }
 
     fn send(&self, directory: u64, changes: Vec<Change>) -> Result<()> {
-        match self.store.run(InodeNumber(directory), &Script::Alone(changes))? {
-            Answer::Done => Ok(()),
-            answer => Err(NamesError::Unsound(format!("directory {directory}: {answer:?}"))),
-        }
+        change_entries(self.store, InodeNumber(directory), changes)
     }
 
     /// Writes the rest.

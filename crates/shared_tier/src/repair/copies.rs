@@ -9,7 +9,9 @@ use std::path::Path;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location};
 use halocline_model::namespace::ROOT;
-use halocline_os::error::Result;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::Patience;
 use halocline_vfs::Stat;
 
 use super::Repair;
@@ -24,6 +26,9 @@ use crate::places::missed::MissedChange;
 use crate::places::own_xattrs::{self, NameIn};
 use crate::places::steps::Steps;
 use crate::places::tree::Tree;
+
+/// How long this process, which has one command, still waits for leases of files that it compares.
+static PATIENCE: Patience = Patience::new();
 
 /// A copy on the shared disk.
 #[derive(Debug)]
@@ -241,8 +246,19 @@ fn is_older((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<boo
     {
         return Ok(false);
     }
-    Ok(of.size != copy.attributes.size
-        || !Copies::on(&disks.all[0].tree).has_bytes_of(&copy.name, &disk.look(file.at.1)?)?)
+    if of.size != copy.attributes.size {
+        return Ok(true);
+    }
+    let fd = disk.look(file.at.1)?;
+    let compare = || Copies::on(&disks.all[0].tree).has_bytes_of(&copy.name, &fd);
+    let is_leased = |compared: &Result<bool>| compared.as_ref().is_err_and(Error::is_leased);
+    match PATIENCE.wait(&Clock::MACHINE, compare, is_leased) {
+        Err(error) if error.is_leased() => {
+            tracing::warn!(%error, number = file.number, "a file is not compared with a clean copy of its number");
+            Ok(false)
+        }
+        compared => Ok(!compared?),
+    }
 }
 
 /// In a rebuild: files of SSDs that are not reached, or have lost them, get the names that their copies carry, as before the loss

@@ -12,6 +12,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::AtFlags;
 
 use super::scan::{Scanned, scan};
+use crate::disk_users::CHECK;
 use crate::joining::set_formatted;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
@@ -42,7 +43,7 @@ impl Disks {
         let shared = Tree::open(&root.join("hdd"), Steps::default())?;
         let tier = peers::tier_id(&shared.private)?;
         let nodes = peers::nodes(&shared.private)?;
-        let check = shared.private.sub("check")?;
+        let check = shared.private.sub(CHECK)?;
         let own = root.join("ssd");
         peers::refuse_files_of_others(&own, &tier)?;
         let own_node = peers::node_of(&own, &tier);
@@ -157,7 +158,7 @@ impl Disks {
 /// Whether a rebuild of the names of the tier at `root` was begun and not finished.
 pub(crate) fn is_rebuilding(root: &Path) -> Result<bool> {
     let shared = Tree::open(&root.join("hdd"), Steps::default())?;
-    Ok(shared.private.sub("check")?.read(REBUILDING, 0)?.is_some())
+    Ok(shared.private.sub(CHECK)?.read(REBUILDING, 0)?.is_some())
 }
 
 fn read(tree: Tree, node: Option<String>) -> Result<Disk> {

@@ -190,7 +190,10 @@ fn a_path_longer_than_programs_can_give_is_rebuilt_and_told_by_its_ends() {
     let forged = openat(&above, "forged", flags, Mode::RUSR).unwrap();
     own_xattrs::set_number(&forged, own_xattrs::INODE, 1 << 40).unwrap();
     world.forget();
-    let report = super::run(&world.at("n1"), Some(&world.peers()), &world.store, true).unwrap();
+    let report = {
+        let (peers, alone) = (world.peers(), world.alone());
+        super::run(&world.at("n1"), Some(&peers), &world.store, Some(&alone)).unwrap()
+    };
     let told = report.told.join("\n");
     let is_told = ["/victim/xxx", " ... ", "xxx/forged (4280 bytes): it says that it is a file"];
     assert!(is_told.iter().all(|part| told.contains(part)) && told.len() < 1000, "{told}");

@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::{decode_attributes, encode_attributes};
+use halocline_cluster::names::directory_entries::shard_of;
 use halocline_cluster::names::{NameStore, NamesError, Result};
-use halocline_model::namespace::{Answer, Change, Entry, InodeNumber, Links, ROOT, Script, Slot};
+use halocline_model::namespace::{
+    Answer, Change, Entry, EntryName, InodeNumber, Links, ROOT, Script, Slot,
+};
 
 use super::Repair;
 use super::findings::{About, Finding, Findings, note};
@@ -201,6 +204,7 @@ fn take_directory(store: &dyn NameStore, one: &Differing) -> Result<()> {
 
 fn take_file(store: &dyn NameStore, file: &StoredFile, one: &Differing) -> Result<()> {
     let (directory, name) = (InodeNumber(file.directory), file.name.clone());
+    let directory = shard_of(store, &EntryName { directory, name: name.clone() })?;
     match store.run(directory, &Script::Read(Slot::Name(name.clone())))? {
         Answer::Name(Some(Entry::Single(inode, from)), _) if inode.0 == one.number => {
             let to = Entry::Single(inode, one.taken(decode_attributes(&from)?)?);

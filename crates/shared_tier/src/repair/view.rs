@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::decode_attributes;
-use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
+use halocline_cluster::names::directory_entries::each_entry;
+use halocline_cluster::names::{NameStore, Result};
 use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
 
 use super::findings::About;
@@ -75,42 +76,27 @@ impl View {
             if let Answer::Attributes(value, _) = store.run(InodeNumber(directory), &attributes)? {
                 view.directory_attributes.insert(directory, decode_attributes(&value)?);
             }
-            let mut cursor = 0;
-            loop {
-                let list = Script::List(cursor, PAGE_ENTRIES_MAX);
-                let Answer::Entries { entries, is_last, .. } =
-                    store.run(InodeNumber(directory), &list)?
-                else {
-                    break;
-                };
-                if entries.last().map_or(!is_last, |(last, ..)| *last <= cursor) {
-                    return Err(NamesError::Unsound("a page that leads nowhere".to_owned()));
-                }
-                for (place, name, entry) in entries {
-                    cursor = place;
-                    view.names.insert((directory, name.clone()));
-                    match entry {
-                        Entry::Directory(inode) => {
-                            let new = view.directories.insert(inode.0, (directory, name));
-                            if new.is_none() && inode != ROOT {
-                                todo.push(inode.0);
-                            }
+            each_entry(store, InodeNumber(directory), &mut |name, entry| {
+                view.names.insert((directory, name.clone()));
+                match entry {
+                    Entry::Directory(inode) => {
+                        let new = view.directories.insert(inode.0, (directory, name));
+                        if new.is_none() && inode != ROOT {
+                            todo.push(inode.0);
                         }
-                        Entry::Single(inode, attributes) => {
-                            view.file(inode, &attributes, directory, name)?;
-                        }
-                        Entry::Linked(inode, shard) => {
-                            let read = store.run(shard, &Script::Read(Slot::Whole))?;
-                            if let Answer::Links(links) = read {
-                                view.file(inode, &links.attributes, directory, name)?;
-                            }
+                    }
+                    Entry::Single(inode, attributes) => {
+                        view.file(inode, &attributes, directory, name)?;
+                    }
+                    Entry::Linked(inode, shard) => {
+                        let read = store.run(shard, &Script::Read(Slot::Whole))?;
+                        if let Answer::Links(links) = read {
+                            view.file(inode, &links.attributes, directory, name)?;
                         }
                     }
                 }
-                if is_last {
-                    break;
-                }
-            }
+                Ok(())
+            })?;
         }
         Ok(view)
     }

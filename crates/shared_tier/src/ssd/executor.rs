@@ -196,8 +196,8 @@ impl Executor {
 
     /// Removes clean copies from the shared disk, which has no room for a file; returns whether it has room by now.
     fn copies_give_way(&self, size: u64, fits: impl Fn() -> bool) -> bool {
-        let given =
-            Copies::give_way(&self.base.places, Need::bytes(size.saturating_add(COPY_SLACK)));
+        let need = Need::bytes(size.saturating_add(COPY_SLACK));
+        let given = Copies::give_way(&self.base.places, need, None);
         given.inspect_err(|error| tracing::debug!(%error, "no copies give way")).unwrap_or(false)
             && fits()
     }
@@ -352,7 +352,7 @@ impl Executor {
                     Left::No => {}
                     Left::Failed(error) => {
                         // The next file may be moved all the same: else a user's few files would keep all others here.
-                        if !is_too_many(&error) {
+                        if !is_too_many(&error) && !error.is_leased() {
                             failures.fetch_add(1, Ordering::Relaxed);
                         }
                         let path = Paths::new(&self.base.paths).shown(&resident.name);

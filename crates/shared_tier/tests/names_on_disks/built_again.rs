@@ -1,5 +1,5 @@
 //! A node stands still in the midst of a change, for longer than its lease, while the store forgets all names and they are
-//! built again. When it goes on, it takes nothing away that has a name now.
+//! built again, although its lock was left (`disk_users`). When it goes on, it takes nothing away that has a name now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +37,7 @@ fn wrong_ends((what, act): (&str, Act), to_ssd: bool) -> Vec<String> {
         let built_again = Arc::clone(&disks);
         mounted.interrupt(requests, move || {
             built_again.forget();
+            built_again.give_up_locks();
             built_again.repair();
         });
         let done = act(&mounted);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::namespace::Shards;
-use halocline_shared_tier::{SharedTier, repair};
+use halocline_shared_tier::{Alone, SharedTier, repair};
 use halocline_vfs::{Engine, Tree};
 
 use crate::mounted::CALLER;
@@ -50,7 +50,18 @@ impl Disks {
 
     /// Rebuilds the names from the disks, if they have to be.
     pub(crate) fn repair(&self) {
-        repair::run(&self.at("n1"), Some(&self.peers()), &self.names, true).unwrap();
+        let (peers, alone) = (self.peers(), self.alone());
+        repair::run(&self.at("n1"), Some(&peers), &self.names, Some(&alone)).unwrap();
+    }
+
+    /// That no node is mounted.
+    pub(crate) fn alone(&self) -> Alone {
+        Alone::on(&self.at("n1")).unwrap()
+    }
+
+    /// As an operator does who knows that a node never goes on: the locks of all of them no longer count.
+    pub(crate) fn give_up_locks(&self) {
+        fs::remove_dir_all(self.at("shared/.halocline/mounted")).unwrap();
     }
 
     /// Whatever was repaired is as the store has it.
@@ -61,7 +72,7 @@ impl Disks {
 
     /// What a check finds.
     pub(crate) fn problems(&self) -> String {
-        let found = repair::run(&self.at("n1"), Some(&self.peers()), &self.names, false).unwrap();
+        let found = repair::run(&self.at("n1"), Some(&self.peers()), &self.names, None).unwrap();
         if found.is_clean() { String::new() } else { format!("{found:?}") }
     }
 

@@ -74,9 +74,9 @@ fn i15_what_an_older_store_has_forgotten_of_attributes_is_found_and_taken_from_t
         disks.are_as_in_store("changes of attributes");
         disks.names.restart(saved);
         if is_confirmed {
-            repair::confirm(&disks.at("n1"), None, &disks.names).unwrap();
+            repair::confirm(&disks.at("n1"), None, &disks.names, &disks.alone()).unwrap();
             let found =
-                repair::run(&disks.at("n1"), Some(&disks.peers()), &disks.names, false).unwrap();
+                repair::run(&disks.at("n1"), Some(&disks.peers()), &disks.names, None).unwrap();
             assert!(found.may_be_older && found.told.is_empty(), "{found:?}");
             assert_eq!(found.attributes.len(), PATHS.len(), "{found:?}");
             for what in ["mode 600", "mode 700", "owner 7:0", "size 11", "changed at", USERS] {

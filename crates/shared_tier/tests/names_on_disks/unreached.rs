@@ -162,7 +162,8 @@ fn i15_an_ssd_that_is_not_reached_by_a_rebuild_has_missed_it_still() {
     fs::rename(&here, &away).unwrap();
     disks.forget();
     let repair = |node: &str| {
-        repair::run(&disks.at(node), Some(&disks.peers()), &disks.names, true).unwrap()
+        let (peers, alone) = (disks.peers(), disks.alone());
+        repair::run(&disks.at(node), Some(&peers), &disks.names, Some(&alone)).unwrap()
     };
     assert_eq!(repair("n2").missing.len(), 1);
     fs::rename(&away, &here).unwrap();
@@ -212,6 +213,8 @@ fn i15_what_neither_an_ssd_nor_a_full_shared_disk_has_taken_follows_later() {
         }
         fs::rename(&away, &here).unwrap();
         disks.forget();
+        // It is as if it had died.
+        disks.give_up_locks();
         disks.repair();
         drop(second);
         let found = tree(&Mounted::new(&disks, true).tier);

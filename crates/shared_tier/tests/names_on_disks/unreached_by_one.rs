@@ -44,6 +44,8 @@ impl Nodes {
         let Self { disks, reaching, other } = self;
         let found: Vec<String> = tree(&reaching.tier).into_keys().collect();
         disks.forget();
+        // Both are as if they had died: nothing that they do later changes what is built.
+        disks.give_up_locks();
         disks.repair();
         drop((reaching, other));
         let again: Vec<String> = tree(&Mounted::new(&disks, true).tier).into_keys().collect();

@@ -18,6 +18,7 @@ mod server_marks;
 pub(super) mod sparse_copy;
 mod tree_mark;
 pub(super) mod tree_walk;
+pub mod unnamed;
 mod volume_directory;
 
 use std::fs::File;
@@ -28,13 +29,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use halocline_model::striping::Striping;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Decorate, Server, Volume};
 use crate::device::NamedFile;
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::open_at;
 use halocline_os::locked_file::LockedFile;
 use halocline_os::private::PrivateDir;
 use halocline_vfs::Stat;
@@ -262,6 +264,9 @@ impl Origin {
 
     /// Opens the data of a namespace file. `namespace_file` may be an `O_PATH` descriptor; `flags` are those of `open(2)` and are
     /// passed unchanged to the file of a plain origin.
+    ///
+    /// # Errors
+    /// `EAGAIN` if a program's lease of the file would have to be waited for ([`halocline_os::leased_files`]).
     pub fn open_data(&self, namespace_file: BorrowedFd<'_>, flags: i32) -> io::Result<OriginFile> {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         if !self.striped {
@@ -458,5 +463,5 @@ fn not_bound(dir: &Path) -> Error {
 
 fn reopen(namespace_file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
     let path = identity::by_descriptor(namespace_file);
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+    open_at(CWD, &*path, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }

@@ -359,7 +359,7 @@ fn copy_file(
 ) -> Result<OwnedFd, Stopped> {
     let namespace_file = File::from(from.open().map_err(Stopped::Here)?);
     let here = |what| move |error| Stopped::Here(Error::at(&from.shown, what)(error));
-    let data = origin.open_data(namespace_file.as_fd(), libc::O_RDONLY);
+    let data = from.open_data(origin, libc::O_RDONLY);
     let data = data.map_err(here("open the data"))?;
     let len = namespace_file.metadata().map_err(here("stat"))?.len();
     let everywhere = |what| move |error| Stopped::Everywhere(Error::at(shown, what)(error));

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid,
-    chmod, chownat, openat, statx, utimensat,
+    AtFlags, Gid, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid,
+    chmod, chownat, statx, utimensat,
 };
 
 use super::{ON_DESCRIPTOR, proc_path};
 use crate::{SetAttr, SetTime, Stat};
 use halocline_os::error::Result;
+use halocline_os::leased_files;
 
 /// Changes owner, mode, size and times through a descriptor, which may be `O_PATH`, in an order in which none undoes
 /// another.
@@ -21,7 +22,7 @@ pub fn set_attr_on(fd: impl AsFd, change: &SetAttr) -> Result<Stat> {
         chownat(&fd, "", uid, change.gid.map(Gid::from_raw), ON_DESCRIPTOR)?;
     }
     if let Some(size) = change.size {
-        let file = openat(CWD, proc_path(&fd), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = leased_files::reopen(&proc_path(&fd), OFlags::WRONLY | OFlags::CLOEXEC)?;
         rustix::fs::ftruncate(file, size)?;
     }
     if let Some(mode) = change.mode {

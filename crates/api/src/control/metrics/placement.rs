@@ -1,4 +1,4 @@
-//! The keys of what `halocline apply` and `halocline verify` answer.
+//! The keys of what `halocline apply`, `halocline verify` and `halocline unstripe` answer.
 
 use super::Metric;
 use super::table::metric;
@@ -26,7 +26,7 @@ pub(super) const APPLY: &[Metric] = &[
     metric(
         "files[].detour",
         "yes or no",
-        "It moves twice, because its copy does not fit beside it: first to the servers that have space.",
+        "It moves twice, because its copy does not fit beside it, or another file needs its room: first to the servers that have space.",
     ),
     metric("files[].bytes", "bytes", "Its data without holes."),
     metric("files[].before[].begin", "bytes", "Where a part of it began before."),
@@ -48,6 +48,30 @@ pub(super) const APPLY: &[Metric] = &[
         "What it has of the data of these files by the plan.",
     ),
     metric("servers[].used_bytes", "bytes", "Blocks that these files use on it now."),
+];
+
+pub(super) const UNSTRIPE: &[Metric] = &[
+    metric("dry_run", "yes or no", "Nothing was copied."),
+    metric(
+        "copy",
+        "path",
+        "The copy; its name ends in `.incomplete` if it lacks anything of the tree.",
+    ),
+    metric("bytes", "bytes", "What was copied, or would be: sizes of files, with holes."),
+    metric("lacking[]", "text", "What the copy lacks of the tree, why, and what to do."),
+    metric(
+        "unnamed[].object",
+        "text",
+        "Of a whole tree: data that no file names, and that the copy does not have. If there is any, the exit status is 1.",
+    ),
+    metric("unnamed[].bytes", "bytes", "Blocks that it uses on all servers."),
+    metric("unnamed[].files[]", "path", "Where it is."),
+    metric("unnamed_bytes", "bytes", "Blocks that all of it uses."),
+    metric(
+        "unnamed_unknown",
+        "text or null",
+        "Why it is not known whether there is such data, for example because names changed meanwhile.",
+    ),
 ];
 
 pub(super) const VERIFY: &[Metric] = &[

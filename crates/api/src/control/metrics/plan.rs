@@ -36,10 +36,23 @@ pub(super) const PLAN: &[Metric] = &[
     metric(
         "least_gain",
         "share",
-        "The least gain of the best layout, in all of the trace and in four parts of it: where it is not above 0.01, nothing \
-         is recommended; of a trace that is not whole its distance from `best_gain` counts more.",
+        "The least gain of the best layout, in all of the trace and in four parts of it; of a trace that is not whole its distance \
+         from `best_gain` counts more.",
     ),
     metric("most_gain", "share", "The largest, alike."),
+    metric(
+        "sure_gain",
+        "share",
+        "The gain of all parts together if there were four times as much of those that gain at most 0.01, or `best_gain` if that is less: \
+         where it is not above 0.01, nothing is recommended; of a trace that is not whole as `least_gain`.",
+    ),
+    metric(
+        "parts[].def_seconds",
+        "seconds",
+        "Time of a part of the sample on simulated servers under `def`.",
+    ),
+    metric("parts[].seconds", "seconds", "The same under the best layout."),
+    metric("parts[].gain", "share", "What it gains; less than 0 if it loses."),
     metric(
         "few_requests",
         "yes or no",
@@ -54,7 +67,7 @@ pub(super) const PLAN: &[Metric] = &[
         "job.def_seconds",
         "seconds",
         "Time of the whole trace on simulated servers under `def`, each process going on after the time that it computed \
-         between its requests. `job` is null where no layout gains in each part of the trace, or requests have no durations.",
+         between its requests. `job` is null where no layout has a sure gain, or requests have no durations.",
     ),
     metric("job.seconds", "seconds", "The same under the layout that is best for the requests."),
     metric(

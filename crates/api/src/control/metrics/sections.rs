@@ -11,7 +11,7 @@ use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, CLUSTER_STATUS,
     CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
 };
-use super::placement::{APPLY, VERIFY};
+use super::placement::{APPLY, UNSTRIPE, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
 use super::table::{
@@ -236,6 +236,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline verify PLAN DIR --json`",
         about: "Whether files lie as a plan says; [PLANNING.md](PLANNING.md) says what is compared. `planned` and `actual` are null of a missing file.",
         metrics: VERIFY,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline unstripe DIR [PATH] OUT --json`",
+        about: "What was copied from a striped origin to plain files.",
+        metrics: UNSTRIPE,
         within: &[],
     },
     Section {

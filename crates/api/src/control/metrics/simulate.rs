@@ -25,12 +25,17 @@ pub(super) const SIMULATE: &[Metric] = &[
     metric(
         "plan.default_rest",
         "word or null",
-        "Where not all servers have room for the default stripes: how the rest lies by default, `paper` or `default`, as `plan` says it in `def_rest`.",
+        "Where not all servers have room for the default stripes: how the rest lies by default, `paper` or `default`, as `plan` says it in `def_rest`. For the plan's own trace that is the way that the plan was compared with, else the faster one.",
     ),
     metric(
         "plan.other_default_seconds",
         "seconds or null",
-        "Time under the default layout in the other way, which is not faster.",
+        "Time under the default layout in the other way.",
+    ),
+    metric(
+        "plan.gain_over_other_default",
+        "share or null",
+        "Throughput that the plan gains over that.",
     ),
     metric("plan.default.seconds", "seconds", "As below, under the default layout."),
     metric("plan.default.requests", "number", "As below, under the default layout."),

@@ -1,7 +1,6 @@
 //! Decides which use is advised, and how sure that is: from times alone.
 
-use halocline_plan::gain_range::{GAIN_MIN, GainRange};
-use halocline_plan::planner::gain;
+use halocline_plan::gain_range::{GAIN_MIN, GainRange, gain};
 
 /// Possible uses of an SSD; the order breaks ties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use halocline_api::config::{EmulatedDevice, Emulation, format_bytes};
 use halocline_model::{admit, tier};
 use halocline_os::counted::counted;
 use halocline_os::error::Error;
-use halocline_plan::planner::gain;
+use halocline_plan::gain_range::gain;
 use halocline_sim::servers::Profile;
 use halocline_sim::{FileLayout, ServerSet};
 use halocline_trace::{Kind, Process, Request, Source, Writer};

@@ -70,6 +70,10 @@ pub(super) struct MetadataArgs {
     /// Numbers of masters of Redis Clusters that the benchmark starts, each from 1 to 16, instead of a single server
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=16), conflicts_with_all = ["simulate", "entries", "nodes"])]
     masters: Vec<u32>,
+    /// Split directories that have so many entries into buckets, from 2 to 100000000 [default: 65536 on a cluster, none on a
+    /// single server]
+    #[arg(long, value_name = "ENTRIES", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(2..=100_000_000))]
+    split: Option<u64>,
     /// Carry the times of creates to 10,000 nodes by a simulation, which first reproduces what was measured: needs the
     /// server that the benchmark starts, and a single client among the numbers of clients
     #[arg(long)]
@@ -84,9 +88,9 @@ pub(super) struct MetadataArgs {
 /// Measures and reports.
 pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let Some(store) = &args.store else {
-        if args.simulate || !args.masters.is_empty() {
+        if args.simulate || !args.masters.is_empty() || args.split.is_some() {
             return Err(Failure::refused(
-                "--masters and --simulate ask the store itself: give --store",
+                "--masters, --split and --simulate ask the store itself: give --store",
             ));
         }
         return mounts::execute(args);
@@ -138,6 +142,7 @@ fn setup(args: &MetadataArgs, own_store: bool, cpus: usize) -> Setup {
         own_store,
         cpus,
         files: files(args),
+        split: args.split,
         repeat: args.report.repeat,
     }
 }
@@ -172,9 +177,9 @@ fn measure(
     }
     let large = match args.entries {
         Some(entries) => {
-            let names = formatted(server)?;
+            let names = formatted((server, args.split))?;
             let count = args.clients.iter().copied().max().unwrap_or(1);
-            let clients = Clients::new(server, count, files(args))?;
+            let clients = Clients::new((server, args.split), count, files(args))?;
             let mut go_on =
                 || signals.stop_signal().map_or(Ok(()), |signal| Err(interrupted(signal)));
             let large = clients.large(entries, row::own_creates(&rows, count), &mut go_on);
@@ -235,7 +240,7 @@ fn case(
     signals: &mut Signals,
     measured: &mut dyn FnMut(Row),
 ) -> Result<(), Failure> {
-    let names = formatted(server)?;
+    let names = formatted((server, args.split))?;
     let done = phases(args, (server, count), native, signals, measured);
     names.erase().map_err(load::failed)?;
     done
@@ -248,7 +253,7 @@ fn phases(
     signals: &mut Signals,
     measured: &mut dyn FnMut(Row),
 ) -> Result<(), Failure> {
-    let clients = Clients::new(server, count, files(args))?;
+    let clients = Clients::new((server, args.split), count, files(args))?;
     for phase in Phase::ALL {
         if let Some(signal) = signals.stop_signal() {
             return Err(interrupted(signal));
@@ -265,7 +270,7 @@ fn phases(
 }
 
 /// The store's names of this benchmark, without any.
-fn formatted(server: &Server) -> Result<RedisNames, Failure> {
+fn formatted(server: (&Server, Option<u64>)) -> Result<RedisNames, Failure> {
     let names = load::connect(server)?;
     let root = load::directory();
     Namespace::format(&names, &root).map_err(|error| match error.errno() {

@@ -11,9 +11,9 @@ use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
-use halocline_shared_tier::REGISTRY;
 use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
+use halocline_shared_tier::{Alone, REGISTRY};
 use serde::Serialize;
 
 use super::FsckArgs;
@@ -58,16 +58,18 @@ struct ReportJson {
 /// Does it.
 pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     if let Some(node) = args.adopt.as_ref().filter(|_| !args.repair) {
-        adopt(root, node, false)?;
+        adopt(root, node, None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let (names, live) = open(root, args).map_err(Failure::refused)?;
+    let alone = (args.repair || args.confirm).then(|| Alone::on(root)).transpose();
+    let alone = alone.map_err(Failure::refused)?;
     if let Some(node) = &args.adopt {
-        adopt(root, node, true)?;
+        adopt(root, node, alone.as_ref())?;
     }
-    if args.confirm {
-        let found =
-            repair::confirm(root, args.peers.as_deref(), &names).map_err(Failure::refused)?;
+    if let Some(alone) = alone.as_ref().filter(|_| args.confirm) {
+        let found = repair::confirm(root, args.peers.as_deref(), &names, alone)
+            .map_err(Failure::refused)?;
         say!(
             "confirmed: {} in {}; {} of dead nodes were completed",
             counted(found.names, "name"),
@@ -77,8 +79,8 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         return agree_with_disks(root, args, &names);
     }
     let peers = args.peers.as_deref();
-    let report = if args.repair {
-        repair::run(root, peers, &names, true)
+    let report = if alone.is_some() {
+        repair::run(root, peers, &names, alone.as_ref())
     } else {
         repair::check(root, peers, &names, (&live, &Clock::MACHINE))
     };
@@ -102,7 +104,7 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
 
 /// Compares names that were confirmed with the disks that are reached: the store may be older than they are.
 fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome {
-    let report = repair::run(root, args.peers.as_deref(), names, false);
+    let report = repair::run(root, args.peers.as_deref(), names, None);
     let report = report.map_err(Failure::refused)?;
     let missing = report.missing.clone();
     let reached = Report { missing: Vec::new(), unreached_files: 0, ..report.clone() };
@@ -119,21 +121,21 @@ fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome
 }
 
 /// Makes a tier of one node a shared one, or says what that would concern.
-fn adopt(root: &Path, node: &str, repair: bool) -> Result<(), Failure> {
+fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure> {
     let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
     tell!(
         "{}, {} on the SSD and {} below {} adopted; no byte is copied",
         counted(adopted.directories, "directory"),
         counted(adopted.ssd_files, "file"),
         counted(adopted.disk_files, "name"),
-        if repair { "were" } else { "would be" }
+        if repair.is_some() { "were" } else { "would be" }
     );
     Ok(())
 }
 
 /// Whether everything fits together after a repair.
 fn report_is_right(args: &FsckArgs, root: &Path, names: &RedisNames) -> Result<bool, Failure> {
-    let again = repair::run(root, args.peers.as_deref(), names, false);
+    let again = repair::run(root, args.peers.as_deref(), names, None);
     again.map(|report| report.is_clean()).map_err(Failure::refused)
 }
 

@@ -2,8 +2,9 @@
 
 use std::thread;
 
+use halocline_plan::gain_range::gain;
 use halocline_plan::judge::{Layouts, Note};
-use halocline_plan::planner::{self, Judged, Name, Outcome};
+use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_sim::{Options, Pace, ServerSet};
 use serde::Serialize;
 
@@ -46,7 +47,7 @@ impl Job {
             (def.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), chosen)
         });
         let (def_seconds, seconds) = (def_seconds?, seconds?);
-        Ok(Some(Self { def_seconds, seconds, gain: planner::gain(def_seconds, seconds) }))
+        Ok(Some(Self { def_seconds, seconds, gain: gain(def_seconds, seconds) }))
     }
 
     /// Whether the plan is worth nothing to it, whatever it is worth to the requests.

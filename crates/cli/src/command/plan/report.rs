@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use halocline_os::counted::counted;
 use halocline_plan::default_layout::Rest;
+use halocline_plan::gain_range::{GAIN_MIN, MORE_OF_WEAK_PARTS, PartSeconds};
 use halocline_plan::layout::Part;
 use halocline_plan::paper::Unanswered;
 use halocline_plan::planner::{Judged, Name, Outcome, RestOfDefault};
@@ -40,6 +41,8 @@ pub(crate) struct Json {
     spread: f64,
     least_gain: f64,
     most_gain: f64,
+    sure_gain: f64,
+    parts: Vec<PartJson>,
     few_requests: bool,
     io_share: Option<f64>,
     job: Option<Job>,
@@ -68,6 +71,14 @@ struct LayoutJson {
 struct FileJson {
     file: String,
     parts: Vec<Part>,
+}
+
+/// A part of the sample.
+#[derive(Debug, Serialize)]
+struct PartJson {
+    def_seconds: f64,
+    seconds: f64,
+    gain: f64,
 }
 
 /// What PSA cannot tell apart for a file.
@@ -100,6 +111,11 @@ pub(crate) fn json(
         pairs: ties.pairs,
         candidates: ties.candidates.iter().map(|it| [it.h, it.s, it.j]).collect(),
     });
+    let parts = outcome.parts.iter().map(|part| PartJson {
+        def_seconds: part.default,
+        seconds: part.seconds,
+        gain: part.gain(),
+    });
     Json {
         requests: seen.workload.requests,
         sampled_requests: seen.workload.sampled(),
@@ -113,6 +129,8 @@ pub(crate) fn json(
         spread: outcome.gains.spread(),
         least_gain: outcome.gains.least,
         most_gain: outcome.gains.most,
+        sure_gain: outcome.sure_gain,
+        parts: parts.collect(),
         few_requests: seen.has_few_requests(),
         io_share: seen.io_time.share(),
         job,
@@ -249,6 +267,9 @@ fn recommend(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, job: Opt
             say!("recommended: {}, with {best} more throughput than def, {parts}", chosen.text());
         }
     }
+    for line in part_lines(outcome) {
+        say!("{line}");
+    }
     for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
         say!("{line}");
     }
@@ -299,6 +320,43 @@ pub(super) fn default_line(outcome: &Outcome) -> Option<String> {
 pub(super) fn range_in_parts(outcome: &Outcome) -> String {
     let [least, most] = [outcome.gains.least, outcome.gains.most].map(percent);
     format!("{least} to {most} in parts of the trace")
+}
+
+/// Which parts of the sample the best layout makes slower, by how much, and what that means for the recommendation.
+pub(super) fn part_lines(outcome: &Outcome) -> Vec<String> {
+    if outcome.best == Name::Def {
+        return Vec::new();
+    }
+    let all = &outcome.parts;
+    let slower = all.iter().enumerate().filter(|(_, part)| part.seconds > part.default);
+    let mut lines: Vec<String> = slower
+        .map(|(at, part)| {
+            format!(
+                "part {} of {} of the sample loses: it takes {} instead of {}, {} less throughput",
+                at + 1,
+                all.len(),
+                text::seconds(part.seconds),
+                text::seconds(part.default),
+                percent(-part.gain())
+            )
+        })
+        .collect();
+    let of_all = |seconds: fn(&PartSeconds) -> f64| text::seconds(all.iter().map(seconds).sum());
+    let [def, best] = [of_all(|part| part.default), of_all(|part| part.seconds)];
+    let what = format!(
+        "all parts take {best} instead of {def}; with {MORE_OF_WEAK_PARTS} times as much of those that gain nothing",
+    );
+    let gains = percent(outcome.sure_gain);
+    if outcome.gains.is_sure() || outcome.best_gain <= GAIN_MIN {
+        return lines;
+    }
+    let is_withheld = outcome.chosen == Name::Def;
+    lines.push(format!(
+        "{what} {} would gain {gains}{}",
+        outcome.best.text(),
+        if is_withheld { ": that is not enough to recommend it" } else { "" }
+    ));
+    lines
 }
 
 fn percent(share: f64) -> String {

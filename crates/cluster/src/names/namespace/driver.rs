@@ -6,53 +6,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, InodeNumber, Intent,
-    IntentId, Links, Next, Operation, ReadName, Refusal, Script, Slot,
+    Answer, Change, Completion, Entry, EntryName, InodeNumber, Intent, IntentId, Links, Name,
+    Script, Slot,
 };
 use halocline_model::token::Session;
-use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use super::super::{LEASE_MS, LeaseAnswer, Memory, NameStore, NamesError, State};
 use super::change_under_way::{ChangeUnderWay, begun};
+use super::known_buckets::KnownBuckets;
 use super::listings::{CachedName, End, Listings, There};
+use super::wait_limit::WaitLimit;
 use super::{Failure, Result, refused};
 
 /// How often an operation is tried.
 pub(super) const TRIES: u32 = 64;
-/// The most round trips of an operation: for a deep directory, all directories above it are read. A faulty store's
-/// answers may never end.
-const STEPS_MAX: u32 = 100_000;
 /// How long a script may find one new epoch after another: checks may follow each other closely.
 const STALE_LIMIT: Duration = Duration::from_secs(10);
 /// How long to wait for a check, and how often to ask.
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// See [`HELD_MAX`].
 const HELD_PAUSE: Duration = Duration::from_millis(20);
+/// For how many times [`WaitLimit::limit`] intents may be in the way of one script, each for less than that.
+const IN_THE_WAY_MAX: u32 = 10;
 /// Numbers that are reserved at once.
 const BLOCK: u64 = 4096;
-
-/// How long an intent of another node may be in the way before it is aborted.
-#[derive(Debug, Clone)]
-pub struct WaitLimit {
-    /// The limit.
-    pub limit: Duration,
-    /// The pause between two attempts.
-    pub pause: Duration,
-    /// The clock that measures both.
-    pub clock: Clock,
-}
-
-impl Default for WaitLimit {
-    fn default() -> Self {
-        Self {
-            limit: Duration::from_millis(100),
-            pause: Duration::from_millis(1),
-            clock: Clock::MACHINE,
-        }
-    }
-}
 
 /// Counters of what was sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,20 +45,28 @@ pub struct Counts {
 }
 
 /// The result of a script.
-type Sent<T> = std::result::Result<T, NamesError>;
+pub(super) type Sent<T> = std::result::Result<T, NamesError>;
 
 /// Whether a script's arguments were computed from what was read.
-const fn is_computed(script: &Script) -> bool {
-    matches!(script, Script::Make(_) | Script::Alone(_) | Script::Prepare(..) | Script::Decide(..))
+pub(super) const fn is_computed(script: &Script) -> bool {
+    matches!(
+        script,
+        Script::Make(_)
+            | Script::Alone(_)
+            | Script::Prepare(..)
+            | Script::Decide(..)
+            | Script::Fill(_)
+            | Script::Discard(_)
+    )
 }
 
 /// Whether a script changes what the listing of a directory contains.
 const fn changes(script: &Script) -> bool {
-    is_computed(script) || matches!(script, Script::Finish(..))
+    is_computed(script) || matches!(script, Script::Finish(..) | Script::Touch)
 }
 
 /// Whether a script may have run although it failed with this error.
-const fn is_doubtful(error: &NamesError) -> bool {
+pub(super) const fn is_doubtful(error: &NamesError) -> bool {
     matches!(error, NamesError::NoAnswer(_) | NamesError::Unsound(_))
 }
 
@@ -100,8 +87,12 @@ pub(super) struct Driver {
     sent: AtomicU64,
     completed: AtomicU64,
     waits: AtomicU64,
-    /// The cached listings of directories.
+    /// The cached listings of directories and buckets.
     pub(super) listings: Listings,
+    /// Which directories have buckets.
+    pub(super) buckets: KnownBuckets,
+    /// Locked by a thread that splits a directory.
+    pub(super) splitting: Mutex<()>,
 }
 
 impl Driver {
@@ -109,6 +100,7 @@ impl Driver {
         let [intents, sent, completed, waits] = [const { AtomicU64::new(0) }; 4];
         let (numbers, epochs) = (Mutex::new((0, 0)), RwLock::new(0));
         let (listings, refusal) = (Listings::default(), Mutex::default());
+        let (buckets, splitting) = (KnownBuckets::default(), Mutex::default());
         Self {
             store,
             session,
@@ -121,6 +113,8 @@ impl Driver {
             completed,
             waits,
             listings,
+            buckets,
+            splitting,
         }
     }
 
@@ -134,6 +128,36 @@ impl Driver {
             round_trips: self.sent.load(Ordering::Relaxed),
             completed: self.completed.load(Ordering::Relaxed),
             waits: self.waits.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) const fn session(&self) -> Session {
+        self.session
+    }
+
+    /// The first of `count` numbers of intents that this node never used.
+    pub(super) fn intents(&self, count: u32) -> u64 {
+        self.intents.fetch_add(u64::from(count), Ordering::Relaxed)
+    }
+
+    /// See [`NameStore::spare`].
+    pub(super) fn spare(&self, directory: InodeNumber, entries: u64) {
+        self.store.spare(directory, entries);
+    }
+
+    /// Moves on the time of a directory of which names were changed in buckets, unless it does so by itself just now. Then
+    /// whoever looks at it after this call sees a later time than before the change.
+    pub(super) fn touch(&self, directory: InodeNumber) {
+        let sent = self.now();
+        let Some(times_set) = self.buckets.must_touch(directory, sent) else { return };
+        match self.send(directory, &Script::Touch, &mut self.epoch()) {
+            Ok(Answer::Done) => {
+                let lasts = self.store.touched_for();
+                self.buckets.touched(directory, times_set, (sent, lasts));
+            }
+            // It was removed since.
+            Ok(_) => {}
+            Err(error) => tracing::debug!("directory {}: its time stays: {error}", directory.0),
         }
     }
 
@@ -190,6 +214,7 @@ impl Driver {
         let clock = &self.wait.clock;
         let begun = clock.instant();
         self.listings.forget();
+        self.buckets.forget_all();
         loop {
             match self.store.refresh()? {
                 State::Confirmed => break,
@@ -207,7 +232,12 @@ impl Driver {
 
     /// Runs a script of an operation that began in epoch `began`. While an intent is in the way, the script does
     /// nothing; this waits, because somebody may still be working on the intent.
-    fn send(&self, shard: InodeNumber, script: &Script, began: &mut u64) -> Sent<Answer> {
+    pub(super) fn send(
+        &self,
+        shard: InodeNumber,
+        script: &Script,
+        began: &mut u64,
+    ) -> Sent<Answer> {
         self.send_by(script, began, &mut || {
             if !changes(script) {
                 return self.store.run(shard, script);
@@ -262,7 +292,9 @@ impl Driver {
                 _ => self.wait.clock.instant(),
             };
             first = Some((intent.id, since));
-            if self.wait.clock.elapsed(since) >= self.wait.limit {
+            let WaitLimit { limit, clock, .. } = &self.wait;
+            let is_long = clock.elapsed(sent) >= limit.saturating_mul(IN_THE_WAY_MAX);
+            if is_long || clock.elapsed(since) >= *limit {
                 self.completed.fetch_add(1, Ordering::Relaxed);
                 return Ok(answer);
             }
@@ -288,7 +320,7 @@ impl Driver {
 
     /// What a name leads to, if the cache is known to be right now.
     pub(super) fn known(&self, at: &EntryName) -> Option<There> {
-        match self.listings.find(at, self.now()) {
+        match self.listings.find(&self.buckets.place(at), self.now()) {
             CachedName::Now(there) => Some(there),
             _ => None,
         }
@@ -296,7 +328,8 @@ impl Driver {
 
     /// The same, but asks the store whether the cache is still right.
     pub(super) fn known_still(&self, at: &EntryName) -> Option<There> {
-        match self.listings.find(at, self.now()) {
+        let at = self.buckets.place(at);
+        match self.listings.find(&at, self.now()) {
             CachedName::Now(there) => Some(there),
             CachedName::Then(version, there) => {
                 (self.lease(at.directory, version) != LeaseAnswer::No).then_some(there)
@@ -305,22 +338,7 @@ impl Driver {
         }
     }
 
-    /// The answers to the first reads of an operation, if they are cached and a single script will compare them with
-    /// what is there.
-    fn known_names(&self, operation: &Operation) -> Vec<There> {
-        let names = match operation {
-            Operation::Expecting(_, operation) => return self.known_names(operation),
-            Operation::Unlink(at) => vec![at],
-            Operation::Rename(from, to, _) if from.directory == to.directory => vec![from, to],
-            _ => return Vec::new(),
-        };
-        let is_alone =
-            |there: &There| matches!(there, There::Nothing | There::Entry(Entry::Single(..)));
-        let known = names.into_iter().map(|at| self.known(at).filter(is_alone));
-        known.collect::<Option<_>>().unwrap_or_default()
-    }
-
-    fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> u64 {
         *self.epochs.read()
     }
 
@@ -330,7 +348,7 @@ impl Driver {
     }
 
     /// Whether this thread is making a change that began before an epoch.
-    fn is_cut_off(&self, epoch: u64) -> bool {
+    pub(super) fn is_cut_off(&self, epoch: u64) -> bool {
         begun(self.address()).is_some_and(|begun| begun != epoch)
     }
 
@@ -378,9 +396,27 @@ impl Driver {
         Err(Failure::Contended)
     }
 
+    /// Reads a name, wherever its directory has it; if that is read often, with a lease.
+    pub(super) fn read_name(&self, at: &EntryName, is_often: bool) -> Result<Answer> {
+        for _ in 0..TRIES {
+            let (shard, slot) = (self.buckets.shard(at), Slot::Name(at.name.clone()));
+            let answer = if is_often {
+                self.read_often(shard, slot)?
+            } else {
+                self.read(shard, &Script::Read(slot))?
+            };
+            match answer {
+                Answer::Split(buckets) => self.buckets.learn(at.directory, &buckets),
+                Answer::Gone if shard != at.directory => self.buckets.forget(at.directory),
+                answer => return Ok(answer),
+            }
+        }
+        Err(Failure::Contended)
+    }
+
     /// What a name leads to.
     pub(super) fn entry(&self, at: &EntryName) -> Result<Entry> {
-        match self.read(at.directory, &Script::Read(Slot::Name(at.name.clone())))? {
+        match self.read_name(at, false)? {
             Answer::Name(Some(entry), _) => Ok(entry),
             Answer::Differs => refused(Errno::NOTDIR),
             _ => refused(Errno::NOENT),
@@ -395,19 +431,53 @@ impl Driver {
         }
     }
 
-    /// Makes a change of one slot; `false` if its value has changed.
+    /// Makes a change of one slot of a shard; `false` if its value has changed.
     pub(super) fn replace(&self, shard: InodeNumber, change: Change) -> Result<bool> {
-        self.replace_all(shard, vec![change])
+        let script = Script::Alone(vec![change]);
+        self.change_shard(shard, &script).map(|answer| answer == Answer::Done)
     }
 
-    /// Makes changes of several slots of one shard, all or none; `false` if one of the values has changed.
-    pub(super) fn replace_all(&self, shard: InodeNumber, changes: Vec<Change>) -> Result<bool> {
-        let script = Script::Alone(changes);
+    /// Replaces what names of a directory lead to, in each bucket for all of its names or none; `false` if one of them led
+    /// to something else.
+    pub(super) fn replace_names(
+        &self,
+        directory: InodeNumber,
+        mut changes: Vec<(Name, Entry, Entry)>,
+    ) -> Result<bool> {
+        let mut splits = 0;
+        while let Some((first, ..)) = changes.first() {
+            let shard_of =
+                |name: &Name| self.buckets.shard(&EntryName { directory, name: name.clone() });
+            let shard = shard_of(first);
+            let (here, elsewhere): (Vec<_>, Vec<_>) =
+                changes.into_iter().partition(|(name, ..)| shard_of(name) == shard);
+            let change = |(name, from, to): &(Name, Entry, Entry)| {
+                Change::Name(name.clone(), Some(from.clone()), Some(to.clone()))
+            };
+            let script = Script::Alone(here.iter().map(change).collect());
+            match self.change_shard(shard, &script)? {
+                Answer::Done => changes = elsewhere,
+                Answer::Split(buckets) if splits < TRIES => {
+                    splits += 1;
+                    self.buckets.learn(directory, &buckets);
+                    changes = [here, elsewhere].concat();
+                }
+                Answer::Gone if shard != directory => {
+                    self.buckets.forget(directory);
+                    return Ok(false);
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes changes of one shard, all or none.
+    fn change_shard(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         for _ in 0..TRIES {
-            match self.send(shard, &script, &mut self.epoch()) {
+            match self.send(shard, script, &mut self.epoch()) {
                 Ok(Answer::Busy(intent)) => self.complete(intent),
-                Ok(Answer::Done) => return Ok(true),
-                Ok(_) => return Ok(false),
+                Ok(answer) => return Ok(answer),
                 Err(error) if is_doubtful(&error) => {
                     return Err(Failure::Unknown(error.to_string()));
                 }
@@ -417,75 +487,10 @@ impl Driver {
         Err(Failure::Contended)
     }
 
-    fn complete(&self, intent: Intent) {
+    pub(super) fn complete(&self, intent: Intent) {
         let mut completion = Completion::new(intent);
         while let Some((shard, script)) = completion.step() {
             completion.answer(self.send(shard, &script, &mut self.epoch()).ok());
         }
     }
-
-    /// Makes a change of names; returns what the names led to just before it was made.
-    pub(super) fn operate(&self, operation: Operation) -> Result<Vec<ReadName>> {
-        let number = self.intents.fetch_add(u64::from(TRIES), Ordering::Relaxed);
-        let mut known = self.known_names(&operation).into_iter();
-        let mut attempt = Attempt::new(operation, self.session, number, TRIES);
-        let mut failed: Option<NamesError> = None;
-        let mut full: Option<NamesError> = None;
-        let mut began = self.epoch();
-        for _ in 0..STEPS_MAX {
-            match attempt.next() {
-                // What it answered first may be gone by now.
-                Next::End(Ok(())) if self.is_cut_off(self.epoch()) => {
-                    return Err(Failure::Unknown(NamesError::Stale.to_string()));
-                }
-                Next::End(Ok(())) => return Ok(attempt.found().to_vec()),
-                Next::End(Err(ended)) => return Err(failure(ended, failed)),
-                // Its locks are gone; going on would start it again.
-                Next::Send(_, Script::Read(_)) if full.is_some() => break,
-                Next::Send(_, Script::Read(Slot::Name(_))) if known.len() > 0 => {
-                    // The plan makes no intent, so the settlements are not used.
-                    let entry = known.next().and_then(There::entry);
-                    attempt.answer(Some(Answer::Name(entry, 0)));
-                }
-                Next::Send(shard, script) => match self.send(shard, &script, &mut began) {
-                    Ok(answer) => attempt.answer(Some(answer)),
-                    // The store is full, so nobody else could abort what is locked.
-                    Err(error @ NamesError::Full(_))
-                        if matches!(script, Script::Prepare(..) | Script::Decide(..)) =>
-                    {
-                        full = Some(error);
-                        attempt.answer(Some(Answer::Differs));
-                    }
-                    // Nothing was done, and nothing will be.
-                    Err(error) if is_computed(&script) && !is_doubtful(&error) => {
-                        return Err(error.into());
-                    }
-                    Err(error) => {
-                        failed = Some(error);
-                        attempt.answer(None);
-                    }
-                },
-            }
-        }
-        let nowhere = || NamesError::Unsound("directories that lead nowhere".to_owned());
-        Err(full.unwrap_or_else(nowhere).into())
-    }
-}
-
-/// The failure that ended an operation, given the last error of the store.
-fn failure(ended: Ended, failed: Option<NamesError>) -> Failure {
-    let lost = || NamesError::NoAnswer("an answer was lost".to_owned());
-    Failure::Refused(match ended {
-        Ended::Refused(Refusal::Exists) => Errno::EXIST,
-        Ended::Refused(Refusal::Absent) => Errno::NOENT,
-        Ended::Refused(Refusal::Another) => Errno::STALE,
-        Ended::Refused(Refusal::NotADirectory) => Errno::NOTDIR,
-        Ended::Refused(Refusal::IsADirectory) => Errno::ISDIR,
-        Ended::Refused(Refusal::TooManyNames) => Errno::MLINK,
-        Ended::Loop => Errno::INVAL,
-        Ended::NotEmpty | Ended::Refused(Refusal::Inside) => Errno::NOTEMPTY,
-        Ended::Contended => return failed.map_or(Failure::Contended, Failure::Store),
-        Ended::NoAnswer => return Failure::Store(failed.unwrap_or_else(lost)),
-        Ended::Unknown => return Failure::Unknown(failed.unwrap_or_else(lost).to_string()),
-    })
 }

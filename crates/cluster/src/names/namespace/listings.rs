@@ -141,6 +141,8 @@ fn touched(script: &Script) -> UnderWay {
     let is_of_attributes =
         |change: &Change| change.changes_names() || !matches!(change, Change::Name(..));
     match script {
+        // Its names are elsewhere then.
+        Script::Alone(changes) if matches!(changes[..], [Change::Split { .. }]) => UnderWay::All,
         Script::Alone(changes) => {
             let names = changes.iter().filter_map(name).collect();
             UnderWay::Some(names, changes.iter().any(is_of_attributes))

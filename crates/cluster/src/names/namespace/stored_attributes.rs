@@ -134,27 +134,27 @@ impl<'a> StoredAttributes<'a> {
         check(at)?;
         let from = opaque(known)?;
         let (to, attributes) = changed(&from, &change)?;
-        let [from, to] = [from, to].map(|attributes| Some(Entry::Single(inode, attributes)));
-        if self.driver.replace(at.directory, Change::Name(at.name.clone(), from, to))? {
+        let [from, to] = [from, to].map(|attributes| Entry::Single(inode, attributes));
+        if self.driver.replace_names(at.directory, vec![(at.name.clone(), from, to)])? {
             return Ok(StoredInode { inode, attributes, links: 1 });
         }
         self.update_of((at, inode), change)
     }
 
     /// Changes the attributes of several files of one directory, each of which has one name and had the given
-    /// attributes when last seen: all of them, in one round trip, or none. `false` if one of them has others by now.
+    /// attributes when last seen: all of them, in one round trip, or none; in a directory with buckets, those of each
+    /// bucket. `false` if one of them has others by now: then some others may have been changed.
     ///
     /// # Errors
     /// If the store does not answer.
     pub fn update_all_known(self, directory: InodeNumber, files: &[KnownFile]) -> Result<bool> {
         let change = |file: &KnownFile| {
             let [from, to] = [opaque(&file.before)?, opaque(&file.after)?];
-            let [from, to] =
-                [from, to].map(|attributes| Some(Entry::Single(file.inode, attributes)));
-            Ok(Change::Name(file.name.clone(), from, to))
+            let [from, to] = [from, to].map(|attributes| Entry::Single(file.inode, attributes));
+            Ok((file.name.clone(), from, to))
         };
         let changes = files.iter().map(change).collect::<Result<Vec<_>>>()?;
-        self.driver.replace_all(directory, changes)
+        self.driver.replace_names(directory, changes)
     }
 
     fn update_if(
@@ -179,9 +179,10 @@ impl<'a> StoredAttributes<'a> {
                 Entry::Single(inode, attributes) => {
                     let (new, attributes) = changed(attributes, &change)?;
                     let to = Entry::Single(*inode, new);
-                    let change = Change::Name(at.name.clone(), Some(entry.clone()), Some(to));
+                    let change = (at.name.clone(), entry.clone(), to);
                     let stored = StoredInode { inode: *inode, attributes, links: 1 };
-                    self.driver.replace(at.directory, change)?.then_some(stored)
+                    let is_done = self.driver.replace_names(at.directory, vec![change])?;
+                    is_done.then_some(stored)
                 }
                 Entry::Linked(inode, shard) => match self.driver.links(*shard)? {
                     None => None,
@@ -223,7 +224,15 @@ impl<'a> StoredAttributes<'a> {
             change(&mut after)?;
             let sets_changed = after.mtime_ns != before.mtime_ns;
             let swap = Change::Attributes { from, to: opaque(&after)?, sets_changed };
-            if self.driver.replace(inode, swap)? {
+            // Before, so that changes from now on touch it, and after, because what they did may have come first.
+            if sets_changed {
+                self.driver.buckets.set_time(inode);
+            }
+            let is_done = self.driver.replace(inode, swap);
+            if sets_changed {
+                self.driver.buckets.set_time(inode);
+            }
+            if is_done? {
                 return Ok(StoredInode { inode, attributes: after, links: 1 });
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use halocline_model::namespace::{Answer, InodeNumber, Intent, Name, Outcome};
 
 use super::super::attributes::RelativePath;
-use super::super::coding::{decode_entry, decode_intent, decode_links, opaque};
+use super::super::coding::{decode_buckets, decode_entry, decode_intent, decode_links, opaque};
 use super::super::{
     ChangedDirectory, InspectedShard, LEASE_MS_MAX, LeaseAnswer, NamesError, PAGE_ENTRIES_MAX,
     Result,
@@ -38,6 +38,11 @@ pub(super) fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
         }
         _ => Ok(None),
     }
+}
+
+/// Whether another node splits the directory just now.
+pub(super) fn is_splitting(answer: &[Vec<u8>]) -> bool {
+    matches!(answer, [word] if word == b"splitting")
 }
 
 /// For how long a node trusts what it has listed, of a lease of so many microseconds.
@@ -108,6 +113,8 @@ pub(super) fn answer(elements: Elements) -> Result<Answer> {
         (b"differs", []) => Answer::Differs,
         (b"gone", []) => Answer::Gone,
         (b"full", []) => Answer::NotEmpty,
+        (b"crowded", [entries]) => Answer::Full(number(entries)?),
+        (b"split", [buckets]) => Answer::Split(decode_buckets(buckets)?),
         (b"committed", []) => Answer::Settled(Outcome::Committed),
         (b"aborted", []) => Answer::Settled(Outcome::Aborted),
         (b"busy", [intent]) => Answer::Busy(decode_intent(intent)?),
@@ -170,7 +177,9 @@ pub(super) fn inspected(elements: &[Vec<u8>]) -> Result<Option<InspectedShard>> 
         return Ok(None);
     }
     let [kind, rest @ ..] = rest else { return Err(unsound("a shard of no kind")) };
-    let mut found = InspectedShard { is_directory: kind == b"d", ..InspectedShard::default() };
+    let is_directory = matches!(kind.as_slice(), b"d" | b"D");
+    let is_bucket = kind == b"b";
+    let mut found = InspectedShard { is_directory, is_bucket, ..InspectedShard::default() };
     let (pairs, _) = rest.as_chunks::<2>();
     for [what, intent] in pairs {
         let intent: Intent = decode_intent(intent)?;

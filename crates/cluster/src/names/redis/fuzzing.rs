@@ -15,8 +15,8 @@ use super::*;
 use crate::names::attributes::{Attributes, Kind};
 use crate::names::check::clean;
 use crate::names::coding::{
-    ATTRIBUTES_BYTES_MAX, decode_attributes, decode_entry, decode_intent, decode_links,
-    encode_attributes, opaque,
+    ATTRIBUTES_BYTES_MAX, decode_attributes, decode_buckets, decode_entry, decode_intent,
+    decode_links, encode_attributes, opaque,
 };
 use crate::names::namespace::{AttributeUpdate, Failure, Namespace, WaitLimit};
 
@@ -36,6 +36,9 @@ pub fn value(bytes: &[u8]) {
     }
     if let Ok(links) = decode_links(bytes) {
         assert_eq!(encode_links(&links), bytes);
+    }
+    if let Ok(buckets) = decode_buckets(bytes) {
+        assert_eq!(encode_buckets(&buckets), bytes);
     }
     if let Ok(intent) = decode_intent(bytes) {
         assert!(!intent.locked.is_empty());
@@ -168,7 +171,7 @@ pub fn answers(bytes: &[u8]) {
 /// Seeds of [`value`] and of [`answers`].
 #[cfg(test)]
 pub(crate) mod seeds {
-    use halocline_model::namespace::{Entry, IntentId, Links};
+    use halocline_model::namespace::{Buckets, Entry, IntentId, Links};
 
     use super::*;
 
@@ -201,7 +204,13 @@ pub(crate) mod seeds {
             ("directory", encode_entry(&Entry::Directory(InodeNumber(2)))),
             ("links", encode_links(&links)),
             ("intent", intent()),
+            ("buckets", buckets()),
         ]
+    }
+
+    fn buckets() -> Vec<u8> {
+        let buckets = Buckets::new(&[InodeNumber(2), InodeNumber(3)]);
+        encode_buckets(&buckets.expect("they are two"))
     }
 
     fn list(elements: &[&[u8]]) -> Vec<u8> {
@@ -231,6 +240,8 @@ pub(crate) mod seeds {
         let page = |is_last: &[u8], first: &[u8], second: &[u8]| {
             list(&[b"entries", is_last, first, b"a", &single, second, b"b", &below])
         };
+        let [split, crowded] = [list(&[b"split", &buckets()]), list(&[b"crowded", b"2"])];
+        let last = page(b"1", b"5", b"9");
         let dones = [&done[..]; 8].concat();
         let told = |answers: &[&[u8]]| answers.concat();
         vec![
@@ -258,6 +269,12 @@ pub(crate) mod seeds {
                 "in-the-way",
                 told(&[&busy, &list(&[b"aborted"]), &done, &done, &busy, &list(&[b"committed"])]),
             ),
+            ("create-in-a-bucket", told(&[&numbers, &split, &absent, &done, &done])),
+            (
+                "split",
+                told(&[&numbers, &crowded, &page(b"1 7", b"1", b"2"), &dones, &dones, &dones]),
+            ),
+            ("pages-of-buckets", told(&[&page(b"0", b"1", b"2"), &split, &last, &last])),
             ("pages", told(&[&page(b"0", b"1", b"2"), &page(b"1", b"5", b"9")])),
             (
                 "check",

@@ -12,7 +12,7 @@ const NAME_BYTES: usize = 64;
 /// one for each node and open file.
 pub(super) fn needs_room(script: &Script) -> bool {
     match script {
-        Script::Make(_) => true,
+        Script::Make(_) | Script::Fill(_) => true,
         Script::Alone(changes) | Script::Decide(_, _, changes) => grow(changes),
         Script::Prepare(_, change) => grow(std::slice::from_ref(change)),
         Script::Read(_)
@@ -20,7 +20,9 @@ pub(super) fn needs_room(script: &Script) -> bool {
         | Script::Settle(_)
         | Script::Finish(..)
         | Script::Finished(_)
-        | Script::Forget(_) => false,
+        | Script::Forget(_)
+        | Script::Discard(_)
+        | Script::Touch => false,
     }
 }
 
@@ -44,7 +46,7 @@ fn sizes(change: &Change) -> Option<(usize, usize)> {
         }
         Change::Attributes { from, to, .. } => both(from, to)?,
         Change::Links(from, to) => both(&from.attributes, &to.attributes)?,
-        Change::Parent(..) | Change::End => (0, 0),
+        Change::Parent(..) | Change::End(_) | Change::Split { .. } => (0, 0),
     })
 }
 
@@ -62,7 +64,7 @@ fn entry_size(entry: &Entry) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use halocline_model::namespace::{InodeNumber, Links, Name};
+    use halocline_model::namespace::{Buckets, InodeNumber, Links, Name};
     use halocline_model::token::Session;
 
     use super::*;
@@ -104,7 +106,7 @@ mod tests {
         };
         assert!(!needs_room(&set(&plain)));
         assert!(needs_room(&set(&larger)));
-        assert!(!needs_room(&Script::Alone(vec![Change::End])));
+        assert!(!needs_room(&Script::Alone(vec![Change::End(Buckets::default())])));
         let renamed = |to: &str| {
             let from = Change::Name(Name::from("old"), single(&plain), None);
             Script::Alone(vec![from, Change::Name(Name::from(to), None, single(&plain))])

@@ -6,8 +6,10 @@
 //! and by which server. The other keys belong to the shard: its content, its entries, their order, its locks, and the
 //! intents that it committed, first those with locks left to finish and then the others. `ARGV[1]` has the epoch that
 //! the node knows and the number under which the node holds leases; a script that asks for a lease of the directory
-//! adds how many microseconds the lease lasts, and how long others must have left the directory alone. A slot is `n`
-//! and a name, `p` (the parent), `a` (the attributes) or `w` (the whole shard).
+//! adds how many microseconds the lease lasts, and how long others must have left the directory alone; a script that may
+//! add a name adds, after a slash, from how many entries on a directory is split. A slot is `n` and a name, `p` (the
+//! parent), `a` (the attributes) or `w` (the whole shard). A shard's kind is `d` (a directory), `D` (one with buckets, so
+//! that nodes of versions that know none refuse it), `b` (a bucket) or `l` (the links of a file).
 //!
 //! A node that has listed a directory may get a lease of it, under which it trusts its listing for some milliseconds
 //! ([`Scripts::lease`]). Changes of the directory and locks in it then wait until the lease ends, unless they come from
@@ -15,24 +17,32 @@
 //! waits, or shortly after a change by another node. A node that is the only one to change a directory gets a lease
 //! with each change, so that it need not ask for what it has just made.
 
+mod checks;
+mod splits;
+
 use redis::Script;
 
 use crate::store::redis::server_identity::SERVER_IDENTITY as ID;
+use checks::{BEGIN, ERASE, INSPECT, PROBE, REMOVE};
+use splits::{DISCARD, FILL, TOUCH};
 
 /// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's
 /// `run_id` changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
 const EPOCH: &str = r"
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
-local epoch, lessee, for_us, quiet_us = string.match(ARGV[1], '^(%d+) ?(%d*) ?(%d*) ?(%d*)$')
+local epoch, lessee, for_us, quiet_us, entries_max = string.match(ARGV[1], '^(%d+) ?(%d*) ?(%d*) ?(%d*) ?/?(%d*)$')
 if marker[1] ~= id or not epoch or marker[2] ~= epoch then return {'stale'} end
 ";
 
-/// The state of a shard that all scripts use, and the limit of the values that they return.
+/// The state of a shard that all scripts use, and the limit of the values that they return. Names in buckets change
+/// without a word to their directory's server; until `touched`, its time moves on by itself, and from then on it stays.
 const SHARD: &str = r"
 local shard, names, order, locks, committed, finished = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee', 'changer', 'alone_since', 'awaited')
+local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee', 'changer', 'alone_since', 'awaited', 'buckets', 'touched', 'toucher')
 local kind, locked, next_place, changed = head[1], tonumber(head[2] or '0'), head[3], head[4] or '0'
 local version, changer, alone_since = head[5] or '0', head[8], head[9] or '0'
+local is_directory, has_names = kind == 'd' or kind == 'D', kind == 'd' or kind == 'b'
+local buckets, touched = head[11] or '', tonumber(head[12] or '0')
 local asked_us
 local function now_us()
   if not asked_us then
@@ -44,6 +54,9 @@ end
 local function bounded(value)
   if value and #value > 73792 then error(redis.error_reply('UNSOUND a value is too long')) end
   return value or ''
+end
+if touched > 0 and math.min(touched, now_us()) > tonumber(changed) then
+  changed = string.format('%.0f', math.min(touched, now_us()))
 end
 ";
 
@@ -72,9 +85,10 @@ end
 ";
 
 /// Why changes cannot be made now. They are in the arguments from `first` on, five for each: its kind, its slot, the
-/// values before and after (empty for none), and a flag.
+/// values before and after (empty for none), and a flag. A directory that is to be split before it gets another name has
+/// that done by the node that is told so first; others wait for it, for 2 s at most.
 const REFUSAL: &str = r"
-local function refusal(first)
+local function leased()
   if head[6] and head[7] ~= lessee then
     local left = tonumber(head[6]) - now_us()
     -- A longer one was given before the clock was set back.
@@ -83,30 +97,62 @@ local function refusal(first)
       return {'leased', string.format('%.0f', left)}
     end
   end
-  for at = first, #ARGV, 5 do
-    local what, slot, from = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-    local intent = in_the_way(slot)
-    if intent then return {'busy', intent} end
-    local fits
-    if what == 'n' then
-      fits = kind == 'd' and (redis.call('HGET', names, string.sub(slot, 2)) or '') == from
-    elseif what == 'p' then
-      fits = kind == 'd' and redis.call('HGET', shard, 'parent') == from
-    elseif what == 'a' then
-      fits = kind == 'd' and redis.call('HGET', shard, 'value') == from
-    elseif what == 'l' then
-      fits = kind == 'l' and redis.call('HGET', shard, 'value') == from
-    elseif what == 'e' then
-      fits = kind == 'd'
-      if fits and redis.call('HLEN', names) > 0 then return {'full'} end
-    end
-    if not fits then return {'differs'} end
+end
+local function full(entries)
+  local splitting = redis.call('HMGET', shard, 'splitting', 'splitter')
+  local left = tonumber(splitting[1] or '0') - now_us()
+  if splitting[2] ~= lessee and left > 0 and left <= 2000000 then return {'splitting'} end
+  redis.pcall('HSET', shard, 'splitting', string.format('%.0f', now_us() + 2000000), 'splitter', lessee)
+  return {'crowded', string.format('%.0f', entries)}
+end
+local function has_no_room()
+  if kind == 'b' and tonumber(next_place) >= 4294967232 then return {'differs'} end
+  if kind == 'd' and entries_max ~= '' then
+    local entries = redis.call('HLEN', names)
+    if entries >= tonumber(entries_max) then return full(entries) end
   end
+end
+local function refusal_of(what, slot, from, to, flag)
+  local intent = in_the_way(slot)
+  if intent then return {'busy', intent} end
+  local fits
+  if what == 'n' then
+    if kind == 'D' then return {'split', bounded(buckets)} end
+    fits = has_names and (redis.call('HGET', names, string.sub(slot, 2)) or '') == from
+    if fits and from == '' and to ~= '' then return has_no_room() end
+  elseif what == 'p' then
+    fits = is_directory and redis.call('HGET', shard, 'parent') == from
+  elseif what == 'a' then
+    fits = is_directory and redis.call('HGET', shard, 'value') == from
+    -- Another node relies on it that the time moves on.
+    if fits and flag == '1' and head[13] ~= lessee and touched > now_us() then
+      return {'leased', string.format('%.0f', math.min(touched - now_us(), 250000))}
+    end
+  elseif what == 'l' then
+    fits = kind == 'l' and redis.call('HGET', shard, 'value') == from
+  elseif what == 'e' then
+    if kind == 'D' and buckets ~= from then return {'split', bounded(buckets)} end
+    if has_names and redis.call('HLEN', names) > 0 then return {'full'} end
+    fits = kind ~= 'l' and buckets == from
+  elseif what == 's' then
+    if kind == 'D' then return {'split', bounded(buckets)} end
+    fits = kind == 'd' and from == string.format('%s %.0f', version, redis.call('HLEN', names))
+  end
+  if not fits then return {'differs'} end
+end
+local function refusal(first)
+  local refused = leased()
+  for at = first, #ARGV, 5 do
+    refused = refused or refusal_of(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  end
+  return refused
 end
 ";
 
 /// Makes a change that was compared before. The flag means: for a name, that the directory's time changes with it; for
-/// attributes, that they contain that time; for links, that the last one goes. At the end `save` writes what else
+/// attributes, that they contain that time; for links, that the last one goes. A directory with buckets gets an intent
+/// that cannot be: so a check of a version that knows none, and would take all buckets for leftovers, ends before it
+/// removes anything. At the end `save` writes what else
 /// changed, gives a directory a new version, which is a time, and notes since when one node alone has changed the
 /// directory.
 const MAKE: &str = r"
@@ -134,11 +180,17 @@ local function make(what, slot, from, to, flag)
     redis.call('HSET', shard, 'value', to)
     if flag == '1' then
       changed = '0'
+      if touched > 0 then redis.call('HDEL', shard, 'touched', 'toucher') end
     end
   elseif what == 'l' then
     if flag == '1' then ends = true else redis.call('HSET', shard, 'value', to) end
   elseif what == 'e' then
     ends = true
+  elseif what == 's' then
+    redis.call('UNLINK', names, order)
+    redis.call('HSET', shard, 'kind', 'D', 'buckets', to)
+    redis.call('HDEL', shard, 'splitting', 'splitter')
+    redis.call('HSET', finished, 'buckets', '')
   end
 end
 local function make_all(first)
@@ -147,7 +199,7 @@ end
 local function save()
   if ends then
     redis.call('DEL', shard, names, order, locks, committed, finished)
-  elseif kind == 'd' then
+  elseif kind ~= 'l' then
     version = string.format('%.0f', math.max(now_us(), tonumber(version) + 1))
     redis.call('HSET', shard, 'next', next_place, 'changed', changed, 'version', version)
     if changer ~= lessee then
@@ -180,7 +232,8 @@ return {same and 'done' or 'differs'}
 const GRANT: &str = r"
 local granted_us
 local function grant(is_short)
-  if kind ~= 'd' or locked > 0 or version == '0' or not for_us or for_us == '' then return false end
+  if kind == 'l' or locked > 0 or version == '0' or not for_us or for_us == '' then return false end
+  if touched > 0 and touched > now_us() then return false end
   local since, quiet = tonumber(version), tonumber(quiet_us)
   if lessee ~= '' and changer == lessee then
     since, quiet = tonumber(alone_since), quiet * 4
@@ -206,7 +259,7 @@ end
 /// the node has a lease of it.
 const FOLLOWED: &str = r"
 local function followed(before)
-  if ends or kind ~= 'd' or not for_us or for_us == '' then return {'done'} end
+  if ends or kind == 'l' or not for_us or for_us == '' then return {'done'} end
   return {'done', before, version, changed, grant(true) and '1' or '0'}
 end
 ";
@@ -219,11 +272,13 @@ if intent then return {'busy', intent} end
 local first = string.sub(slot, 1, 1)
 local leased
 if for_us and for_us ~= '' then leased = grant() and string.format('%s %.0f', version, granted_us) or '0' end
-if first == 'n' and kind == 'd' then
+if first == 'n' and kind == 'D' then
+  return {'split', bounded(buckets)}
+elseif first == 'n' and has_names then
   return {'name', bounded(redis.call('HGET', names, string.sub(slot, 2))), redis.call('HGET', shard, 'settlements') or '0', leased}
-elseif first == 'p' and kind == 'd' then
+elseif first == 'p' and is_directory then
   return {'parent', bounded(redis.call('HGET', shard, 'parent'))}
-elseif first == 'a' and kind == 'd' then
+elseif first == 'a' and is_directory then
   return {'attributes', bounded(redis.call('HGET', shard, 'value')), changed, leased}
 elseif first == 'w' and kind == 'l' then
   return {'links', bounded(redis.call('HGET', shard, 'value'))}
@@ -234,7 +289,8 @@ return {'differs'}
 /// Arguments: the place after which to list, the number of entries, and their bytes at most; at least one entry is
 /// returned.
 const LIST: &str = r"
-if kind ~= 'd' then return {'differs'} end
+if kind == 'D' then return {'split', bounded(buckets)} end
+if not has_names then return {'differs'} end
 if locked > 0 then
   local lock = redis.call('HGET', locks, 'w')
   if lock then return {'busy', bounded(cmsgpack.unpack(lock)[2])} end
@@ -358,61 +414,6 @@ const RESERVE: &str = r"
 return {'numbers', string.format('%.0f', redis.call('HINCRBY', KEYS[1], 'numbers', ARGV[2]) - tonumber(ARGV[2]))}
 ";
 
-/// Returns what a check needs: the kind of the shard, the intents of its locks, and those that it committed.
-const INSPECT: &str = r"
-local all, room = {'inspected', kind}, 16777216
-local function add(what, value)
-  local intent = bounded(value)
-  room = room - #intent
-  if room < 0 then error(redis.error_reply('UNSOUND intents are too long')) end
-  all[#all + 1] = what
-  all[#all + 1] = intent
-end
-if redis.call('HLEN', locks) + redis.call('HLEN', committed) + redis.call('HLEN', finished) > 100000 then
-  error(redis.error_reply('UNSOUND too many intents'))
-end
-for _, lock in ipairs(redis.call('HVALS', locks)) do
-  add('l', cmsgpack.unpack(lock)[2])
-end
-for _, key in ipairs({committed, finished}) do
-  for _, intent in ipairs(redis.call('HVALS', key)) do
-    add('c', intent)
-  end
-end
-return all
-";
-
-/// Removes the shard, which may have many entries: the server frees them in the background.
-const REMOVE: &str = r"
-redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
-return {'done'}
-";
-
-/// Removes the marker.
-const ERASE: &str = r"
-redis.call('DEL', KEYS[1])
-return {'done'}
-";
-
-/// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a
-/// marker; and whether a check holds the names.
-const PROBE: &str = r"
-local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'held')
-if not marker[1] then return {'', '0', '0'} end
-return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
-";
-
-/// `KEYS[1]` is the marker; the arguments are the number of the new epoch, and whether others are kept out of it. A
-/// server that forgot which numbers it gave continues from its clock, with one number for each microsecond: no two
-/// epochs begin at the same number, and no epoch gives numbers faster than time passes.
-const BEGIN: &str = r"
-local numbers = tonumber(redis.call('HGET', KEYS[1], 'numbers') or '0') or 0
-local clock = redis.call('TIME')
-numbers = math.max(numbers, tonumber(clock[1]) * 1048576 + tonumber(clock[2]))
-redis.call('HSET', KEYS[1], 'id', id, 'epoch', ARGV[1], 'held', ARGV[2], 'numbers', string.format('%.0f', numbers))
-return {'done'}
-";
-
 /// The scripts.
 #[derive(Debug)]
 pub(super) struct Scripts {
@@ -427,6 +428,9 @@ pub(super) struct Scripts {
     pub(super) finish: Script,
     pub(super) finished: Script,
     pub(super) forget: Script,
+    pub(super) fill: Script,
+    pub(super) discard: Script,
+    pub(super) touch: Script,
     pub(super) reserve: Script,
     pub(super) inspect: Script,
     pub(super) remove: Script,
@@ -452,6 +456,9 @@ impl Scripts {
             finish: there(&[MAKE, FINISH]),
             finished: there(&[FINISHED]),
             forget: there(&[FORGET]),
+            fill: there(&[MAKE, FILL]),
+            discard: there(&[DISCARD]),
+            touch: there(&[IN_THE_WAY, REFUSAL, MAKE, TOUCH]),
             reserve: of(&[ID, EPOCH, RESERVE]),
             inspect: there(&[INSPECT]),
             remove: of(&[ID, EPOCH, REMOVE]),

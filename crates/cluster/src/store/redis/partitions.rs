@@ -65,6 +65,11 @@ impl Partitions {
         Ok(Self { servers, origin: origin.to_owned(), tags, asked: AtomicU64::new(0) })
     }
 
+    /// Whether they are a cluster.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
+    }
+
     /// The hash tag of a partition.
     pub(crate) fn tag(&self, partition: usize) -> &str {
         &self.tags[partition].0

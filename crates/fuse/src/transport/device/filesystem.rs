@@ -280,7 +280,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyLock,
     ) {
         let _timing = self.begin(request);
-        locking::find(&self.front, (handle, owner), (kind, first, last), reply);
+        let asked = (kind, first, last);
+        locking::find(&self.front, (handle, owner), (asked, caller(request)), reply);
     }
 
     fn setlk(

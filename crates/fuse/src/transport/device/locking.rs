@@ -22,10 +22,10 @@ fn request((handle, owner): Through, (kind, first, last): RawLock) -> Answer<Loc
 pub(super) fn find<E: Engine>(
     front: &Front<E>,
     through: Through,
-    asked: RawLock,
+    (asked, caller): (RawLock, Caller),
     reply: ReplyLock,
 ) {
-    match catch_panic(|| front.locking.find(request(through, asked)?)) {
+    match catch_panic(|| front.locking.find(request(through, asked)?, caller)) {
         Ok(found) => {
             let asked_for = (libc::F_UNLCK, asked.1, asked.2);
             let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);

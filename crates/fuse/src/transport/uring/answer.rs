@@ -164,7 +164,7 @@ fn answer_handle<E: Engine>(
         }
         code::GETLK => {
             let asked: &LockIn = request.fields()?;
-            let found = front.locking.find(asked.request()?)?;
+            let found = front.locking.find(asked.request()?, request.caller())?;
             let asked_for = (libc::F_UNLCK, asked.first, asked.last);
             let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
             Ok(put(room, &LockOut { first, last, kind, pid: 0 }))

@@ -16,6 +16,18 @@ pub(super) fn stay_on(processor: u16) {
     }
 }
 
+/// Calls `act` on `processor`, and lets the thread change processors again as before.
+///
+/// # Errors
+/// If the thread may not run there; then `act` was not called.
+pub(super) fn on<T>(processor: u16, act: impl FnOnce() -> T) -> Result<T> {
+    let before = sched_getaffinity(None)?;
+    bind(processor)?;
+    let done = act();
+    sched_setaffinity(None, &before)?;
+    Ok(done)
+}
+
 fn bind(processor: u16) -> Result<()> {
     let processor = usize::from(processor);
     let allowed = sched_getaffinity(None)?;
@@ -47,6 +59,17 @@ mod tests {
             let one = *allowed().last().unwrap();
             stay_on(u16::try_from(one).unwrap());
             assert_eq!(allowed(), [one]);
+        });
+    }
+
+    #[test]
+    fn a_thread_is_on_a_processor_for_a_moment() {
+        in_a_thread(|| {
+            let all = allowed();
+            let one = *all.last().unwrap();
+            assert_eq!(on(u16::try_from(one).unwrap(), allowed), Ok(vec![one]));
+            assert_eq!(allowed(), all);
+            assert!(on(4000, || unreachable!("there is no such processor")).is_err());
         });
     }
 

@@ -62,14 +62,17 @@ impl Exchange {
     }
 
     /// Serves a mount's requests with `answer`, which gets a request and the payload and returns how many bytes of the
-    /// payload its answer takes. Returns when the mount is gone.
+    /// payload its answer takes. `registered` is called once the kernel may put requests into the buffer. Returns when the
+    /// mount is gone.
     pub(super) fn serve(
         &mut self,
         device: BorrowedFd<'_>,
+        registered: impl FnOnce(),
         answer: impl Fn(&Message<'_>, &mut [u8]) -> Answer<usize>,
     ) -> io::Result<()> {
         let device = device.as_raw_fd();
         self.register(device)?;
+        registered();
         while self.receive()? {
             let commit_id = self.respond(&answer);
             let commit = self.command(device, COMMIT_AND_FETCH, commit_id);

@@ -26,6 +26,8 @@ wire! {
     InHeader { len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, padding: u32, }
     /// `fuse_out_header`
     OutHeader { len: u32, error: i32, unique: u64, }
+    /// `fuse_notify_retrieve_out`
+    NotifyRetrieve { unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, }
     /// `fuse_uring_ent_in_out`
     RingEntry { flags: u64, commit_id: u64, payload_bytes: u32, padding: u32, reserved: u64, }
     /// `fuse_uring_cmd_req`

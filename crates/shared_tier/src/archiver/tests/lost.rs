@@ -51,11 +51,12 @@ fn i13_a_copy_that_may_be_all_that_is_left_stays() {
         assert!(written.is_err(), "{written:?}");
         let found = other.names.lookup(&at).unwrap();
         assert!(take_away(&other.places, &found.attributes, found.inode).is_err());
-        assert!(!Copies::give_way(&other.places, Need::bytes(u64::MAX)).unwrap());
+        assert!(!Copies::give_way(&other.places, Need::bytes(u64::MAX), None).unwrap());
         assert_eq!(finals(&world).len(), 1, "{is_emptied}");
         // Once it is found again, it does.
         fs::rename(world.at("n1/lost"), world.at(away)).unwrap();
-        assert!(Copies::give_way(&other.places, Need::bytes(u64::MAX)).unwrap());
+        let other = world.node_until("n2", 6, i64::MAX);
+        assert!(Copies::give_way(&other.places, Need::bytes(u64::MAX), None).unwrap());
         assert!(finals(&world).is_empty() && read(&other, &at).as_deref() == Some(TEXT));
     }
 }
@@ -107,7 +108,9 @@ fn i13_to_confirm_an_older_store_removes_no_copy_whose_file_is_not_found() {
             lose_ssd(&world);
         }
         world.store.restart(saved);
-        crate::repair::confirm(&world.at("n2"), Some(&world.peers()), &world.store).unwrap();
+        let (peers, alone) = (world.peers(), world.alone());
+        crate::repair::confirm(&world.at("n2"), Some(&peers), &world.store, &alone).unwrap();
+        drop(alone);
         assert_eq!(finals(&world).len(), usize::from(is_lost));
         let report = repair_by_n2(&world, true);
         assert_eq!(report.told.len(), usize::from(is_lost), "{report:?}");
@@ -235,7 +238,7 @@ fn i13_no_copy_goes_for_older_bytes() {
     own_xattrs::set_number(&File::open(&path).unwrap(), own_xattrs::COPIED, old).unwrap();
     set_time(path.clone(), 900, 0);
     assert!(write(&node, 3, &at).is_err());
-    assert!(!Copies::give_way(&node.places, Need::bytes(u64::MAX)).unwrap());
+    assert!(!Copies::give_way(&node.places, Need::bytes(u64::MAX), None).unwrap());
     world.forget();
     let report = world.repair(true);
     assert_eq!((finals(&world).len(), report.set_aside.len()), (1, 1), "{report:?}");

@@ -8,6 +8,7 @@
 //! What must hold: at each moment a mode on a disk, without what is withheld, is the mode from before a change or after it, or one
 //! that gives its owner less.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
@@ -26,6 +27,29 @@ use crate::places::tree::proc_path;
 const WITHHELD: &str = "user.halocline.withheld";
 /// The permissions of the owner.
 const OWNERS: u32 = 0o700;
+
+thread_local! {
+    /// Whether the thread may change no modes.
+    static ONLY_LOOKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it exists, its thread leaves the modes on disks as they are: it only looks.
+#[derive(Debug)]
+pub(crate) struct OnlyLooking {
+    before: bool,
+}
+
+impl OnlyLooking {
+    pub(crate) fn begin() -> Self {
+        Self { before: ONLY_LOOKS.replace(true) }
+    }
+}
+
+impl Drop for OnlyLooking {
+    fn drop(&mut self) {
+        ONLY_LOOKS.set(self.before);
+    }
+}
 
 /// The permissions without which the owner's process cannot do its work.
 const fn needed(raw: &libc::stat64) -> u32 {
@@ -122,7 +146,7 @@ pub(crate) fn admit(directory: &impl AsFd) {
 fn withholds_missing(fd: &impl AsFd) -> Result<bool> {
     let raw = stat_descriptor(fd)?.raw;
     let missing = needed(&raw) & !raw.st_mode;
-    if missing == 0 || !binds(&raw) {
+    if missing == 0 || !binds(&raw) || ONLY_LOOKS.get() {
         return Ok(false);
     }
     let mode = |bits: u32| chmod(proc_path(fd), Mode::from_raw_mode(bits & 0o7777));

@@ -1,6 +1,5 @@
 //! Exchanges of two directories on the shared disk.
 
-use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::ROOT;
 use halocline_os::error::{Error, Result};
 use rustix::fs::{RenameFlags, renameat_with};
@@ -8,8 +7,9 @@ use rustix::fs::{RenameFlags, renameat_with};
 use super::SharedDisk;
 use crate::entry_names::os;
 use crate::places::DirectoryStep;
+use crate::places::found_directory::is_at;
 use crate::places::tree::directory_names::record;
-use crate::places::tree::{FoundDirectory, below};
+use crate::places::tree::{below, child};
 
 /// Follows the store's exchange of two directories, in one step, if they are where these steps lead.
 pub(crate) fn exchange(
@@ -21,24 +21,22 @@ pub(crate) fn exchange(
     else {
         return Ok(false);
     };
-    let path = |above: &FoundDirectory, step: &DirectoryStep| below(above.1.as_ref(), &step.name);
     let above = |near: &[DirectoryStep]| {
         disk.find(near.last().map_or(ROOT.0, |step| step.number), Some(near))
     };
     let (one_above, other_above) = (above(one_near)?, above(other_near)?);
-    let [one_path, other_path] = [path(&one_above, one)?, path(&other_above, other)?];
-    let are_at = |one: &RelativePath, other: &RelativePath, numbers: [u64; 2]| {
-        let is_at = |path, number| disk.tree.directory_at(Some(path), number);
-        Ok::<_, Error>(is_at(one, numbers[0])?.is_some() && is_at(other, numbers[1])?.is_some())
+    let are_there = |here: u64, there: u64| {
+        Ok::<_, Error>(
+            is_at(&one_above.0, &one.name, here)? && is_at(&other_above.0, &other.name, there)?,
+        )
     };
-    let numbers = [one.number, other.number];
-    if !are_at(&one_path, &other_path, numbers)? {
+    if !are_there(one.number, other.number)? {
         return Ok(false);
     }
-    for (at, it, to) in [(&one_path, one, other), (&other_path, other, one)] {
-        if let Some(fd) = disk.tree.directory_at(Some(at), it.number)? {
-            let to = DirectoryStep { number: it.number, name: to.name.clone() };
-            record(&disk.tree, &fd, &to, to.name.as_bytes())?;
+    for (above, it, to) in [(&one_above, one, other), (&other_above, other, one)] {
+        if let Some((fd, _)) = child(above, it)? {
+            let step = DirectoryStep { number: it.number, name: to.name.clone() };
+            record(&disk.tree, &fd, &step, to.name.as_bytes())?;
         }
     }
     let exchange = || {
@@ -49,9 +47,9 @@ pub(crate) fn exchange(
         Err(error) if is_no_exchange(&error) => return Ok(false),
         done => done?,
     }
-    if are_at(&other_path, &one_path, numbers)? {
-        disk.remember(one.number, other_path);
-        disk.remember(other.number, one_path);
+    if are_there(other.number, one.number)? {
+        disk.remember(one.number, below(other_above.1.as_ref(), &other.name)?);
+        disk.remember(other.number, below(one_above.1.as_ref(), &one.name)?);
         return Ok(true);
     }
     // Another directory had one of these names by then: undo the exchange, if the directory is still there.

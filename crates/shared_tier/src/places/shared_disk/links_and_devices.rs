@@ -88,9 +88,10 @@ pub(crate) fn rename(
 
 /// Renames something without a number to a free name, or that of another one. Returns whether it did.
 fn rename_to(tree: &Tree, from: At<'_>, to: At<'_>) -> Result<bool> {
-    let path = below(from.0.1.as_ref(), from.1)?;
-    match tree.rename(&path, to.0, to.1) {
-        Ok(_) => Ok(true),
+    below(from.0.1.as_ref(), from.1)?;
+    below(to.0.1.as_ref(), to.1)?;
+    match tree.rename_between((&from.0.0, from.1), (&to.0.0, to.1)) {
+        Ok(()) => Ok(true),
         Err(error) if error.errno() == libc::EEXIST => exchange(tree, from, to),
         Err(error) if error.errno() == libc::ENOENT => Ok(false),
         Err(error) => Err(error),

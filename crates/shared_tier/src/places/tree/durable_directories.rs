@@ -1,6 +1,7 @@
 //! Which directories are known to be durable with all above them, so that each is synced once and not for each file.
 
-use halocline_cluster::names::attributes::RelativePath;
+use std::os::fd::OwnedFd;
+
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::Mutex;
@@ -23,10 +24,13 @@ pub(super) struct DurableDirectories {
 }
 
 impl DurableDirectories {
-    /// Makes the directory of a path durable, and those above it up to one that is known to be.
-    pub(super) fn sync_above(&self, tree: &Tree, path: &RelativePath) -> Result<()> {
+    /// Makes a directory durable, and those above it up to one that is known to be.
+    pub(super) fn sync(&self, tree: &Tree, directory: &OwnedFd) -> Result<()> {
         let root = stat_descriptor(tree.look(None)?)?.key();
-        let (mut dir, mut passed, mut below) = (tree.sync_parent(path)?, Vec::new(), None);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut dir = openat(directory, ".", flags, Mode::empty())?;
+        tree.step("syncing a directory", || fsync(&dir))?;
+        let (mut passed, mut below) = (Vec::new(), None);
         loop {
             let stat = stat_descriptor(&dir)?;
             let number = own_xattrs::number(&dir, own_xattrs::DIRECTORY);
@@ -38,7 +42,6 @@ impl DurableDirectories {
             }
             below = Some(stat.key());
             passed.push(it);
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             dir = openat(&dir, "..", flags, Mode::empty())?;
             if passed.len() < ONE_BY_ONE {
                 tree.step("syncing a directory", || fsync(&dir))?;

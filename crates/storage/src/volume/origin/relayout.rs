@@ -14,7 +14,6 @@ mod space;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -300,7 +299,7 @@ pub fn is_missing(error: &Error) -> bool {
 /// If it is no longer there.
 pub fn used(origin: &Origin, of: &LayoutChange) -> Result<Vec<u64>> {
     let namespace_file = file(origin, &of.path, LEAVE_OUT)?;
-    let data = origin.open_data(namespace_file.fd.as_fd(), libc::O_RDONLY);
+    let data = namespace_file.open_data(origin, libc::O_RDONLY);
     let data = data.map_err(Error::at(&namespace_file.shown, "open"))?;
     used_by(origin, &data).map_err(Error::at(&namespace_file.shown, "look at the data of"))
 }
@@ -330,8 +329,8 @@ fn check_layout(origin: &Origin, wish: &Wish) -> Result<()> {
 fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
     let namespace_file = file(origin, &wish.path, LEAVE_OUT)?;
     let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
-    let data = origin
-        .open_data(namespace_file.fd.as_fd(), flags)
+    let data = namespace_file
+        .open_data(origin, flags)
         .map_err(Error::at(&namespace_file.shown, "open"))?;
     let failed = || Error::at(&namespace_file.shown, "look at the data of");
     let wished = distribution_for(origin, &wish.layout);

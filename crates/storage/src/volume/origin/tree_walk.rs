@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -10,10 +11,12 @@ use std::time::Duration;
 use halocline_os::beneath::{self, TreeCursor};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::{Patience, open_at};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat, syncfs};
 use rustix::io::Errno;
 
 use super::Origin;
+use super::file::OriginFile;
 use super::identity::{ObjectNumber, Reference};
 
 /// A directory to be searched; not followed if it is a link.
@@ -27,6 +30,9 @@ pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
 const TRIES: usize = 3;
 /// At least one tick of the kernel's clock, by which it notes changes.
 const TICK: Duration = Duration::from_millis(20);
+
+/// How long this process still waits for leases of files: it has one command, which goes from file to file.
+static PATIENCE: Patience = Patience::new();
 
 /// A file to copy. Others may change names of the tree at any time, so everything is done to what was found first.
 pub(in crate::volume) struct TreeEntry {
@@ -45,8 +51,19 @@ impl TreeEntry {
 
     /// Opens it for reading.
     pub(in crate::volume) fn open(&self) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(CWD, by_descriptor(&self.fd), flags, Mode::empty()).map_err(at(&self.shown, "open"))
+        let path = by_descriptor(&self.fd);
+        let open = || open_at(CWD, &*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let is_leased = |opened: &Result<_, Errno>| opened.as_ref().err() == Some(&Errno::AGAIN);
+        PATIENCE.wait(&Clock::MACHINE, open, is_leased).map_err(at(&self.shown, "open"))
+    }
+
+    /// Opens its data; `flags` are those of `open(2)`.
+    pub(in crate::volume) fn open_data(&self, of: &Origin, flags: i32) -> io::Result<OriginFile> {
+        let open = || of.open_data(self.fd.as_fd(), flags);
+        let is_leased = |opened: &io::Result<_>| {
+            opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
+        };
+        PATIENCE.wait(&Clock::MACHINE, open, is_leased)
     }
 }
 

@@ -20,6 +20,7 @@ use super::identity::by_descriptor;
 use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
+use halocline_os::leased_files::open_at;
 
 /// An open directory that is, or becomes, a striped volume.
 #[derive(Debug)]
@@ -140,9 +141,8 @@ impl VolumeDir {
         }
         let change = || -> io::Result<()> {
             // The file that was checked, whatever has its name by now.
-            let file =
-                openat(CWD, by_descriptor(&file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-            let file = File::from(file?);
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let file = File::from(open_at(CWD, &*by_descriptor(&file), flags, Mode::empty())?);
             file.write_all_at(&[byte], at)?;
             file.sync_all()
         };

@@ -75,9 +75,12 @@ impl Phase {
     }
 }
 
-pub(super) fn connect(server: &Server) -> Result<RedisNames, Failure> {
+/// Connects to a server; directories are split from so many entries on.
+pub(super) fn connect((server, split): (&Server, Option<u64>)) -> Result<RedisNames, Failure> {
     let (url, password) = server.address();
-    RedisNames::connect(url, password, ORIGIN).map_err(|error| Failure::refused(error.to_string()))
+    let names = RedisNames::connect(url, password, ORIGIN);
+    let names = names.map_err(|error| Failure::refused(error.to_string()))?;
+    Ok(if split.is_some() { names.splitting_from(split) } else { names })
 }
 
 fn now_ns() -> i64 {
@@ -129,7 +132,11 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn new(server: &Server, count: u32, files: u32) -> Result<Self, Failure> {
+    pub(super) fn new(
+        server: (&Server, Option<u64>),
+        count: u32,
+        files: u32,
+    ) -> Result<Self, Failure> {
         let open = |session: u32| {
             let store = Arc::new(connect(server)?);
             let session = Session(u64::from(session) + 1);

@@ -21,6 +21,8 @@ pub(super) struct Setup {
     pub(super) own_store: bool,
     pub(super) cpus: usize,
     pub(super) files: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) split: Option<u64>,
     pub(super) repeat: u32,
 }
 

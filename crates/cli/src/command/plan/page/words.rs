@@ -23,7 +23,7 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
             return (headline, sentence);
         }
         let sentence = format!(
-            "The best of the other layouts gains {}, {}: nothing is to be gained for certain.",
+            "The best of the other layouts gains {}, {}: that is not certain enough.",
             percent(outcome.best_gain),
             report::range_in_parts(outcome)
         );
@@ -45,6 +45,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     if page.seen.has_few_requests() {
         all.push("These are too few to say what others like them would gain.".to_owned());
     }
+    all.extend(report::part_lines(page.outcome).iter().map(|line| sentence(line)));
     for lines in [
         report::order_lines(page.seen, page.outcome),
         report::job_lines(page.seen, page.outcome, page.job),

@@ -221,7 +221,7 @@ impl Listed {
             }
             Change::Attributes { to, .. } => listing.set_attributes(to, changed),
             Change::Parent(..) => {}
-            Change::Links(..) | Change::End => self.remove(directory),
+            Change::Links(..) | Change::End(_) | Change::Split { .. } => self.remove(directory),
         }
     }
 

@@ -143,6 +143,9 @@ fn modes_that_the_disks_have_themselves_are_served_and_built_again() {
             fs::set_permissions(path, Permissions::from_mode(mode_of(name))).unwrap();
         }
         world.forget();
+        world.repair(false);
+        let mode = |name: &str| fs::metadata(world.at(name)).unwrap().permissions().mode();
+        assert_eq!((mode("shared/d0"), mode("shared/s0")), (0o040_000, 0o100_000), "a check");
         let report = world.repair(true);
         assert!(report.is_rebuilt && report.told.is_empty(), "{report:?}");
         let found = modes(&world.node_until("n1", 2, i64::MAX));

@@ -1,7 +1,6 @@
 //! The steps of the move of one file.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use halocline_model::file_layout::FileLayout;
@@ -46,8 +45,8 @@ impl<'m> Moving<'m> {
     /// Opens the file. Changes nothing.
     pub(super) fn begin(origin: &'m Origin, to: &'m LayoutChange) -> Result<Self> {
         let namespace_file = file(origin, &to.path, LEAVE_OUT)?;
-        let (fd, shown) = (namespace_file.fd, namespace_file.shown);
-        let file = origin.open_data(fd.as_fd(), libc::O_RDWR);
+        let file = namespace_file.open_data(origin, libc::O_RDWR);
+        let shown = namespace_file.shown;
         let file = file.map_err(Error::at(&shown, "open the data"))?;
         let state = State::of(origin, &file).map_err(Error::at(&shown, "look at"))?;
         if state.inode != to.inode || state.size != to.size {

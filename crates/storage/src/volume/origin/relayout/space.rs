@@ -2,16 +2,25 @@
 //!
 //! Each file needs the space of its copy until its old object is removed. Where a server lacks it because of files that are
 //! to leave it, these go first. Where it lacks it only because the file is there itself, the file moves to the others first,
-//! and from these to its layout: two moves, each of which can be interrupted like any other.
+//! and from these to its layout: two moves, each of which can be interrupted like any other. Files that change places on full
+//! servers are in the way of each other: then some of them move to where there is room first (`places`).
 
+mod places;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use halocline_model::file_layout::FileLayout;
+use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 
 use super::{LayoutChange, Origin, Wish, change};
 use crate::volume::Distribution;
+use places::Places;
 
 /// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
 const OVERHEAD_BYTES: u64 = 16 << 10;
@@ -26,8 +35,16 @@ const ROUNDS_MIN: usize = 2;
 pub struct Move {
     /// From where, and to where.
     pub change: LayoutChange,
-    /// The file does not stay there: the next one is the move to its layout.
+    /// The file does not stay there: a later one is the move to its layout.
     pub is_detour: bool,
+    /// The file for which a detour makes room; `None` if for the file itself.
+    pub makes_room_for: Option<PathBuf>,
+}
+
+impl Move {
+    const fn to_its_layout(change: LayoutChange) -> Self {
+        Self { change, is_detour: false, makes_room_for: None }
+    }
 }
 
 /// The moves of the `files` that do not lie as wished, once so many bytes were `freed` on each server: those of what
@@ -43,10 +60,12 @@ pub fn moves(origin: &Origin, files: &[LayoutChange], freed: &[u64]) -> Result<V
 }
 
 fn moves_in(mut room: Room, origin: &Origin, files: &[LayoutChange]) -> Result<Vec<Move>> {
-    let mut waiting: Vec<&LayoutChange> = files.iter().filter(|file| !file.agrees()).collect();
+    let to_move = files.iter().filter(|file| !file.agrees());
+    let mut waiting: Vec<Cow<'_, LayoutChange>> = to_move.map(Cow::Borrowed).collect();
     for file in &waiting {
         room.check_writable(origin, file)?;
     }
+    let mut places = Places::default();
     let mut rounds = (TRIED / (files.len() * origin.servers().len()).max(1)).max(ROUNDS_MIN);
     let mut moves = Vec::new();
     while !waiting.is_empty() {
@@ -56,12 +75,19 @@ fn moves_in(mut room: Room, origin: &Origin, files: &[LayoutChange]) -> Result<V
             move_beside(&mut room, &mut waiting, &mut moves);
         }
         if waiting.len() == before {
-            let (at, detour) = room.first_possible(origin, &waiting)?;
+            let Some((at, detour)) = room.first_possible(origin, &waiting)? else {
+                if places.make_room(&mut room, origin, &mut waiting, &mut moves)? {
+                    continue;
+                }
+                return Err(room.refusal(origin, &waiting));
+            };
             // Those that were refused are asked again last.
             waiting.rotate_left(at);
-            let change = waiting.remove(0).clone();
-            moves.extend(detour.map(|change| Move { change, is_detour: true }));
-            moves.push(Move { change, is_detour: false });
+            let change = waiting.remove(0).into_owned();
+            let detour =
+                detour.map(|change| Move { is_detour: true, ..Move::to_its_layout(change) });
+            moves.extend(detour);
+            moves.push(Move::to_its_layout(change));
         }
     }
     Ok(moves)
@@ -69,12 +95,12 @@ fn moves_in(mut room: Room, origin: &Origin, files: &[LayoutChange]) -> Result<V
 
 /// Moves the files whose copies have room beside them, each of which may leave room to others. In both directions: where
 /// each file waits for the one behind it, one pass is enough.
-fn move_beside(room: &mut Room, waiting: &mut Vec<&LayoutChange>, moves: &mut Vec<Move>) {
+fn move_beside(room: &mut Room, waiting: &mut Vec<Cow<'_, LayoutChange>>, moves: &mut Vec<Move>) {
     for _ in 0..2 {
         waiting.retain(|file| {
             let has_room = room.move_beside(file).is_ok();
             if has_room {
-                moves.push(Move { change: (*file).clone(), is_detour: false });
+                moves.push(Move::to_its_layout(file.clone().into_owned()));
             }
             !has_room
         });
@@ -97,18 +123,18 @@ struct Lack {
 }
 
 impl Lack {
-    fn error(self, origin: &Origin, file: &LayoutChange) -> Error {
+    fn told(self, origin: &Origin) -> String {
         let Self { server, available, taken } = self;
-        let (dir, name) = (origin.servers()[server].dir().display(), file.path.display());
-        let what = format!(
-            "{dir}: {available} bytes are free there, and moving files up to {name} takes {taken} at once"
-        );
-        Error::invalid(what, "free space there, or plan with less of it")
+        let (dir, missing) =
+            (origin.servers()[server].dir().display(), taken - i128::from(available));
+        format!(
+            "{dir}: {available} bytes are free there, {taken} are needed at once when it moves: {missing} are missing"
+        )
     }
 }
 
 /// The file systems of the servers, some of which may share one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Room {
     /// Free bytes, and those that moves have taken so far.
     systems: Vec<(u64, i128)>,
@@ -157,63 +183,139 @@ impl Room {
         }
     }
 
-    /// Takes the space of a file's move beside it and gives back where it was; changes nothing if a server lacks space.
-    fn move_beside(&mut self, file: &LayoutChange) -> Result<(), Lack> {
+    /// Takes the space of a file's move beside it and gives back where it was; changes nothing if a server lacks space. Answers
+    /// what it has on each server then.
+    fn move_beside(&mut self, file: &LayoutChange) -> Result<Vec<u64>, Lack> {
         let before = self.systems.clone();
-        let taken = self.take_note(file).and_then(|()| self.take(&file.planned));
-        taken.inspect_err(|_| self.systems = before)?;
+        let taken = self.take_note(file).and_then(|layout_on| {
+            self.take(&file.planned)?;
+            Ok(layout_on)
+        });
+        let layout_on = taken.inspect_err(|_| self.systems = before)?;
         self.free(&file.used);
-        Ok(())
+        let mut there = with_overhead(&file.planned);
+        if let Some(server) = layout_on {
+            there[server] = there[server].saturating_add(OVERHEAD_BYTES);
+        }
+        Ok(there)
     }
 
-    /// The first of `files` that can move, if need be by way of other servers, with this way. Takes the space of its moves.
-    ///
-    /// # Errors
-    /// None can: what the first one lacks.
+    /// The first of `files` that can move, if need be by way of other servers, with this way; `None` if none can. Takes the space
+    /// of its moves.
     fn first_possible(
         &mut self,
         origin: &Origin,
-        files: &[&LayoutChange],
-    ) -> Result<(usize, Option<LayoutChange>)> {
-        let mut refused = None;
+        files: &[Cow<'_, LayoutChange>],
+    ) -> Result<Option<(usize, Option<LayoutChange>)>> {
         for (at, file) in files.iter().enumerate() {
-            let before = self.systems.clone();
-            match self.move_by_way(origin, file)? {
-                Ok(detour) => return Ok((at, detour)),
-                Err(lack) => {
-                    self.systems = before;
-                    refused.get_or_insert_with(|| lack.error(origin, file));
-                }
+            if let Ok(detour) = self.move_by_way(origin, file)? {
+                return Ok(Some((at, detour)));
             }
         }
-        Err(refused.expect("there are files"))
+        Ok(None)
     }
 
+    /// Why none of `files` can move: what the first one lacks.
+    fn refusal(mut self, origin: &Origin, files: &[Cow<'_, LayoutChange>]) -> Error {
+        let file = &files[0];
+        let note = self.take_note(file).err();
+        let lacks = note.into_iter().chain(self.lacks(&file.planned));
+        let lacks: Vec<String> = lacks.map(|lack| lack.told(origin)).collect();
+        let mut what = format!("{} cannot be moved: {}", file.path.display(), lacks.join("; "));
+        if files.len() > 1 {
+            let others = counted(files.len() - 1, "other file");
+            let _ = write!(
+                what,
+                "; so it is with {others}, and no server has room for any of them meanwhile"
+            );
+        }
+        Error::invalid(what, "free space there, or on any other server, or plan with less of it")
+    }
+
+    /// The servers that lack space for a file with so many bytes on each, one of each file system.
+    fn lacks(&self, bytes: &[u64]) -> Vec<Lack> {
+        let mut systems = self.systems.clone();
+        let mut lacks: BTreeMap<usize, Lack> = BTreeMap::new();
+        for (server, bytes) in with_overhead(bytes).into_iter().enumerate().filter(|it| it.1 > 0) {
+            let system = self.of_server[server];
+            let (available, taken) = &mut systems[system];
+            *taken += i128::from(bytes);
+            if *taken > i128::from(*available) {
+                let lack = lacks.entry(system);
+                lack.or_insert(Lack { server, available: *available, taken: 0 }).taken = *taken;
+            }
+        }
+        lacks.into_values().collect()
+    }
+
+    /// As [`Self::move_beside`], if need be by way of other servers: answers that way.
     fn move_by_way(
         &mut self,
         origin: &Origin,
         file: &LayoutChange,
     ) -> Result<Result<Option<LayoutChange>, Lack>> {
-        if let Err(lack) = self.take_note(file) {
-            return Ok(Err(lack));
+        let Err(lack) = self.move_beside(file) else { return Ok(Ok(None)) };
+        let before = self.systems.clone();
+        let detour = self.detour(origin, file)?;
+        let evenly = detour.and_then(|way| Some((self.move_beside(&way).ok()?, way)));
+        if let Some((used, way)) = evenly
+            && self.move_beside(&LayoutChange { used, ..file.clone() }).is_ok()
+        {
+            return Ok(Ok(Some(way)));
         }
-        let Err(lack) = self.take(&file.planned) else {
-            self.free(&file.used);
-            return Ok(Ok(None));
-        };
-        let Some(detour) = self.detour(origin, file)? else { return Ok(Err(lack)) };
-        if self.take(&detour.planned).is_err() {
-            return Ok(Err(lack));
+        self.systems.clone_from(&before);
+        // In pieces, if it is in its own way.
+        let is_there = |lack: &Lack| self.used_on(self.of_server[lack.server], &file.used) > 0;
+        if self.lacks(&file.planned).iter().any(is_there)
+            && let Some((way, used)) = self.make_way(origin, file, file)?
+            && self.move_beside(&LayoutChange { used, ..file.clone() }).is_ok()
+        {
+            return Ok(Ok(Some(way)));
         }
-        self.free(&file.used);
-        Ok(self.take(&file.planned).map(|()| {
-            self.free(&with_overhead(&detour.planned));
-            Some(detour)
-        }))
+        self.systems = before;
+        Ok(Err(lack))
     }
 
-    /// Takes the space of the note about a move, and of the new layout: on the first server that has it.
-    fn take_note(&mut self, file: &LayoutChange) -> Result<(), Lack> {
+    /// What a file with so many bytes on each server has on a file system.
+    fn used_on(&self, system: usize, used: &[u64]) -> u64 {
+        let all = self.of_server.iter().zip(used).filter(|(of, _)| **of == system);
+        all.map(|(_, used)| *used).fold(0, u64::saturating_add)
+    }
+
+    /// Moves a file to where there is room that `other` does not need, whatever its own layout is: over all such servers, or, where
+    /// they have unequal room, in pieces. Takes the space of the move; answers it with what the file has on each server then, `None`
+    /// if there is not enough.
+    fn make_way(
+        &mut self,
+        origin: &Origin,
+        file: &LayoutChange,
+        other: &LayoutChange,
+    ) -> Result<Option<(LayoutChange, Vec<u64>)>> {
+        let mut needed = self.systems.clone();
+        for (server, bytes) in with_overhead(&other.planned).into_iter().enumerate() {
+            needed[self.of_server[server]].1 += i128::from(bytes);
+        }
+        // Besides the data, a note and a layout may be there.
+        let kept = 2 * i128::from(OVERHEAD_BYTES);
+        let room = |(available, taken): &(u64, i128)| {
+            u64::try_from(i128::from(*available) - taken - kept).unwrap_or(0)
+        };
+        let room: Vec<u64> = needed.iter().map(room).collect();
+        let stripe = origin.striping().stripe();
+        for layout in places::ways(file.size, stripe, &room, (&self.of_server, &self.read_only)) {
+            let way = change(origin, &Wish { path: file.path.clone(), layout }, true)?;
+            let of = |system: usize| self.used_on(system, &way.planned);
+            let fits = room.iter().enumerate().all(|(system, room)| of(system) <= *room);
+            if fits && let Ok(used) = self.move_beside(&way) {
+                return Ok(Some((way, used)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the space of the note about a move, and of the new layout: on the first server that has it. Answers which has the
+    /// layout, if there is one.
+    fn take_note(&mut self, file: &LayoutChange) -> Result<Option<usize>, Lack> {
         let has_space = |server: &usize| {
             let (available, taken) = self.systems[self.of_server[*server]];
             !self.read_only[*server] && taken + i128::from(OVERHEAD_BYTES) <= i128::from(available)
@@ -224,8 +326,9 @@ impl Room {
         };
         if matches!(file.wished, Distribution::Varied(_)) {
             self.systems[self.of_server[server]].1 += i128::from(OVERHEAD_BYTES);
+            return Ok(Some(server));
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Refuses a file that would get bytes on a server on which nothing can be written.
@@ -263,116 +366,4 @@ impl Room {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::path::Path;
-
-    use halocline_api::config::{VolumeKind, VolumeShape};
-
-    use super::*;
-    use crate::volume::origin::relayout::{Relayout, look};
-
-    const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
-
-    fn volume(dir: &Path) -> Relayout {
-        let mut volume = None;
-        // A process that another test starts has its lock until it runs its program.
-        halocline_testkit::waiting::eventually("the volume", || {
-            volume = Relayout::open(dir).ok();
-            volume.is_some()
-        });
-        volume.expect("opened")
-    }
-
-    fn file_at(volume: &Relayout, widths: [u64; 3]) -> LayoutChange {
-        let layout = FileLayout::uniform(widths.to_vec()).expect("a layout");
-        let wishes = [Wish { path: "file".into(), layout }];
-        look(volume.origin(), &wishes, true).expect("the file").remove(0)
-    }
-
-    /// Two disks and an SSD with so much free on each.
-    fn room(free: [u64; 3]) -> Room {
-        let systems = free.map(|free| (free, 0)).to_vec();
-        Room { systems, of_server: vec![0, 1, 2], read_only: vec![false; 3] }
-    }
-
-    /// Regression: a file that is on the SSD could get no more of it, because its own bytes were in the way.
-    #[test]
-    fn a_file_whose_copy_does_not_fit_beside_it_moves_by_way_of_the_others() {
-        let scratch = tempfile::tempdir().unwrap();
-        let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
-        let path = made.namespace_dir().join("file");
-        let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
-        let content: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
-        made.adopt_data(node).unwrap().write_at(0, &content).unwrap();
-        drop(made);
-        let volume = volume(scratch.path());
-        // Half on the SSD, then all of it there.
-        let half = file_at(&volume, [4096, 4096, 8192]);
-        volume.relayout(&half, &mut |_| Ok(()), &mut |_| ()).unwrap();
-        let file = file_at(&volume, [0, 0, 65_536]);
-        assert!(file.used[2] > 100_000, "{file:?}");
-        let moves = |free| moves_in(room(free), volume.origin(), std::slice::from_ref(&file));
-        let only = |moves: &[Move]| moves.iter().map(|it| it.is_detour).collect::<Vec<_>>();
-        assert_eq!(only(&moves([1 << 20, 1 << 20, 400_000]).unwrap()), [false]);
-        let detour = moves([1 << 20, 1 << 20, 200_000]).unwrap();
-        assert_eq!(only(&detour), [true, false]);
-        // Not where the others have no space, or the SSD has none even without the file.
-        for free in [[1 << 10, 1 << 10, 200_000], [1 << 20, 1 << 20, 50_000]] {
-            let error = moves(free).unwrap_err().to_string();
-            assert!(error.contains("server-2") && error.contains("are free"), "{error}");
-        }
-        for Move { change, .. } in detour {
-            volume.relayout(&change, &mut |_| Ok(()), &mut |_| ()).unwrap();
-            let there = file_at(&volume, [0, 0, 65_536]);
-            assert_eq!(there.now, change.wished);
-        }
-        let found = file_at(&volume, [0, 0, 65_536]);
-        assert!(found.agrees() && found.used[..2] == [0, 0], "{found:?}");
-    }
-
-    /// Regression: the first file was refused because those that were to leave the SSD come behind it.
-    #[test]
-    fn what_leaves_a_server_goes_before_what_needs_its_room() {
-        const M: u64 = 1 << 20;
-        let scratch = tempfile::tempdir().unwrap();
-        let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
-        File::create_new(made.namespace_dir().join("file")).unwrap();
-        drop(made);
-        let volume = volume(scratch.path());
-        let like = file_at(&volume, [4096, 8192, 0]);
-        let file = |name: &str, used: [u64; 3], planned: [u64; 3]| LayoutChange {
-            path: name.into(),
-            used: used.to_vec(),
-            planned: planned.to_vec(),
-            size: planned.iter().sum(),
-            // Without a layout of its own, which takes room, too.
-            now: like.wished.clone(),
-            wished: like.now.clone(),
-            ..like.clone()
-        };
-        let order = |files: &[LayoutChange], free| {
-            let moves = moves_in(room(free), volume.origin(), files);
-            moves.map(|all| all.into_iter().map(|it| it.change.path).collect::<Vec<_>>())
-        };
-        let to_ssd = file("to the SSD", [M, 0, 0], [0, 0, M]);
-        let off_it = file("off it", [0, 0, 2 * M], [0, 2 * M, 0]);
-        let found = order(&[to_ssd.clone(), off_it.clone()], [M, 8 * M, M / 2]).unwrap();
-        assert_eq!(found, ["off it", "to the SSD"].map(std::path::PathBuf::from));
-        // In the order of the plan where there is room.
-        let found = order(&[to_ssd.clone(), off_it.clone()], [M, 8 * M, 2 * M]).unwrap();
-        assert_eq!(found, ["to the SSD", "off it"].map(std::path::PathBuf::from));
-        let error = order(&[to_ssd], [M, 8 * M, M / 2]).unwrap_err().to_string();
-        assert!(error.contains("server-2") && error.contains("to the SSD"), "{error}");
-        // Each of 999 waits for another one.
-        let chain: Vec<_> = (0..999)
-            .map(|at| {
-                let (mut used, mut planned) = ([0; 3], [0; 3]);
-                (used[at % 3], planned[(at + 1) % 3]) = (64 * M, 64 * M);
-                file(&at.to_string(), used, planned)
-            })
-            .collect();
-        let found = order(&chain, [72 * M, 8 * M, 8 * M]);
-        assert_eq!(found.map(|found| found.len()).map_err(|error| error.to_string()), Ok(999));
-    }
-}
+mod tests;
