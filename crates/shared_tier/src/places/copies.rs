@@ -180,7 +180,7 @@ impl<'a> Copies<'a> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
         let open = |fd: &OwnedFd| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let open = || Ok(leased_files::reopen(&proc_path(fd), flags)?);
+            let open = || leased_files::reopen(&proc_path(fd), flags);
             Ok::<_, Error>(File::from(permitted(fd, open)?))
         };
         let (one, other) = (open(&copy)?, open(file)?);

@@ -93,7 +93,7 @@ impl<'a> FileMove<'a> {
     fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let open = || Ok(leased_files::reopen(&proc_path(&fd), flags)?);
+            let open = || leased_files::reopen(&proc_path(&fd), flags);
             let file = File::from(permitted(&fd, open)?);
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
@@ -234,7 +234,7 @@ impl<'a> FileMove<'a> {
         let (directory, name) = (name.directory.0, &name.name);
         let above = places.shared.find(directory, None)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || Ok(leased_files::reopen(&proc_path(copy), flags)?);
+        let open = || leased_files::reopen(&proc_path(copy), flags);
         let file = File::from(permitted(copy, open)?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
