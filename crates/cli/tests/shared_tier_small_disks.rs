@@ -213,7 +213,9 @@ fn extended_attributes_that_find_no_room_on_an_ssd_have_files_leave_it() {
     for name in &small {
         fs::write(nodes.at("one", name), name).unwrap();
     }
-    large.iter().for_each(|name| nodes.until_closed("one", name));
+    for name in &large {
+        nodes.until_closed("one", name);
+    }
     fill(&nodes, false);
     let (value, flags) = (vec![b'v'; 2000], rustix::fs::XattrFlags::empty());
     for name in &small {

@@ -187,15 +187,13 @@ fn policies_of_a_simulated_tier_are_compared() {
 fn the_default_layout_is_the_one_that_the_plan_was_compared_with() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
-    let mut servers = String::new();
-    for (name, profile, capacity) in
-        [("a", "hdd", "1T"), ("b", "hdd", "1T"), ("c", "hdd", "1T"), ("d", "ssd", "1M")]
-    {
-        servers += &format!(
+    let servers = [("a", "hdd", "1T"), ("b", "hdd", "1T"), ("c", "hdd", "1T"), ("d", "ssd", "1M")];
+    let servers = servers.map(|(name, profile, capacity)| {
+        format!(
             "[[server]]\nname = \"{name}\"\nprofile = \"{profile}\"\ncapacity = \"{capacity}\"\n"
-        );
-    }
-    fs::write(dir.join("s.toml"), servers).unwrap();
+        )
+    });
+    fs::write(dir.join("s.toml"), servers.concat()).unwrap();
     let succeed = |args: &[&str]| {
         let output = halocline(dir, args);
         assert!(output.status.success(), "{}", said(&output));

@@ -20,7 +20,7 @@
 //! The machine:
 //! - [`random`] bytes that nobody can guess
 //! - [`boot_id`] which boot this is; [`bound_process`] processes that end with the one that started them
-//! - [`process_status`] groups, signals and threads of other processes
+//! - [`process_status`] groups, signals and threads of other processes; [`process_user`] as whom this one acts
 //! - [`memory`] how much of it is available, or must be written back
 //! - [`one_device`] whether two directories are on one device
 //! - [`priority`] of threads that work in the background
@@ -51,6 +51,7 @@ pub mod posix_acl;
 pub mod priority;
 pub mod private;
 pub mod process_status;
+pub mod process_user;
 pub mod random;
 pub mod rename_new;
 pub mod root_reserve;

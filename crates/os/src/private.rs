@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use crate::beneath;
 use crate::bounded;
 use crate::error::{Error, Result};
+use crate::process_user::own_uid;
 
 /// Permissions of everyone except the owner.
 const OTHERS: u32 = 0o077;
@@ -406,13 +407,6 @@ pub fn open_secret(path: &Path) -> Result<File> {
         ));
     }
     Ok(file)
-}
-
-/// The user as whom this thread creates files.
-pub fn own_uid() -> u32 {
-    // SAFETY: takes a plain number; an invalid user id changes nothing, and the current one is returned.
-    let uid = unsafe { libc::syscall(libc::SYS_setfsuid, -1) };
-    u32::try_from(uid).unwrap_or_else(|_| rustix::process::geteuid().as_raw())
 }
 
 fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<OwnedFd> {

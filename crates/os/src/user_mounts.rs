@@ -3,22 +3,27 @@
 //! Everybody who may open `/dev/fuse` can mount a file system over a directory of his own. He answers the requests to it: others
 //! get an error, or, where that is allowed, whatever he likes, or nothing at all. What must hold: nothing here asks him.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
-use crate::private::own_uid;
+use crate::bounded::{self, SMALL_FILE_BYTES_MAX};
+use crate::process_user::own_uid;
+
+/// Limit of the list of mounts: 4,096 bytes for each of the 100,000 that Linux allows by default.
+const MOUNTS_BYTES_MAX: u64 = 400 << 20;
 
 /// Whether the file system of `file`, which may be opened with `O_PATH`, is one that another user than root serves, and than
 /// whom this process runs as.
 ///
 /// # Errors
-/// If `/proc` cannot be read.
+/// If `/proc` cannot be read, or has more than can be there.
 pub fn is_served_by_another_user(file: impl AsFd) -> io::Result<bool> {
-    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd()))?;
+    let about = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
+    let about = bounded::read_to_string(Path::new(&about), SMALL_FILE_BYTES_MAX)?;
     let mount = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
     let Some(mount) = mount else { return Ok(false) };
-    let mounts = fs::read("/proc/self/mountinfo")?;
+    let mounts = bounded::read(Path::new("/proc/self/mountinfo"), MOUNTS_BYTES_MAX)?;
     let mounts = String::from_utf8_lossy(&mounts);
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount));
     Ok(line.and_then(user_of).is_some_and(|user| user != 0 && user != own_uid()))
@@ -52,6 +57,6 @@ mod tests {
         ] {
             assert_eq!(user_of(&line(end)), user, "{end}");
         }
-        assert!(!is_served_by_another_user(fs::File::open("/").unwrap()).unwrap());
+        assert!(!is_served_by_another_user(std::fs::File::open("/").unwrap()).unwrap());
     }
 }

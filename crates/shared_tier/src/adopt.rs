@@ -12,21 +12,23 @@ mod shared_names;
 mod users_links;
 
 use std::ops::Deref;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::locked_file::LockedFile;
-use halocline_os::private::{PrivateDir, own_uid};
-use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_os::private::PrivateDir;
+use halocline_os::process_user::own_uid;
+use halocline_vfs::namespace::statx::system_time;
 use halocline_vfs::{SetAttr, SetTime};
 use rustix::fs::{FlockOperation, Mode, flock, mkdirat};
 use rustix::io::Errno;
 
 use crate::disk_users::Alone;
 use crate::places::own_xattrs;
+use crate::places::own_xattrs::owner_permissions::{OnlyLooking, set_attr};
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::Tree;
@@ -67,6 +69,7 @@ pub(crate) fn run_watched(
     watcher: Option<std::sync::Arc<dyn Watcher>>,
 ) -> Result<Adopted> {
     peers::check_node(node)?;
+    let _looking = (!repair).then(OnlyLooking::begin);
     let steps = Steps::new(watcher);
     let [ssd, shared] =
         [root.join("ssd"), root.join("hdd")].map(|path| Tree::open(&path, steps.clone()));
@@ -288,7 +291,7 @@ impl Adoption {
         self.shared.step("setting a directory's attributes", || {
             users_xattrs::replace(fd, &to.xattrs)?;
             // Last: an ACL changes the mode.
-            set_attr_on(fd, &change).map(drop)
+            set_attr(fd, &change).map(drop)
         })
     }
 
@@ -305,7 +308,7 @@ impl Adoption {
             };
             self.ssd.step("closing a directory", || {
                 own_xattrs::clear(&fd, own_xattrs::DIRECTORY)?;
-                set_attr_on(fd.as_fd(), &closed)
+                set_attr(&fd, &closed)
             })?;
         }
         Ok(())

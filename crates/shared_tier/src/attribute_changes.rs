@@ -94,14 +94,18 @@ fn or_none(removed: Result<()>) -> Result<()> {
 }
 
 /// # Errors
-/// `EOPNOTSUPP` for extended attributes of kinds that we do not know.
+/// `EOPNOTSUPP` for extended attributes of kinds that we do not know; `EINVAL` for those without a name.
 fn check_kind(name: &OsStr) -> Result<()> {
     let bytes = name.as_bytes();
     let is_known =
         [&b"user."[..], b"trusted.", b"security."].iter().any(|kind| bytes.starts_with(kind))
             || bytes == ACCESS
             || bytes == DEFAULT;
-    if is_known { Ok(()) } else { Err(Errno::OPNOTSUPP.into()) }
+    match bytes {
+        b"user." | b"trusted." | b"security." => Err(Errno::INVAL.into()),
+        _ if is_known => Ok(()),
+        _ => Err(Errno::OPNOTSUPP.into()),
+    }
 }
 
 impl AttributeChanges {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
+use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
@@ -25,6 +26,14 @@ pub(crate) fn entry_name_of_program(directory: InodeNumber, name: &OsStr) -> Res
         return Err(Errno::PERM.into());
     }
     Ok(entry_name(directory, name))
+}
+
+/// Whether something in the directory with a number may have this name. Disks may say anything.
+pub(crate) fn may_name(directory: u64, name: &Name) -> bool {
+    let bytes = name.as_bytes();
+    let is_ours = directory == ROOT.0
+        && [PRIVATE, REGISTRY].iter().any(|private| bytes == private.as_bytes());
+    !is_ours && !matches!(bytes, b"" | b"." | b"..") && bytes.len() <= NAME_BYTES_MAX
 }
 
 /// A name in the form of the system.

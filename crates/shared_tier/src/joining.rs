@@ -16,6 +16,7 @@ use halocline_cluster::names::{NameStore, NamesError, State};
 use halocline_cluster::registry::{FileIdentity, Registry};
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
+use halocline_model::token::Session;
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -26,7 +27,6 @@ use rustix::fs::{FlockOperation, flock, fsync, stat};
 use rustix::io::Errno;
 
 use crate::SharedTier;
-use crate::attribute_changes::AttributeChanges;
 use crate::base::{self, Base};
 use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
@@ -37,7 +37,6 @@ use crate::files::Files;
 use crate::inodes::Table;
 use crate::late_names::LateNames;
 use crate::lookup::Lookup;
-use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
 use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
@@ -117,22 +116,13 @@ impl Joining<'_> {
         settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
         // Not earlier: a mount that is refused must not take a name from another node.
         check_node_is_ours(&common, &node, &id)?;
-        let (store_of_names, watcher) = held(self.names);
         let agent = Agent::begin(
             Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
             self.registry,
         )?;
-        let opened = (|| {
-            let names = Namespace::open(store_of_names, agent.session(), WaitLimit::default());
-            let names = Arc::new(names.map_err(of_names)?);
-            let table = Arc::new(Table::default());
-            let directories = StoreDirectories(Arc::clone(&names));
-            let paths = Arc::new(DirectoryPaths::new(&table, directories, clock));
-            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, watcher)?;
-            places.drop_temporaries()?;
-            Ok((names, table, paths, places))
-        })();
+        let place = (self.root, node.as_str(), self.peers);
+        let opened = open_names(place, held(self.names), agent.session(), clock);
         let (names, table, paths, places) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -162,12 +152,7 @@ impl Joining<'_> {
         let ssd = Arc::new(ssd);
         let files = Arc::new(Files::new(&base, &lookup, &ssd));
         let recent = Arc::new(RecentLookups::new(&base, &lookup, &files));
-        let tree = SharedTree {
-            names: NameChanges::new(&base, &lookup, &files),
-            attributes: AttributeChanges::new(&base, &lookup, &files),
-            base,
-            lookup,
-        };
+        let tree = SharedTree::new(base, lookup, &files);
         let background = Background::start(&ssd)?;
         let archive = ArchiveThread::start(&ssd)?;
         let root = self.root.to_owned();
@@ -246,6 +231,25 @@ fn held(names: Arc<dyn NameStore>) -> Watched {
         return (steps.store(names), Some(Arc::new(steps)));
     }
     (names, None)
+}
+
+type Opened = (Arc<Namespace>, Arc<Table>, Arc<DirectoryPaths>, Places);
+
+/// The names in the store, and the disks of the tier in `root`, for a node that reaches the others' SSDs by `peers`.
+fn open_names(
+    (root, node, peers): (&Path, &str, Option<&str>),
+    (store, watcher): Watched,
+    session: Session,
+    clock: &Clock,
+) -> Result<Opened> {
+    let names = Namespace::open(store, session, WaitLimit::default()).map_err(of_names)?;
+    let names = Arc::new(names);
+    let table = Arc::new(Table::default());
+    let directories = StoreDirectories(Arc::clone(&names));
+    let paths = Arc::new(DirectoryPaths::new(&table, directories, clock));
+    let places = Places::open(root, node, peers, paths.clone(), clock, watcher)?;
+    places.drop_temporaries()?;
+    Ok((names, table, paths, places))
 }
 
 /// Notes on the shared disk that the tier has names in a store. Other nodes may do so at the same moment; what counts is that

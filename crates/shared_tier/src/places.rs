@@ -9,6 +9,7 @@
 
 pub(crate) mod copies;
 mod copy_sizes;
+pub(crate) mod descriptor_path;
 mod directories;
 pub(crate) mod directory_times;
 mod found_directory;
@@ -27,7 +28,7 @@ pub(crate) mod users_xattrs;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,23 +36,25 @@ use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::namespace::statx::set_attr_on;
-use halocline_vfs::{SetAttr, Stat};
+use halocline_os::leased_files::reopen;
+use halocline_vfs::{SetAttr, Stat, namespace::stat_descriptor};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
+use descriptor_path::proc_path;
 pub(crate) use directories::{Directories, DirectoryStep};
 use found_file::FoundFile;
 use listed_names::ListedNames;
 pub(crate) use moving::FileMove;
+use moving::clear_move_xattrs;
+use own_xattrs::owner_permissions::{permitted, set_attr};
 use peers::Peers;
 pub(crate) use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
 use ssd_directories::TOO_DEEP;
 use steps::Steps;
 pub(crate) use steps::Watcher;
-use tree::{FoundDirectory, Owner, Quota, Tree, proc_path};
+use tree::{FoundDirectory, Owner, Quota, Tree};
 use users_xattrs::{remove_xattr, set_xattr};
 
 /// The tier of SSDs.
@@ -236,12 +239,12 @@ impl Places {
 
     /// The place of a path from the root of the own SSD or the shared disk.
     fn place(&self, tier: u8, directory: u64, path: &RelativePath) -> Result<Location> {
-        Ok(if tier == SSD {
-            Location { node: Some(self.node.clone()), tier, base: ROOT.0, path: path.clone() }
-        } else {
-            let name = RelativePath::new(path.last()).ok_or(Errno::INVAL)?;
-            Location { node: None, tier, base: directory, path: name }
-        })
+        if tier == SSD {
+            let (node, path) = (Some(self.node.clone()), path.clone());
+            return Ok(Location { node, tier, base: ROOT.0, path });
+        }
+        let path = RelativePath::new(path.last()).ok_or(Errno::INVAL)?;
+        Ok(Location { node: None, tier, base: directory, path })
     }
 
     /// Opens the file at a place. Opening it for writing removes the attributes of an unfinished move.
@@ -251,11 +254,12 @@ impl Places {
     pub(crate) fn open_file(&self, place: &Location, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
+        let kept = kept | OFlags::CLOEXEC;
         self.find(place, inode, |tree, fd, _| {
             if writes {
                 clear_move_xattrs(tree, &fd)?;
             }
-            halocline_os::leased_files::reopen(&proc_path(&fd), kept | OFlags::CLOEXEC)
+            permitted(&fd, || reopen(&proc_path(&fd), kept))
         })
     }
 
@@ -333,7 +337,7 @@ impl Places {
                 clear_move_xattrs(tree, &fd)?;
             }
             let of = Quota { of: &fd, user: change.uid };
-            tree.step_for(&of, "setting a file's attributes", || set_attr_on(&fd, change))
+            tree.step_for(&of, "setting a file's attributes", || set_attr(&fd, change))
         })
     }
 
@@ -486,14 +490,6 @@ impl Places {
 /// The number of the directory to which steps lead.
 fn number_of(near: &[DirectoryStep]) -> u64 {
     near.last().map_or(ROOT.0, |step| step.number)
-}
-
-/// Removes the attributes of moves and copies from a file: it is about to be written, so it will differ from any other.
-fn clear_move_xattrs(tree: &Tree, fd: &impl AsFd) -> Result<()> {
-    tree.step("taking the attributes of a move away", || {
-        let all = [own_xattrs::LEAVING, own_xattrs::ARRIVING, own_xattrs::COPIED];
-        all.iter().try_for_each(|what| own_xattrs::clear(fd, what))
-    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::inodes::Vnode;
 use crate::places::own_xattrs::{self, NotedKind, TwoNames};
+use crate::places::shared_disk;
 use crate::places::{DirectoryStep, Places, RenameNotes, SHARED};
 
 /// Guard: while it lives, an inode may have none of its names for a moment.
@@ -238,7 +239,7 @@ pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
 /// Exchanges two directories on the shared disk in one step; the steps are those from before. So names rebuilt
 /// meanwhile are those of before or after. Where that is not possible, each directory is renamed there.
 pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>>; 2]) {
-    let exchanged = one.and_then(|one| places.shared().exchange(&one, &other?));
+    let exchanged = one.and_then(|one| shared_disk::exchange(places.shared(), &one, &other?));
     if let Err(error) = exchanged {
         tracing::debug!(%error, "two directories are renamed one after the other");
     }

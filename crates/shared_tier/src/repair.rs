@@ -33,12 +33,14 @@ use std::path::Path;
 
 use halocline_cluster::names::attributes::Location;
 use halocline_cluster::names::{NameStore, NamesError, State, check};
-use halocline_model::namespace::{Name, ROOT};
+use halocline_model::namespace::Name;
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
 
 use crate::disk_users::Alone;
+use crate::entry_names::may_name;
 use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
@@ -47,7 +49,7 @@ use copies::{CleanCopies, StandIn};
 use disks::{Disk, Disks};
 use findings::{About, Finding, Findings, note};
 use looks::look;
-use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, merge};
+use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, is_in, merge};
 use numbers::StoreNumbers;
 use scan::{Item, tell};
 use stored_attributes::Differing;
@@ -378,7 +380,7 @@ impl<'a> Repair<'a> {
             let item = &disk.scanned.items[file.at.1];
             let fd = disk.look(file.at.1)?;
             // Nobody may have replaced it since it was read.
-            if halocline_vfs::namespace::stat_descriptor(&fd)?.key() != item.key {
+            if stat_descriptor(&fd)?.key() != item.key {
                 return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
             }
             let names = file.names.as_slice();
@@ -417,7 +419,10 @@ impl<'a> Repair<'a> {
         let mut taken = self.view.names.clone();
         let mut free = |directory: u64, name: &Name, number: u64| {
             let [plain, numbered] = candidates(name, number);
-            let name = if taken.contains(&(directory, plain.clone())) { numbered } else { plain };
+            // Whatever a scan found, no single name stops a rebuild.
+            let is_taken = taken.contains(&(directory, plain.clone()));
+            let is_free = !is_taken && may_name(directory, &plain);
+            let name = if is_free { plain } else { numbered };
             taken.insert((directory, name.clone()));
             name
         };
@@ -454,24 +459,12 @@ impl<'a> Repair<'a> {
     /// Runs after everything has its name.
     fn clear_away(&self, told: &mut Vec<String>) -> Result<()> {
         for at in &self.copies {
-            let disk = self.disk(*at);
-            disk.remove(at.1)?;
+            self.disk(*at).remove(at.1)?;
         }
         for (at, number) in &self.aside {
-            let disk = self.disk(*at);
-            disk.set_aside(at.1, *number)?;
+            self.disk(*at).set_aside(at.1, *number)?;
         }
         self.unfinished_changes.put_right(self.disks, told)
-    }
-}
-
-fn is_in(above: Option<usize>, base: u64, found: &FoundNames) -> bool {
-    match above {
-        None => base == ROOT.0,
-        Some(above) => {
-            let mut directories = found.directories.iter();
-            directories.any(|one| one.number == base && one.at == Some((0, above)))
-        }
     }
 }
 

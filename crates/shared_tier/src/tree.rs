@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
 use crate::directory::Directory;
-use crate::files::place_of;
+use crate::files::{Files, place_of};
 use crate::inodes::Vnode;
 use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
@@ -33,6 +33,14 @@ pub struct SharedTree {
 
 /// The device of all inodes.
 const DEVICE: u64 = 0;
+
+impl SharedTree {
+    pub(crate) fn new(base: Arc<Base>, lookup: Arc<Lookup>, files: &Arc<Files>) -> Self {
+        let names = NameChanges::new(&base, &lookup, files);
+        let attributes = AttributeChanges::new(&base, &lookup, files);
+        Self { base, lookup, names, attributes }
+    }
+}
 
 impl Tree for SharedTree {
     type Vnode = Vnode;

@@ -12,7 +12,7 @@ use super::tier_links::{TARGET_BYTES_MAX, TierLinks, number_link};
 use halocline_api::control::SOCKET_NAME;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
-use halocline_os::private::own_uid;
+use halocline_os::process_user::own_uid;
 use halocline_vfs::namespace::{Namespace, Vnode};
 
 /// Device and inode number of a name's inode on the SSD: a file's own, or its link's.

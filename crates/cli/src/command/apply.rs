@@ -322,7 +322,7 @@ fn say_files(args: &ApplyArgs, found: &FoundFiles, detours: &BTreeMap<&Path, &Mo
             let way = placement::told(&change.wished);
             match makes_room_for {
                 Some(other) => {
-                    say!("{path}: by way of {way}, to make room for {}", text::path(other))
+                    say!("{path}: by way of {way}, to make room for {}", text::path(other));
                 }
                 None => say!("{path}: by way of {way}, because the copy does not fit beside it"),
             }

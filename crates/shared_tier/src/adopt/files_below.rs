@@ -17,8 +17,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use rustix::io::Errno;
 
 use super::OnSsd;
+use crate::places::descriptor_path::proc_path;
 use crate::places::own_xattrs;
-use crate::places::tree::{Tree, proc_path};
+use crate::places::tree::Tree;
 use crate::repair::scan::Item;
 
 /// The private directory, on the disk below.

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use halocline_cluster::names::attributes::{Attributes, RelativePath};
-use halocline_os::private::own_uid;
+use halocline_os::process_user::own_uid;
 use rustix::fs::stat;
 use rustix::io::Errno;
 

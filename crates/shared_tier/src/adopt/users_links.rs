@@ -14,8 +14,9 @@ use rustix::fs::{AtFlags, CWD, linkat, readlinkat, unlinkat};
 use rustix::io::Errno;
 
 use super::OnSsd;
+use crate::places::descriptor_path::proc_path;
 use crate::places::shared_disk::links_and_devices::make_unnamed;
-use crate::places::tree::{Tree, fresh, proc_path};
+use crate::places::tree::{Tree, fresh};
 use crate::stat_conversion::file_type;
 
 /// Makes all on the shared disk, and then removes them from the SSD. The attributes are those that they get.

@@ -23,10 +23,12 @@ use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::copy_sizes::{Key, Known};
+use super::descriptor_path::proc_path;
+use super::own_xattrs::owner_permissions::permitted;
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
 use super::room::{MakesRoom, Need};
-use super::tree::{Tree, fresh, proc_path};
+use super::tree::{Tree, fresh};
 use super::{Places, SSD};
 use crate::stat_conversion::{joined, split};
 
@@ -177,11 +179,10 @@ impl<'a> Copies<'a> {
     /// Whether a copy has the bytes of a file of its size.
     pub(crate) fn has_bytes_of(self, copy: &CopyName, file: &impl AsFd) -> Result<bool> {
         let Some((copy, stat)) = self.look(copy)? else { return Ok(false) };
-        let open = |path: String| {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            Ok::<_, Error>(File::from(leased_files::reopen(&path, flags)?))
-        };
-        let (one, other) = (open(proc_path(&copy))?, open(proc_path(file))?);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let open = |path: String| leased_files::reopen(&path, flags);
+        let one = File::from(permitted(&copy, || open(proc_path(&copy)))?);
+        let other = File::from(permitted(file, || open(proc_path(file)))?);
         let size = stat.raw.st_size.unsigned_abs();
         let mut buffers = [vec![0; COMPARED], vec![0; COMPARED]];
         let mut at = 0;

@@ -13,6 +13,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
+use super::own_xattrs::owner_permissions::set_attr;
 use super::own_xattrs::{self, Dated};
 use super::tree::{FoundDirectory, Owner, Tree};
 use super::{DirectoryStep, Places};
@@ -21,7 +22,7 @@ use crate::stat_conversion::joined;
 /// Changes a directory's attributes on the shared disk.
 pub(super) fn set_attributes(places: &Places, directory: u64, change: &SetAttr) -> Result<Stat> {
     let (fd, tree) = (places.shared.descriptor(directory)?, &places.shared.tree);
-    let stat = tree.step("setting a directory's attributes", || set_attr_on(&fd, change))?;
+    let stat = tree.step("setting a directory's attributes", || set_attr(&fd, change))?;
     if change.mtime.is_some() {
         let raw = &stat.raw;
         let mtime_ns = joined(raw.st_mtime, raw.st_mtime_nsec);

@@ -7,8 +7,9 @@ use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
 use rustix::fs::{AtFlags, CWD, linkat};
 
+use super::descriptor_path::proc_path;
 use super::found_file::FoundFile;
-use super::tree::{Tree, below, candidates, proc_path};
+use super::tree::{Tree, below, candidates};
 use super::{DirectoryStep, Places, SHARED, own_xattrs};
 use crate::entry_names::os;
 

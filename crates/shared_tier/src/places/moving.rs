@@ -8,7 +8,7 @@
 //! meanwhile finds both.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
@@ -16,14 +16,16 @@ use halocline_cluster::names::attributes::{Attributes, Location};
 use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
 use halocline_os::leased_files;
-use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_vfs::namespace::statx::system_time;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 use rustix::fs::{OFlags, SeekFrom, copy_file_range, fsync, seek};
 use rustix::io::Errno;
 
 use super::copies::{Copies, CopyName, mtime_ns};
-use super::tree::{Quota, Tree, fresh, proc_path};
+use super::descriptor_path::proc_path;
+use super::own_xattrs::owner_permissions::{self, permitted, set_attr};
+use super::tree::{Quota, Tree, fresh};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
 /// Bytes that are copied between two checks whether to go on.
@@ -97,7 +99,8 @@ impl<'a> FileMove<'a> {
     fn begin_with(self, attribute: &str, number: u64) -> Result<Source> {
         self.places.find(self.from, self.inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let file = File::from(leased_files::reopen(&proc_path(&fd), flags)?);
+            let open = || leased_files::reopen(&proc_path(&fd), flags);
+            let file = File::from(permitted(&fd, open)?);
             tree.step("marking a file that is moved", || {
                 own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
             })?;
@@ -237,7 +240,8 @@ impl<'a> FileMove<'a> {
         let (directory, name) = (name.directory.0, &name.name);
         let above = places.shared.find(directory, None)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = File::from(leased_files::reopen(&proc_path(copy), flags)?);
+        let open = || leased_files::reopen(&proc_path(copy), flags);
+        let file = File::from(permitted(copy, open)?);
         tree.step("marking a copy", || {
             own_xattrs::set_number(&file, own_xattrs::ARRIVING, number)?;
             own_xattrs::clear(&file, own_xattrs::WRITTEN)?;
@@ -249,10 +253,10 @@ impl<'a> FileMove<'a> {
         let owner = SetAttr {
             uid: (now.st_uid != of.uid).then_some(of.uid),
             gid: (now.st_gid != of.gid).then_some(of.gid),
-            mode: (now.st_mode & 0o7777 != of.mode).then_some(of.mode),
+            mode: (owner_permissions::mode(&file, &now) != of.mode).then_some(of.mode),
             ..SetAttr::default()
         };
-        tree.step("setting a copy's attributes", || set_attr_on(&file, &owner))?;
+        tree.step("setting a copy's attributes", || set_attr(&file, &owner))?;
         let path = tree.link(copy, &above, (directory, name), inode)?;
         let place = places.place(SHARED, directory, &path)?;
         let synced =
@@ -387,7 +391,7 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
     };
     let of = Quota { of: to, user: Some(raw.st_uid) };
     tree.step_for(&of, "setting a copy's attributes", || {
-        set_attr_on(to, &owner)?;
+        set_attr(to, &owner)?;
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let name = std::ffi::OsStr::from_bytes(name);
@@ -406,10 +410,18 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
 fn mode_and_times(tree: &Tree, source: &Source, to: &File) -> Result<()> {
     let raw = &source.stat.raw;
     let rest = SetAttr {
-        mode: Some(raw.st_mode & 0o7777),
+        mode: Some(owner_permissions::mode(&source.file, raw)),
         atime: Some(SetTime::At(system_time((raw.st_atime, raw.st_atime_nsec)))),
         mtime: Some(SetTime::At(system_time((raw.st_mtime, raw.st_mtime_nsec)))),
         ..SetAttr::default()
     };
-    tree.step("setting a copy's attributes", || set_attr_on(to, &rest)).map(drop)
+    tree.step("setting a copy's attributes", || set_attr(to, &rest)).map(drop)
+}
+
+/// Removes the attributes of moves and copies from a file: it is about to be written, so it will differ from any other.
+pub(super) fn clear_move_xattrs(tree: &Tree, fd: &impl AsFd) -> Result<()> {
+    tree.step("taking the attributes of a move away", || {
+        let all = [own_xattrs::LEAVING, own_xattrs::ARRIVING, own_xattrs::COPIED];
+        all.iter().try_for_each(|what| own_xattrs::clear(fd, what))
+    })
 }

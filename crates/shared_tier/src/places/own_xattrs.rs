@@ -5,6 +5,7 @@
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+pub(crate) mod owner_permissions;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -16,6 +17,8 @@ use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::statfs;
 use halocline_vfs::namespace::xattr;
+
+use owner_permissions::{get_on, remove_on, set_on};
 
 /// A file's number.
 pub(crate) const INODE: &str = "user.halocline.inode";
@@ -38,6 +41,10 @@ const FROM: &str = "user.halocline.from";
 
 /// On a directory of the shared disk: a time of its last change, and when it was that: `MTIME/AS_OF`, in nanoseconds.
 const DATED: &str = "user.halocline.dated";
+
+/// On a directory whose name on the disk ends with its number: its number and its name. Users may have named it so, or its
+/// name may have been taken when it was put there.
+const NAMED: &str = "user.halocline.named";
 
 /// While a rename replaces or exchanges a name of a file: its kind, the old and the new name.
 const RENAMING: &str = "user.halocline.renaming";
@@ -85,7 +92,7 @@ pub(crate) struct Dated {
 
 /// Dates a directory.
 pub(crate) fn set_dated(fd: &impl AsFd, dated: Dated) -> Result<()> {
-    xattr::set_on(fd, OsStr::new(DATED), &dated_value(dated), 0)
+    set_on(fd, OsStr::new(DATED), &dated_value(dated), 0)
 }
 
 fn dated_value(Dated { mtime_ns, as_of_ns }: Dated) -> Vec<u8> {
@@ -94,7 +101,7 @@ fn dated_value(Dated { mtime_ns, as_of_ns }: Dated) -> Vec<u8> {
 
 /// The date that is noted on a directory.
 pub(crate) fn dated(fd: &impl AsFd) -> Option<Dated> {
-    parse_dated(&xattr::get_on(fd, OsStr::new(DATED)).ok()?)
+    parse_dated(&get_on(fd, OsStr::new(DATED)).ok()?)
 }
 
 fn parse_dated(value: &[u8]) -> Option<Dated> {
@@ -103,9 +110,24 @@ fn parse_dated(value: &[u8]) -> Option<Dated> {
     (dated_value(dated) == value).then_some(dated)
 }
 
+/// Records a directory's name, in the form of a file's.
+pub(crate) fn set_directory_name(fd: &impl AsFd, (number, name): (u64, &Name)) -> Result<()> {
+    set_on(fd, OsStr::new(NAMED), &value(number, name), 0)
+}
+
+/// The name that is recorded with a directory, and the number of the directory of which it is the name.
+pub(crate) fn directory_name(fd: &impl AsFd) -> Option<(u64, Name)> {
+    parse_name(&get_on(fd, OsStr::new(NAMED)).ok()?)
+}
+
+/// Removes that record.
+pub(crate) fn clear_directory_name(fd: &impl AsFd) -> Result<()> {
+    clear(fd, NAMED)
+}
+
 /// Notes a rename on one of its files.
 pub(crate) fn set_renaming(fd: &impl AsFd, renaming: &TwoNames) -> Result<()> {
-    xattr::set_on(fd, OsStr::new(RENAMING), &renaming_value(renaming), 0)
+    set_on(fd, OsStr::new(RENAMING), &renaming_value(renaming), 0)
 }
 
 fn renaming_value(renaming: &TwoNames) -> Vec<u8> {
@@ -117,7 +139,7 @@ fn renaming_value(renaming: &TwoNames) -> Vec<u8> {
 
 /// The rename that is noted on a file.
 pub(crate) fn renaming(fd: &impl AsFd) -> Option<TwoNames> {
-    parse_renaming(&xattr::get_on(fd, OsStr::new(RENAMING)).ok()?)
+    parse_renaming(&get_on(fd, OsStr::new(RENAMING)).ok()?)
 }
 
 fn parse_renaming(value: &[u8]) -> Option<TwoNames> {
@@ -143,7 +165,7 @@ pub(crate) fn clear_other_renaming(fd: &impl AsFd, to: &[NameIn]) -> Result<()> 
 
 /// The number in an attribute, if there is one.
 pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
-    parse_number(&xattr::get_on(fd, OsStr::new(what)).ok()?)
+    parse_number(&get_on(fd, OsStr::new(what)).ok()?)
 }
 
 /// Parses a number; only its canonical form is accepted, because no other could be removed by number.
@@ -155,7 +177,7 @@ pub(super) fn parse_number(value: &[u8]) -> Option<u64> {
 
 /// Gives something a number.
 pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> {
-    xattr::set_on(fd, OsStr::new(what), number.to_string().as_bytes(), 0)
+    set_on(fd, OsStr::new(what), number.to_string().as_bytes(), 0)
 }
 
 /// For `map_err` where an attribute could not be set on a copy of a file that is moved: says so if the file has more of
@@ -179,7 +201,7 @@ pub(crate) fn is_too_many(error: &Error) -> bool {
 /// Records on the new copy of a file where the old one is. Where the file system has no room for a path that long, it is
 /// not recorded: then a file that is removed after its mover died between two steps leaves the old copy to a check.
 pub(crate) fn set_from(fd: &impl AsFd, from: &Location) -> Result<()> {
-    match xattr::set_on(fd, OsStr::new(FROM), &from_value(from), 0) {
+    match set_on(fd, OsStr::new(FROM), &from_value(from), 0) {
         Err(error) if is_crowded(fd, &error) => Ok(()),
         set => set,
     }
@@ -198,7 +220,7 @@ pub(super) fn from_value(Location { node, tier, base, path }: &Location) -> Vec<
 
 /// Where the old copy of a file may be.
 pub(crate) fn from(fd: &impl AsFd) -> Option<Location> {
-    parse_from(&xattr::get_on(fd, OsStr::new(FROM)).ok()?)
+    parse_from(&get_on(fd, OsStr::new(FROM)).ok()?)
 }
 
 pub(super) fn parse_from(value: &[u8]) -> Option<Location> {
@@ -216,7 +238,7 @@ pub(crate) fn clear_from(fd: &impl AsFd) -> Result<()> {
 
 /// Removes an attribute; a missing one is no error.
 pub(crate) fn clear(fd: &impl AsFd, what: impl AsRef<OsStr>) -> Result<()> {
-    match xattr::remove_on(fd, what.as_ref()) {
+    match remove_on(fd, what.as_ref()) {
         Err(error) if matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP) => Ok(()),
         other => other,
     }
@@ -224,7 +246,7 @@ pub(crate) fn clear(fd: &impl AsFd, what: impl AsRef<OsStr>) -> Result<()> {
 
 /// Sets an attribute that a program gave.
 pub(crate) fn set_users(fd: &impl AsFd, name: &[u8], value: &[u8]) -> Result<()> {
-    match xattr::set_on(fd, OsStr::from_bytes(name), value, 0) {
+    match set_on(fd, OsStr::from_bytes(name), value, 0) {
         // Where it came from, the file system kept it.
         Err(error) if error.errno() == libc::EOPNOTSUPP => Ok(()),
         other => other,
@@ -264,7 +286,7 @@ fn attributes_with_names(fd: &impl AsFd) -> Result<Vec<OsString>> {
 /// The names of a file, each in the directory with a number; empty if they are not listed.
 pub(crate) fn names(fd: &impl AsFd) -> Vec<(u64, Name)> {
     let read = |name: OsString| {
-        let found = xattr::get_on(fd, &name).ok()?;
+        let found = get_on(fd, &name).ok()?;
         parse_name(&found).filter(|_| attribute(&found) == name)
     };
     let attributes = attributes_with_names(fd).unwrap_or_default();
@@ -302,7 +324,7 @@ pub(crate) fn unless_without_room(set: Result<()>) -> Result<()> {
 /// `ENOSPC` if there are more than the file system keeps.
 pub(crate) fn add_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()> {
     let value = value(directory, name);
-    xattr::set_on(fd, &attribute(&value), &value, 0)
+    set_on(fd, &attribute(&value), &value, 0)
 }
 
 /// Removes a name from the list of a file's names; a missing one is no error.

@@ -7,6 +7,7 @@
 //! - Notes are removed by their makers, once the disk has had the directory where the store has it. A later change of
 //!   the store notes the position that the store had before, which is where the directory is.
 
+mod exchanges;
 pub(crate) mod links_and_devices;
 mod notes;
 mod remembered_paths;
@@ -23,17 +24,18 @@ use halocline_os::beneath;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, RenameFlags, openat, renameat_with};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::directories::up_to_known;
 use super::found_directory::{DirectoryPlace, is_at};
-use super::tree::{FoundDirectory, Owner, Tree, below, candidates, child, find_below};
+use super::tree::directory_names::record;
+use super::tree::{FoundDirectory, Owner, Tree, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
-use crate::entry_names::os;
 use notes::{Noted, Notes};
 use remembered_paths::RememberedPaths;
 
+pub(crate) use exchanges::exchange;
 pub(crate) use notes::Position;
 pub(crate) use notes::RenameNotes;
 #[cfg(any(test, fuzzing))]
@@ -283,49 +285,13 @@ impl SharedDisk {
             self.remove(replaced, &[near, &[gone]].concat())?;
         }
         let there = DirectoryStep { number, name: name.clone() };
-        if let Some((_, Some(path))) = child(&above, &there)? {
+        if let Some((fd, Some(path))) = child(&above, &there)? {
+            record(&self.tree, &fd, &there, path.last())?;
             // Another node found the rename unfinished, and completed it.
             self.remember(number, path);
             return Ok(());
         }
         self.put_into(&above, &there)
-    }
-
-    /// Follows the store's exchange of two directories, in one step, if they are where these steps lead.
-    pub(crate) fn exchange(&self, one: &[DirectoryStep], other: &[DirectoryStep]) -> Result<bool> {
-        let (Some((one, one_near)), Some((other, other_near))) =
-            (one.split_last(), other.split_last())
-        else {
-            return Ok(false);
-        };
-        let above = |near: &[DirectoryStep]| {
-            self.find(near.last().map_or(ROOT.0, |step| step.number), Some(near))
-        };
-        let (one_above, other_above) = (above(one_near)?, above(other_near)?);
-        let are_there = |here: u64, there: u64| {
-            Ok::<_, Error>(
-                is_at(&one_above.0, &one.name, here)? && is_at(&other_above.0, &other.name, there)?,
-            )
-        };
-        if !are_there(one.number, other.number)? {
-            return Ok(false);
-        }
-        let exchange = || {
-            let (one, other) = (os(&one.name), os(&other.name));
-            renameat_with(&one_above.0, one, &other_above.0, other, RenameFlags::EXCHANGE)
-        };
-        match self.tree.step("exchanging two directories", exchange) {
-            Err(error) if is_no_exchange(&error) => return Ok(false),
-            done => done?,
-        }
-        if are_there(other.number, one.number)? {
-            self.remember(one.number, below(other_above.1.as_ref(), &other.name)?);
-            self.remember(other.number, below(one_above.1.as_ref(), &one.name)?);
-            return Ok(true);
-        }
-        // Another directory had one of these names by then: undo the exchange, if the directory is still there.
-        self.tree.step("exchanging two directories", exchange)?;
-        Ok(false)
     }
 
     /// Renames a directory, wherever it is, to a name in another one. Notes for both positions exist.
@@ -334,6 +300,7 @@ impl SharedDisk {
         let from = DirectoryPlace::of(&found, step.number)?.ok_or(Errno::BUSY)?;
         let mut put = Err(Errno::EXIST.into());
         for name in candidates(&step.name, step.number) {
+            record(&self.tree, &found.0, step, name.as_bytes())?;
             if is_at(&above.0, &name, step.number)? {
                 // It is there by now, maybe beside something else that has its name.
                 return Ok(());
@@ -369,6 +336,8 @@ impl SharedDisk {
         let mut put = Vec::new();
         for step in steps {
             above = if let Some(found) = child(&above, step)? {
+                let shown = found.1.as_ref().map_or(&[][..], RelativePath::last);
+                record(&self.tree, &found.0, step, shown)?;
                 found
             } else {
                 put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
@@ -473,9 +442,4 @@ impl SharedDisk {
         );
         Ok(fd)
     }
-}
-
-/// Whether the file system refuses the exchange, or one of the two is elsewhere by now.
-fn is_no_exchange(error: &Error) -> bool {
-    matches!(error.errno(), libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOENT)
 }

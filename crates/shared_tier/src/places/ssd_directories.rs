@@ -6,7 +6,7 @@
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_os::error::{Error, Result};
-use halocline_os::private::own_uid;
+use halocline_os::process_user::own_uid;
 use rustix::io::Errno;
 
 use super::tree::{FoundDirectory, Owner, Tree, child};

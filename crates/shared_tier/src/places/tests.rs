@@ -409,7 +409,7 @@ fn root_reaches_no_ssd_that_others_could_replace() {
     let refused = peers::check_pattern(&pattern("open"));
     let prefixed = peers::check_pattern(disks.at("open/node-{node}").to_str().unwrap());
     // As the checks of all directories that root uses.
-    if halocline_os::private::own_uid() != 0 || refused.is_ok() {
+    if halocline_os::process_user::own_uid() != 0 || refused.is_ok() {
         return;
     }
     for refused in [refused, prefixed] {

@@ -2,11 +2,12 @@
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
+pub(crate) mod directory_names;
 mod durable_directories;
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
@@ -19,15 +20,14 @@ use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::SetAttr;
-use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::namespace::statx::{set_attr_on, statfs};
+use halocline_vfs::namespace::{stat_descriptor, statx::statfs};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
-use super::DirectoryStep;
-use super::own_xattrs;
+use super::descriptor_path::proc_path;
 use super::room::Room;
 use super::steps::Steps;
+use super::{DirectoryStep, own_xattrs};
 use crate::entry_names::os;
 use durable_directories::DurableDirectories;
 
@@ -70,11 +70,6 @@ pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
     let name_bytes = name.as_bytes();
     let kept = &name_bytes[..name_bytes.len().min(NAME_BYTES_MAX - suffix.len())];
     [name.clone(), Name::from([kept, suffix.as_bytes()].concat().as_slice())]
-}
-
-/// A path by which a descriptor can be reopened.
-pub(crate) fn proc_path(fd: &impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
@@ -245,6 +240,7 @@ impl Tree {
             })?;
             for name in candidates(&step.name, step.number) {
                 let path = below(above.1.as_ref(), &name)?;
+                directory_names::record(self, &fd, step, name.as_bytes())?;
                 let named = self.step("naming a directory", || {
                     rename_new(&self.tmp, &fresh, &above.0, os(&name))
                 });
@@ -476,7 +472,7 @@ fn own(fd: &impl AsFd, owner: Owner) -> Result<()> {
         gid: (raw.st_gid != owner.gid).then_some(owner.gid),
         ..SetAttr::default()
     };
-    set_attr_on(fd, &change).map(drop)
+    own_xattrs::owner_permissions::set_attr(fd, &change).map(drop)
 }
 
 /// A path from a directory.

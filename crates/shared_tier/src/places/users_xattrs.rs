@@ -12,9 +12,9 @@ use halocline_os::error::Result;
 use halocline_vfs::namespace::xattr;
 use rustix::io::Errno;
 
-use super::own_xattrs;
+use super::own_xattrs::{self, owner_permissions};
 use super::tree::Tree;
-use crate::acl::{ACCESS, DEFAULT};
+use crate::acl::{ACCESS, Acl, DEFAULT};
 
 /// Rights that a program gets when it is run from the file. Whoever changes a file's content takes them away, root, too.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -45,12 +45,16 @@ pub(crate) fn set_xattr(
     flags: i32,
 ) -> Result<()> {
     check_xattr(name)?;
-    tree.step("setting an extended attribute", || xattr::set_on(fd, name, value, flags))
+    tree.step("setting an extended attribute", || {
+        owner_permissions::set_on(fd, name, value, flags)?;
+        let is_acl = name.as_bytes() == ACCESS;
+        if is_acl { owner_permissions::follow_acl(fd) } else { Ok(()) }
+    })
 }
 
 pub(crate) fn remove_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr) -> Result<()> {
     check_xattr(name)?;
-    tree.step("removing an extended attribute", || xattr::remove_on(fd, name))
+    tree.step("removing an extended attribute", || owner_permissions::remove_on(fd, name))
 }
 
 /// The extended attributes that programs see, except for those for which the store has no room.
@@ -64,7 +68,13 @@ pub(crate) fn all(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Ve
         if xattr::hidden_xattr(OsStr::from_bytes(name)) {
             continue;
         }
-        if let Ok(value) = xattr::get_on(fd, OsStr::from_bytes(name)) {
+        if let Ok(mut value) = owner_permissions::get_on(fd, OsStr::from_bytes(name)) {
+            if name == ACCESS
+                && owner_permissions::withheld(fd) != 0
+                && let Some(acl) = Acl::parse(&value)
+            {
+                value = acl.with_mode(attributes.mode).to_value();
+            }
             with.xattrs.insert(name.to_vec(), value);
             if encode_attributes(&with).is_none() {
                 with.xattrs.remove(name);

@@ -20,6 +20,7 @@ use super::numbers::Shown;
 use super::report::Report;
 use super::view::View;
 use super::{Repair, found_elsewhere, is_sound, of_store, run};
+use crate::places::own_xattrs::owner_permissions::OnlyLooking;
 
 /// The pauses before it looks again. Together longer than a change takes: its node waits 3 s for the store's answer, and
 /// a quarter of a second for another node's lease.
@@ -31,6 +32,7 @@ pub(super) fn look(
     store: &dyn NameStore,
     live: &BTreeSet<Session>,
 ) -> Result<Findings> {
+    let _looking = OnlyLooking::begin();
     let disks = Disks::read(root, peers)?;
     let state = store.refresh().map_err(of_store)?;
     let is_sound = is_sound(&state, &disks)?;

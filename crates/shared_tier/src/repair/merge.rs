@@ -5,6 +5,7 @@
 //! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
+mod directory_names;
 mod directory_times;
 mod half_made_renames;
 mod links_and_devices;
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
-use halocline_os::private::own_uid;
+use halocline_os::process_user::own_uid;
 
 use super::conflicts::conflict;
 use super::disks::Disk;
@@ -133,6 +134,17 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     Ok(builder.found)
 }
 
+/// Whether what lies in this directory of the shared disk lies in the one with this number.
+pub(super) fn is_in(above: Option<usize>, base: u64, found: &FoundNames) -> bool {
+    match above {
+        None => base == ROOT.0,
+        Some(above) => {
+            let mut directories = found.directories.iter();
+            directories.any(|one| one.number == base && one.at == Some((0, above)))
+        }
+    }
+}
+
 pub(super) fn name_of(item: &Item) -> Name {
     item.name.clone()
 }
@@ -191,7 +203,12 @@ impl<'a> Builder<'a> {
                 None => self.numbers.fresh()?,
             };
             self.directory_of.insert(at, number);
-            let name = self.true_directory_name(item, (self.above(at), number));
+            let name = match believed {
+                Some(number) => {
+                    directory_names::name_of_numbered(self, at, (self.above(at), number))
+                }
+                None => name_of(item),
+            };
             self.directory(at, number, name, believed.is_some());
         }
         Ok(())
@@ -222,24 +239,6 @@ impl<'a> Builder<'a> {
         let (disk, node) = (&self.disks[at.0], self.disks[at.0].node.clone());
         let (tier, base) = if node.is_some() { (SSD, ROOT.0) } else { (SHARED, self.above(at)) };
         disk.path_in_store(at.1, number).map(|path| Location { node, tier, base, path })
-    }
-
-    /// A directory's name, without the number that was appended when it was made, if that name is free. A file that lies
-    /// there may have other names only, or be about to exchange its name for the directory's.
-    fn true_directory_name(&self, item: &Item, (parent, number): (u64, u64)) -> Name {
-        let name = name_of(item);
-        let suffix = format!("~{number}");
-        let Some(plain) = name.as_bytes().strip_suffix(suffix.as_bytes()) else { return name };
-        let it = (parent, Name::from(plain));
-        let leaves = |of: &TwoNames| of.kind == NotedKind::Exchanges && of.from == it;
-        let has_it = |other: &Item| {
-            let is_listed = other.names.is_empty() || other.names.contains(&it);
-            is_listed && !other.renaming.as_ref().is_some_and(leaves)
-        };
-        let beside = self.disks[0].scanned.items.iter().filter(|other| other.above == item.above);
-        let is_free =
-            !beside.into_iter().any(|other| other.name.as_bytes() == plain && has_it(other));
-        if is_free && !plain.is_empty() { Name::from(plain) } else { name }
     }
 
     fn directory(&mut self, at: At, number: u64, name: Name, is_numbered: bool) {

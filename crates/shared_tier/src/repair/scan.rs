@@ -16,7 +16,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::entry_names::REGISTRY;
+use crate::entry_names::{REGISTRY, may_name};
 use crate::places::own_xattrs::{self, Dated, TwoNames};
 use crate::places::tree::Tree;
 use crate::places::users_xattrs;
@@ -61,6 +61,8 @@ pub(crate) struct Item {
     pub(crate) renaming: Option<TwoNames>,
     /// Of a directory: when its names were changed last, as it claims.
     pub(crate) dated: Option<Dated>,
+    /// Of a directory: the name that is recorded with it, and for which directory.
+    pub(crate) directory_name: Option<(u64, Name)>,
 }
 
 /// Everything on a disk; directories come before their contents.
@@ -233,20 +235,27 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
     let is_link = stat_descriptor(&fd)?.kind() == libc::S_IFLNK;
     let claims = |what| if is_link { None } else { own_xattrs::number(&fd, what) };
     let what = match stat_descriptor(&fd)?.kind() {
-        libc::S_IFDIR => own_xattrs::DIRECTORY,
+        libc::S_IFDIR => {
+            own_xattrs::owner_permissions::admit(&fd);
+            own_xattrs::DIRECTORY
+        }
         _ => own_xattrs::INODE,
     };
     let number = claims(what).filter(|number| *number > 1);
-    let names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
+    let mut names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
+    names.retain(|(directory, name)| may_name(*directory, name));
     // A file of which a clean copy was made is an old one if the copy has become the file.
     let (moved, copied) = (claims(own_xattrs::LEAVING), claims(own_xattrs::COPIED));
     let (leaving, is_only_copied) = (moved.max(copied), moved.is_none() && copied.is_some());
     let arriving = claims(own_xattrs::ARRIVING);
     let from = if is_link { None } else { own_xattrs::from(&fd) };
     let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
+    let renaming = renaming
+        .filter(|TwoNames { from, to, .. }| [from, to].iter().all(|it| may_name(it.0, &it.1)));
     let (attributes, stat) = describe(&fd)?;
     let is_directory = attributes.kind == Kind::Directory;
     let dated = if is_directory { own_xattrs::dated(&fd) } else { None };
+    let directory_name = if is_directory { own_xattrs::directory_name(&fd) } else { None };
     let (key, name) = (stat.key(), Name::from(name.as_bytes()));
     Ok(Some(Item {
         name,
@@ -262,6 +271,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         from,
         renaming,
         dated,
+        directory_name,
     }))
 }
 
@@ -270,8 +280,11 @@ pub(super) fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     let stat = stat_descriptor(fd)?;
     let raw = &stat.raw;
     let kind = kind(raw.st_mode);
-    let mut attributes =
-        Attributes::new(kind, raw.st_mode & 0o7777, joined(raw.st_mtime, raw.st_mtime_nsec));
+    let mut attributes = Attributes::new(
+        kind,
+        own_xattrs::owner_permissions::mode(fd, raw),
+        joined(raw.st_mtime, raw.st_mtime_nsec),
+    );
     (attributes.uid, attributes.gid, attributes.rdev) = (raw.st_uid, raw.st_gid, raw.st_rdev);
     attributes.atime_ns = joined(raw.st_atime, raw.st_atime_nsec);
     attributes.ctime_ns = joined(raw.st_ctime, raw.st_ctime_nsec);

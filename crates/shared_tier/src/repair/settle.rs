@@ -14,17 +14,17 @@ use halocline_os::beneath;
 use halocline_os::error::Result;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
-use halocline_vfs::namespace::statx::set_attr_on;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::disks::Disk;
 use super::merge::FoundNames;
 use super::view::View;
 use super::{links_and_devices, of_store};
+use crate::entry_names::os;
 use crate::places::DirectoryStep;
-use crate::places::own_xattrs;
-use crate::places::tree::{Owner, Tree, candidates};
+use crate::places::own_xattrs::{self, owner_permissions::set_attr};
+use crate::places::tree::{Owner, Tree, candidates, directory_names};
 
 /// The directories of the shared disk as they were scanned, while some of them are renamed: none is kept open.
 struct OnDisk<'a> {
@@ -67,6 +67,12 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
         let shown = |item: usize| &shared.scanned.items[item].name;
         if !at.is_some_and(|(parent, item)| view.has_directory_at(*number, parent, shown(item))) {
             wrong.insert(*number, at.map(|(_, item)| item));
+        } else if let (Some((_, item)), Some((_, name))) = (at, view.directories.get(number)) {
+            let shown = shown(item).as_bytes();
+            if directory_names::without_number(shown, *number).is_some() {
+                let step = DirectoryStep { number: *number, name: name.clone() };
+                directory_names::record(tree, &shared.look(item)?, &step, shown)?;
+            }
         }
     }
     // Parents come first; what is then renamed to below another directory is found there.
@@ -120,7 +126,10 @@ fn rename(
     above: &crate::places::tree::FoundDirectory,
     step: &DirectoryStep,
 ) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(from, os(name), flags, Mode::empty())?;
     for to in candidates(&step.name, step.number) {
+        directory_names::record(tree, &fd, step, to.as_bytes())?;
         match tree.rename_between((from, name), (&above.0, &to)) {
             Err(error) if error.errno() == libc::EEXIST => {}
             done => return done,
@@ -148,5 +157,5 @@ fn make(
     for (name, value) in &attributes.xattrs {
         own_xattrs::set_users(&fd, name, value)?;
     }
-    set_attr_on(&fd, &SetAttr { mode: Some(attributes.mode), ..SetAttr::default() }).map(drop)
+    set_attr(&fd, &SetAttr { mode: Some(attributes.mode), ..SetAttr::default() }).map(drop)
 }

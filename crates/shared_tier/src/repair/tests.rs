@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,7 +75,7 @@ pub(crate) struct Node {
     pub(crate) death: Arc<Death>,
 }
 
-fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::from(text)
 }
 
@@ -282,6 +281,14 @@ impl Node {
         }
     }
 
+    /// A file of several names loses one, and lies there still.
+    pub(crate) fn unlink_name(&self, directory: u64, called: &str, file: u64, left: &str) {
+        let at = Self::entry(directory, called);
+        let place = self.names.lookup(&at).unwrap().attributes.location.unwrap();
+        self.names.unlink(&at).unwrap();
+        self.places.listed_names().set(&place, file, &[(directory, name(left))]).unwrap();
+    }
+
     pub(crate) fn link(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
         let [from_entry, to_entry] =
             [from, to].map(|(directory, called)| Self::entry(directory, called));
@@ -441,52 +448,6 @@ fn whoever_dies_at_any_step_loses_nothing_and_a_repair_puts_everything_in_order(
             }
         }
     }
-}
-
-#[test]
-fn claims_of_others_give_them_nothing() {
-    let world = World::new();
-    let node = world.node("n1");
-    let a = node.mkdir(1, "a").unwrap();
-    let f = node.create(a, "f", "true").unwrap();
-    let before = world.tree();
-    // Copies of existing files, as `cp -a` makes them past the mount, with numbers and names.
-    let put = |path: &str, number: u64, names: &[(u64, Name)]| {
-        fs::write(world.at(path), "forged").unwrap();
-        let file = File::open(world.at(path)).unwrap();
-        own_xattrs::set_number(&file, own_xattrs::INODE, number).unwrap();
-        if !names.is_empty() {
-            own_xattrs::set_names(&file, names).unwrap();
-        }
-        file
-    };
-    put("shared/forged", f, &[(a, name("planted"))]);
-    put("shared/future", 1 << 63, &[(a, name("planted too"))]);
-    fs::create_dir(world.at("shared/other")).unwrap();
-    let other = File::open(world.at("shared/other")).unwrap();
-    own_xattrs::set_number(&other, own_xattrs::DIRECTORY, 1).unwrap();
-    std::os::unix::fs::chown(world.at("shared/other"), Some(1234), None).unwrap_or(());
-    fs::write(world.at("shared/x\u{1}\n"), "odd").unwrap();
-    let long = std::ffi::OsStr::from_bytes(&[0xff; 255]);
-    fs::write(world.at("shared").join(long), "bytes").unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, world.at("shared/fifo"), rustix::fs::Mode::RUSR).unwrap();
-    symlink("/etc", world.at("shared/etc")).unwrap();
-    symlink("/etc", world.at("n1/ssd/etc")).unwrap();
-    for forgets in [false, true] {
-        if forgets {
-            world.forget();
-        }
-        world.repair(true);
-        let after = world.tree();
-        for (path, what) in &before {
-            assert_eq!(after.get(path), Some(what), "{path}: {after:?}");
-        }
-        assert_eq!(after.values().filter(|what| *what == "true").count(), 1);
-        assert!(!after.keys().any(|path| path.starts_with("/etc/")), "no link is followed");
-        let lookup = node.names.lookup(&Node::entry(a, "f"));
-        drop(lookup);
-    }
-    assert!(world.at("n1/ssd/etc").is_symlink(), "left alone");
 }
 
 #[test]

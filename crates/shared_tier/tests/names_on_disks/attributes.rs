@@ -356,3 +356,20 @@ fn a_capability_is_lost_on_the_disk_and_in_the_store_with_any_change_of_the_cont
     drop((one, two));
     disks.are_as_in_store("changes of the content");
 }
+
+/// Regression: ENODATA, or success.
+#[test]
+fn an_attribute_without_a_name_is_refused() {
+    let disks = Disks::new();
+    let mounted = Mounted::new(&disks, true);
+    mounted.create("f", "text").unwrap();
+    let vnode = mounted.at("f").unwrap();
+    let (tree, at) = mounted.tier.below(&vnode);
+    for name in ["user.", "trusted.", "security."].map(OsStr::new) {
+        for flags in [0, libc::XATTR_CREATE, libc::XATTR_REPLACE] {
+            let set = tree.set_xattr(&at, name, b"value", flags);
+            assert_eq!(set.unwrap_err().errno(), libc::EINVAL, "{name:?} {flags}");
+        }
+        assert_eq!(mounted.tier.get_xattr(&vnode, name).unwrap_err().errno(), libc::EINVAL);
+    }
+}

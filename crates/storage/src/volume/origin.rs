@@ -226,7 +226,7 @@ impl Origin {
             tracing::debug!("{}: not marked: {error}", namespace.display());
         }
         let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
-        Ok(Self { is_bound, name, tree_device, ..opened })
+        Ok(Self { tree_device, is_bound, name, ..opened })
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
@@ -295,13 +295,13 @@ impl Origin {
             return Ok(OriginFile(Data::Plain { server, file: namespace_file }));
         }
         tree_walk::check_file_system(namespace_file.file(), self.tree_device)?;
-        Ok(OriginFile(Data::Striped(Striped {
+        Ok(OriginFile(Data::Striped(Box::new(Striped {
             volume: self.volume.clone(),
             striping: self.striping,
             locks: Arc::clone(&self.locks),
             namespace_file,
             object: OnceLock::new(),
-        })))
+        }))))
     }
 
     /// The object with a namespace file's data, if it has one.

@@ -34,7 +34,7 @@ use super::origin::tree_walk::{
 };
 use halocline_os::beneath::{self, TreeCursor, open_entry};
 use halocline_os::error::{Error, Result};
-use halocline_os::private::own_uid;
+use halocline_os::process_user::own_uid;
 use halocline_os::rename_new::rename_new;
 
 use attributes::copy_attributes;

@@ -46,7 +46,7 @@ impl OriginObjects {
             found.problems.push(Problem::OtherTree { reason: error.to_string() });
             return Ok(found);
         }
-        for (object, file) in args.give.iter().map(|it| object_and_file(it)) {
+        for (object, file) in args.give.iter().map(object_and_file) {
             origin.give_object(&object.to_string_lossy(), Path::new(file))?;
         }
         found.has_given = true;

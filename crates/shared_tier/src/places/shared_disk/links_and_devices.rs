@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::is_no_exchange;
+use super::exchanges::is_no_exchange;
 use crate::entry_names::os;
 use crate::places::own_xattrs;
 use crate::places::tree::{FoundDirectory, Tree, below, candidates, fresh, kind};

@@ -92,7 +92,7 @@ impl Watcher for UsedUp {
 #[test]
 fn copies_of_a_user_give_way_to_what_the_users_quota_has_no_room_for() {
     const OTHER: u32 = 4711;
-    if halocline_os::private::own_uid() != 0 {
+    if halocline_os::process_user::own_uid() != 0 {
         return;
     }
     for step in ["numbering a file", "numbering a directory", "setting a file's attributes"] {

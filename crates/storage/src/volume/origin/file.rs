@@ -40,7 +40,7 @@ pub struct OriginFile(pub(super) Data);
 #[derive(Debug)]
 pub(super) enum Data {
     Plain { server: Arc<Server>, file: NamedFile },
-    Striped(Striped),
+    Striped(Box<Striped>),
 }
 
 /// A namespace file and, once it has data, its object.

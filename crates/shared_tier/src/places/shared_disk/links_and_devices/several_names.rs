@@ -22,8 +22,9 @@ use rustix::io::Errno;
 
 use super::{ITSELF, make_unnamed, time};
 use crate::acl::ACCESS;
+use crate::places::descriptor_path::proc_path;
 use crate::places::own_xattrs::{self, parse_number};
-use crate::places::tree::{FoundDirectory, Tree, fresh, proc_path};
+use crate::places::tree::{FoundDirectory, Tree, fresh};
 use crate::stat_conversion::joined;
 
 /// The directory, in the private one of the shared disk.

@@ -125,7 +125,9 @@ fn what_leaves_a_server_goes_before_what_needs_its_room() {
 /// Files of 300,000 bytes each, of which each has a server, and is to be on that of the next one.
 fn in_a_circle(dir: &Path, names: &[&str]) -> Relayout {
     let made = Origin::open_or_create(dir, SHAPE, &|_, device| device).unwrap();
-    names.iter().for_each(|name| make(&made, name, 300_000));
+    for name in names {
+        make(&made, name, 300_000);
+    }
     drop(made);
     let volume = volume(dir);
     for (server, name) in names.iter().enumerate() {
