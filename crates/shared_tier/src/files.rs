@@ -18,7 +18,7 @@ use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use halocline_os::write_lease::is_exclusive;
-use halocline_vfs::namespace::reopen;
+use halocline_vfs::namespace::{reopen, stat_descriptor};
 use halocline_vfs::{Maker, Stat};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, ftruncate};
 use rustix::io::Errno;
@@ -31,7 +31,7 @@ use crate::errors::of_names;
 use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
-use crate::places::copies::Copies;
+use crate::places::copies::{Copies, mtime_ns};
 use crate::ssd::OwnSsd;
 
 pub use handle::Handle;
@@ -358,6 +358,9 @@ impl Files {
         attributes.xattrs = new.xattrs;
         if let Some(flags) = flags {
             attributes.note_open(base.sessions.own(), writes(flags));
+        } else if let Ok(made) = stat_descriptor(&fd) {
+            // No close will bring the time of the disk.
+            attributes.mtime_ns = mtime_ns(&made);
         }
         attributes.location = Some(place.clone());
         let mut may_have_its_name = false;

@@ -113,6 +113,23 @@ fn i15_links_and_devices_have_their_attributes_also_on_the_disk() {
     assert_eq!(mounted.tier.get_xattr(&vnode, OsStr::new(ACL)).unwrap(), acl());
 }
 
+/// Regression: the store had the time before the file was made, so that each check told a difference.
+#[test]
+fn i15_files_that_were_made_and_never_opened_have_the_time_of_the_disk() {
+    let disks = Disks::new();
+    let mounted = Mounted::new(&disks, true);
+    mounted.mkdir("d").unwrap();
+    let above = mounted.at("d").unwrap();
+    let by = Maker { caller: CALLER, umask: 0 };
+    for number in 0..20 {
+        let name = format!("f{number}");
+        let regular = Make::Special(libc::S_IFREG | 0o644, 0);
+        mounted.tier.make((&above, OsStr::new(&name)), regular, by).unwrap();
+    }
+    drop(mounted);
+    disks.are_as_in_store("files that were made by mknod");
+}
+
 /// Regression: a check did not see the difference.
 #[test]
 fn a_check_puts_attributes_of_links_and_devices_right() {
