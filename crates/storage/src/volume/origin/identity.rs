@@ -33,6 +33,8 @@ pub(super) struct ObjectNumber {
 const HAS_LAYOUT: char = 'v';
 /// Suffix, behind that, of a number whose object has a birth time in its name. Neither is a hexadecimal digit.
 const HAS_BIRTH: char = 't';
+/// Suffix of a whole number in an attribute whose file is being given the object. Earlier versions know no such number.
+const BEING_GIVEN: char = 'g';
 
 impl fmt::Display for ObjectNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,6 +71,13 @@ impl ObjectNumber {
         Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?)
     }
 
+    /// Makes a namespace file refer to nothing, atomically, until it is [named](Self::name_by) again: it is being given the object
+    /// with this number, of which servers may have parts under both names.
+    pub(super) fn announce_to(self, namespace_file: impl AsFd) -> io::Result<()> {
+        let (path, value) = (by_descriptor(&namespace_file), format!("{self}{BEING_GIVEN}"));
+        Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), XattrFlags::empty())?)
+    }
+
     /// What the namespace file at `path` refers to.
     pub(super) fn named_by(path: &Path) -> io::Result<Reference> {
         let mut value = [0_u8; 64];
@@ -79,8 +88,10 @@ impl ObjectNumber {
             Err(Errno::RANGE) => return Ok(Reference::Nonsense),
             Err(errno) => return Err(errno.into()),
         };
-        let number = std::str::from_utf8(&value[..len]).ok().and_then(Self::parse);
-        Ok(number.map_or(Reference::Nonsense, Reference::Object))
+        let Ok(text) = std::str::from_utf8(&value[..len]) else { return Ok(Reference::Nonsense) };
+        let given = text.strip_suffix(BEING_GIVEN).and_then(Self::parse).map(Reference::BeingGiven);
+        let number = given.or_else(|| Self::parse(text).map(Reference::Object));
+        Ok(number.unwrap_or(Reference::Nonsense))
     }
 }
 
@@ -91,6 +102,9 @@ pub(super) enum Reference {
     None,
     /// An object with this number.
     Object(ObjectNumber),
+    /// The object with this number is being given to the file: until all servers have its parts under the file's name, nobody
+    /// gets any.
+    BeingGiven(ObjectNumber),
     /// What the file's owner, or who else may write to it, wrote there past the mount. It refers to no object, and must
     /// keep nobody from using the other files.
     Nonsense,
@@ -101,7 +115,7 @@ impl Reference {
     pub(super) fn object(self) -> Option<ObjectNumber> {
         match self {
             Self::Object(number) => Some(number),
-            Self::None | Self::Nonsense => None,
+            Self::None | Self::BeingGiven(_) | Self::Nonsense => None,
         }
     }
 }
@@ -158,6 +172,10 @@ impl ObjectId {
         match ObjectNumber::named_by(Path::new(&by_descriptor(&namespace_file)))? {
             Reference::None => Ok(None),
             Reference::Object(number) => Self::bound(number, namespace_file).map(Some),
+            Reference::BeingGiven(_) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it was being given its data, and not all servers have followed: `halocline fsck CACHE` tells how to go on",
+            )),
             Reference::Nonsense => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!(

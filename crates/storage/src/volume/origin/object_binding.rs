@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::Origin;
-use super::identity::{ObjectId, ObjectNumber};
+use super::identity::{ObjectId, ObjectNumber, Reference, by_descriptor};
 use super::orphans::{self, ids_on};
 use super::tree_walk::{each_file, file};
 use crate::volume::{Server, object_paths};
@@ -57,22 +58,30 @@ pub(super) fn give_named(origin: &Origin, object: &str, relative: &Path) -> Resu
     };
     let file = file(origin, relative, "leave it out")?;
     let bound = ObjectId::bound(given.number, &file.fd).map_err(Error::at(&file.shown, "stat"))?;
-    let named = origin.object_of(&file.fd);
-    let named = named.map_err(Error::at(&file.shown, "read the object of"))?;
-    match bound.inode {
-        Some(inode) if named == Some(bound) => {
-            give(given, (inode, bound.born_ns.unwrap_or(0)), origin.servers())
-        }
-        _ => refused(format!("{} does not name the object {object}", file.shown.display())),
-    }
+    let named = ObjectNumber::named_by(Path::new(&by_descriptor(&file.fd)));
+    let named = match named.map_err(Error::at(&file.shown, "read the object of"))? {
+        Reference::Object(number) | Reference::BeingGiven(number) => Some(number),
+        Reference::None | Reference::Nonsense => None,
+    };
+    let Some(inode) = bound.inode.filter(|_| named == Some(given.number)) else {
+        return refused(format!("{} does not name the object {object}", file.shown.display()));
+    };
+    let owner = (inode, bound.born_ns.unwrap_or(0));
+    check_free(given, owner, origin.servers())?;
+    // Until all servers have followed, some would have its bytes and others zeros, which nobody could tell from holes.
+    let failed = || Error::at(&file.shown, "note the object of");
+    given.number.announce_to(&file.fd).map_err(failed())?;
+    origin.sync_names()?;
+    rename_objects(origin.servers(), &|other| (other == given).then_some(owner))?;
+    given.number.name_by(&file.fd, XattrFlags::REPLACE).map_err(failed())?;
+    origin.sync_names()
 }
 
-/// Durably makes the object `id` that of the file with this inode number and birth time. What an interrupted call has left is
-/// gone on with.
+/// Checks that the object `id` can become that of the file with this inode number and birth time.
 ///
 /// # Errors
 /// [`Error::Invalid`] if a server has both this object and one of that file with the same number.
-fn give(id: ObjectId, file: (u64, u64), servers: &[std::sync::Arc<Server>]) -> Result<()> {
+fn check_free(id: ObjectId, file: (u64, u64), servers: &[std::sync::Arc<Server>]) -> Result<()> {
     let own = ObjectId::of_file(id.number, file.0, file.1);
     for server in servers {
         let there = ids_on(server, ObjectId::ROOT);
@@ -82,7 +91,7 @@ fn give(id: ObjectId, file: (u64, u64), servers: &[std::sync::Arc<Server>]) -> R
             return Err(Error::invalid(what, "leave it as it is, or remove the file's own one"));
         }
     }
-    rename_objects(servers, &|other| (other == id).then_some(file))
+    Ok(())
 }
 
 /// Gives each object the name that it has as one of its `owner`, if that says whose it is.

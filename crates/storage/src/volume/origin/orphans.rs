@@ -120,9 +120,13 @@ fn names(mut objects: Orphans, tree: &Path) -> Result<NamedObjects> {
     // Objects whose files were found, and the others that are named, by whom.
     let mut found = BTreeSet::new();
     let mut named: BTreeMap<ObjectNumber, Vec<(PathBuf, u32)>> = BTreeMap::new();
-    let mut nonsense = BTreeSet::new();
+    let (mut nonsense, mut given) = (BTreeSet::new(), BTreeSet::new());
     let read = each_file_if_still(tree, &mut |file, state| {
         let number = match state.reference {
+            Reference::BeingGiven(number) => {
+                given.insert(number);
+                number
+            }
             Reference::Nonsense => {
                 nonsense.insert((state.inode, state.born_ns));
                 return Ok(());
@@ -131,7 +135,7 @@ fn names(mut objects: Orphans, tree: &Path) -> Result<NamedObjects> {
             Reference::Object(_) | Reference::None => return Ok(()),
         };
         let id = ObjectId::of_file(number, state.inode, state.born_ns);
-        if objects.contains_key(&id) {
+        if objects.contains_key(&id) && !given.contains(&number) {
             found.insert(id);
         }
         let path = file.shown.strip_prefix(tree).unwrap_or(&file.shown);

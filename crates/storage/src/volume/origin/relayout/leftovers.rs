@@ -57,7 +57,7 @@ impl Leftovers {
                     named.entry(number).or_default().insert(of);
                     found.file_systems.extend([file.file_system()?]);
                 }
-                Reference::Nonsense => drop(nonsense.insert(of)),
+                Reference::BeingGiven(_) | Reference::Nonsense => drop(nonsense.insert(of)),
                 Reference::None | Reference::Object(_) => {}
             }
             Ok(())
