@@ -107,6 +107,13 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
         status(&told, 1, &[&format!("no file names {} of 4 objects", forged.len())]);
         assert!(!written(&told).contains("its file is not found"), "{}", written(&told));
         has_its_data(&scratch, "u/shared/v");
+        // Nor is a file not found because others say that its data is being given to them.
+        for file in forged {
+            let given = [&number[..], b"g"].concat();
+            setxattr(name_in(&scratch, file), OBJECT, &given, XattrFlags::empty()).unwrap();
+        }
+        let told = scratch.halocline(&["fsck", "cache", "--repair"]);
+        assert!(!written(&told).contains("its file is not found"), "{}", written(&told));
         for (file, number) in forged.iter().zip(before) {
             setxattr(name_in(&scratch, file), OBJECT, &number, XattrFlags::empty()).unwrap();
             has_its_data(&scratch, file);
@@ -138,7 +145,12 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
     status(&interrupted.unwrap(), 1, &["bind the objects"]);
     status(&scratch.halocline(&["unstripe", "volume", "a/f", "half"]), 1, &["was being given"]);
     let _ = fs::remove_file(scratch.path("half.incomplete"));
-    status(&scratch.halocline(&["fsck", "cache"]), 1, &[object, "others name it: a/f"]);
+    let told = scratch.halocline(&["fsck", "cache"]);
+    status(&told, 1, &[object, "others name it: a/f"]);
+    let restored = format!("-{}", fs::metadata(&file).unwrap().ino());
+    let told = written(&told);
+    let part = told.split([' ', ':']).find(|word| word.contains(&restored)).unwrap();
+    status(&give(&format!("{part}=a/f")), 1, &["is a part of the object that was being given"]);
     status(&give(&pair), 0, &["clean"]);
     has_its_data(&scratch, "a/f");
     assert!(own.exists());

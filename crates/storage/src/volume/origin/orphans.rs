@@ -120,22 +120,23 @@ fn names(mut objects: Orphans, tree: &Path) -> Result<NamedObjects> {
     // Objects whose files were found, and the others that are named, by whom.
     let mut found = BTreeSet::new();
     let mut named: BTreeMap<ObjectNumber, Vec<(PathBuf, u32)>> = BTreeMap::new();
-    let (mut nonsense, mut given) = (BTreeSet::new(), BTreeSet::new());
+    let mut nonsense = BTreeSet::new();
     let read = each_file_if_still(tree, &mut |file, state| {
         let number = match state.reference {
-            Reference::BeingGiven(number) => {
-                given.insert(number);
-                number
-            }
             Reference::Nonsense => {
                 nonsense.insert((state.inode, state.born_ns));
                 return Ok(());
             }
-            Reference::Object(number) if numbers.contains(&number) => number,
-            Reference::Object(_) | Reference::None => return Ok(()),
+            Reference::Object(number) | Reference::BeingGiven(number)
+                if numbers.contains(&number) =>
+            {
+                number
+            }
+            Reference::Object(_) | Reference::BeingGiven(_) | Reference::None => return Ok(()),
         };
         let id = ObjectId::of_file(number, state.inode, state.born_ns);
-        if objects.contains_key(&id) && !given.contains(&number) {
+        // What is being given an object has none yet, also where some servers have followed.
+        if matches!(state.reference, Reference::Object(_)) && objects.contains_key(&id) {
             found.insert(id);
         }
         let path = file.shown.strip_prefix(tree).unwrap_or(&file.shown);
