@@ -280,7 +280,7 @@ impl AttributeChanges {
             renames::follow("attributes", name, self.base.late.add(settled, of))?;
         }
         for name in late {
-            let made = self.base.disk().follow_later(&name, inode.number);
+            let made = self.base.disk().follow_later(&name, inode.number).map(drop);
             let made = self.base.late.add(made, || vec![Late::Other(name.clone(), inode.number)]);
             renames::follow("attributes", &name, made)?;
         }

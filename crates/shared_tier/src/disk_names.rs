@@ -119,23 +119,24 @@ impl DiskNames<'_> {
         self.remove(&EntryName { directory: name.directory, name: beside }, number)
     }
 
-    /// The disk could not follow when something lost a name: the name gets what the store has there by now.
-    pub(crate) fn follow_later(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
+    /// The disk could not follow when something lost a name: the name gets what the store has there by now. Returns whether it has
+    /// it: if not, a file or directory is still there, which another node has yet to move away.
+    pub(crate) fn follow_later(&self, name: &EntryName, number: InodeNumber) -> Result<bool> {
         let found = match self.names.lookup(name) {
             Ok(found) => Some(found).filter(|found| found.attributes.kind.is_other()),
             Err(Failure::Refused(_)) => None,
             Err(failure) => return Err(of_names(failure)),
         };
-        let Some(found) = found else { return self.lost(name, number) };
+        let Some(found) = found else { return self.lost(name, number).map(|()| true) };
         if found.inode != number {
             self.lost_beside(name, number)?;
         }
         self.made(name, found.inode, &found.attributes)?;
         if self.lies_beside(name, &found.attributes)? {
-            return Ok(());
+            return Ok(false);
         }
         // A file or directory was at its name when it was made.
-        self.lost_beside(name, found.inode)
+        self.lost_beside(name, found.inode).map(|()| true)
     }
 
     /// Whether a link or special file is not at its name, which a file or directory still has on the disk, but beside it.

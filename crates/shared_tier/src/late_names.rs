@@ -60,7 +60,7 @@ impl LateNames {
         }
         let count = all.len();
         let is_left = |late: &Late| match follow(disk, late) {
-            Ok(()) => false,
+            Ok(is_done) => !is_done,
             Err(error) if may_pass(&error) => true,
             Err(error) => {
                 tracing::warn!(%error, ?late, "a name stays on the shared disk until the names are checked");
@@ -82,9 +82,10 @@ fn may_pass(error: &Error) -> bool {
     is_disks || matches!(error, Error::Cluster { .. })
 }
 
-fn follow(disk: &DiskNames<'_>, late: &Late) -> Result<()> {
-    match late {
-        Late::Other(name, number) => disk.follow_later(name, *number),
+/// Whether the disk has followed.
+fn follow(disk: &DiskNames<'_>, late: &Late) -> Result<bool> {
+    let done = match late {
+        Late::Other(name, number) => return disk.follow_later(name, *number),
         Late::File(place, number) => {
             let removed = disk.places.remove_all(place, number.0);
             missed::or_gone(disk.places, (place, number.0), removed)
@@ -95,5 +96,43 @@ fn follow(disk: &DiskNames<'_>, late: &Late) -> Result<()> {
         }
         Late::Directory(steps) => disk.places.remove_directory(steps),
         Late::Renamed(number) => disk.places.settle_directory(number.0),
+    };
+    done.map(|()| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_cluster::names::attributes::{Attributes, Kind};
+
+    use super::*;
+    use crate::repair::tests::{Node, World};
+
+    /// Regression: a link that was tried once more while another node's file was still at its name stayed beside that for good.
+    #[test]
+    fn a_link_gets_its_name_however_late_the_file_that_had_it_goes() {
+        let world = World::new();
+        let node = world.node("n1");
+        let disk =
+            DiskNames { names: &node.names, places: &node.places, directories: &node.directories };
+        node.create_on_shared(1, "l", "to be moved").unwrap();
+        let name = Node::entry(1, "l");
+        node.names.unlink(&name).unwrap();
+        let mut attributes = Attributes::new(Kind::Symlink, 0o777, 0);
+        attributes.target = b"nowhere".to_vec();
+        (attributes.uid, attributes.gid) =
+            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let made = node.names.create(&name, &attributes).unwrap();
+        disk.made(&name, made.inode, &attributes).unwrap();
+        let late = LateNames::default();
+        late.remember(vec![Late::Other(name, made.inode)]);
+        let path = world.at("shared/l");
+        for _ in 0..2 {
+            late.follow(&disk);
+            assert!(path.is_file() && !path.is_symlink());
+        }
+        std::fs::remove_file(&path).unwrap();
+        late.follow(&disk);
+        assert!(path.is_symlink() && late.0.lock().is_empty());
+        assert!(!world.at("shared").join(format!("l~{}", made.inode.0)).is_symlink());
     }
 }
