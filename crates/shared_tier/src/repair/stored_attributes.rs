@@ -121,15 +121,17 @@ impl Comparison<'_> {
         } else {
             narrower::narrower(on_disk, stored, keeps_acls)
         };
-        let mut line = format!("{}: {}", path(), [&*of_inode, &*of_content].concat().join(", "));
-        if is_restored && !of_inode.is_empty() {
-            line += "; the disk was changed before the store, as if it was restored, and gets the store's mode, owner and attributes";
-        } else if !differences(on_disk, &agreed, keeps_acls).is_empty() {
+        let result = if is_restored && !of_inode.is_empty() {
+            "; the disk was changed before the store, as if it was restored, and gets the store's mode, owner and attributes"
+                .to_owned()
+        } else if differences(on_disk, &agreed, keeps_acls).is_empty() {
+            String::new()
+        } else {
             let mode = agreed.mode;
-            line += &format!(
-                "; which is newer is not known, so both get what both grant: mode {mode:o}"
-            );
-        }
+            format!("; which is newer is not known, so both get what both grant: mode {mode:o}")
+        };
+        let what = [of_inode, of_content].concat().join(", ");
+        let line = format!("{}: {what}{result}", path());
         let about = About::Numbered(number, stored.ctime_ns);
         note(&mut self.findings.attributes, Finding::of_older_store(about, line));
         let (kind, on_disk) = (stored.kind, on_disk.clone());

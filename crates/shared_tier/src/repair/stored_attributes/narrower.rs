@@ -37,10 +37,10 @@ pub(super) fn narrower(on_disk: &Attributes, stored: &Attributes, keeps_acls: bo
 }
 
 fn narrower_mode(on_disk: &Attributes, stored: &Attributes) -> u32 {
-    let (disk, store) = (on_disk.mode, stored.mode);
+    let (one, other) = (on_disk.mode, stored.mode);
     // In a directory it says which group new files have.
-    let of_disk = if on_disk.kind == Kind::Directory { libc::S_ISGID } else { 0 };
-    disk & store & !REFUSES | (disk | store) & REFUSES | disk & of_disk
+    let kept = if on_disk.kind == Kind::Directory { one & libc::S_ISGID } else { 0 };
+    one & other & !REFUSES | (one | other) & REFUSES | kept
 }
 
 /// One without entries is none.

@@ -249,7 +249,7 @@ fn i15_a_file_that_left_the_ssd_since_has_no_old_version_with_a_name() {
         assert_eq!(known(&node, &at), (0o600, owner, None), "{case}");
         assert_eq!(world.tree().len(), 2, "{case}: {:?}", world.tree());
         // The file's own copies go, as always; others are kept.
-        let kept = if was_copied && owner == own { 0 } else { 1 };
+        let kept = usize::from(!(was_copied && owner == own));
         assert_eq!(set_aside(&world), vec![TEXT.to_owned(); kept], "{case}");
         assert!(world.repair(false).is_clean(), "{case}: {:?}", world.repair(false));
     }
