@@ -26,12 +26,13 @@ pub(crate) mod scan;
 mod settle;
 mod stored_attributes;
 mod unfinished_changes;
+mod unseen;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::Name;
 use halocline_model::token::Session;
@@ -241,6 +242,20 @@ impl<'a> Repair<'a> {
             let root = disk.tree.path.display();
             for line in &disk.scanned.unread {
                 note(&mut findings.told, Finding::new(About::Line, format!("{root}/{line}")));
+            }
+            // Directories are among those whose names cannot be read.
+            let closed = disk.scanned.items.iter().enumerate();
+            let closed = closed
+                .filter(|(_, item)| item.is_closed && item.attributes.kind != Kind::Directory);
+            for (at, item) in closed.clone() {
+                let line = format!("{}: its attributes cannot be read", disk.shown(at));
+                note(&mut findings.told, Finding::new(About::item(item), line));
+            }
+            if !self.is_rebuilt && (closed.count() > 0 || !disk.scanned.unlisted.is_empty()) {
+                let line = format!(
+                    "{root}: what cannot be read is not compared; --repair by its owner opens it"
+                );
+                note(&mut findings.told, Finding::new(About::Line, line));
             }
             match &disk.scanned.vanished {
                 None => {}

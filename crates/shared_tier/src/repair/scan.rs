@@ -63,6 +63,8 @@ pub(crate) struct Item {
     pub(crate) dated: Option<Dated>,
     /// Of a directory: the name that is recorded with it, and for which directory.
     pub(crate) directory_name: Option<(u64, Name)>,
+    /// Whether its mode keeps this process from reading what it claims.
+    pub(crate) is_closed: bool,
 }
 
 /// Everything on a disk; directories come before their contents.
@@ -75,6 +77,8 @@ pub(crate) struct Scanned {
     pub(crate) root_dated: Option<Dated>,
     /// What could not be read, and why.
     pub(crate) unread: Vec<String>,
+    /// Directories whose names this process may not read; `None` is the root.
+    pub(crate) unlisted: Vec<Option<usize>>,
     /// A directory that was moved or removed before it was read, if there was one.
     pub(crate) vanished: Option<String>,
 }
@@ -143,7 +147,14 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
                     scanned.vanished = Some(path);
                     continue;
                 }
-                tell(&mut scanned.unread, format!("{path}: {}", std::io::Error::from(errno)));
+                let error = std::io::Error::from(errno);
+                if errno == Errno::ACCESS {
+                    scanned.unlisted.push(above);
+                    let line = format!("{path}: its names cannot be read: {error}");
+                    tell(&mut scanned.unread, line);
+                } else {
+                    tell(&mut scanned.unread, format!("{path}: {error}"));
+                }
                 continue;
             }
         };
@@ -242,6 +253,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         _ => own_xattrs::INODE,
     };
     let number = claims(what).filter(|number| *number > 1);
+    let is_closed = !is_link && number.is_none() && own_xattrs::is_closed(&fd);
     let mut names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
     names.retain(|(directory, name)| may_name(*directory, name));
     // A file of which a clean copy was made is an old one if the copy has become the file.
@@ -272,6 +284,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         renaming,
         dated,
         directory_name,
+        is_closed,
     }))
 }
 
