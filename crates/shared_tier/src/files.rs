@@ -32,6 +32,7 @@ use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::places::copies::{Copies, mtime_ns};
+use crate::remedies::REPAIR;
 use crate::ssd::OwnSsd;
 
 pub use handle::Handle;
@@ -472,8 +473,7 @@ impl Files {
 fn misplaced(inode: &Inode) -> Error {
     Error::Cluster {
         what: format!("inode {}: its bytes are not where the store says", inode.number.0),
-        remedy: "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
-            .to_owned(),
+        remedy: format!("unmount all nodes, and have the names checked: {REPAIR}"),
     }
 }
 

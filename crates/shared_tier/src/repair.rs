@@ -233,14 +233,19 @@ impl<'a> Repair<'a> {
 
     /// Notes something on a disk that does not belong there.
     fn note(&self, list: &mut Vec<Finding>, at: At) {
-        note(list, Finding::new(About::item(self.item(at)), self.path(at)));
+        let item = self.item(at);
+        let line = match item.users_name() {
+            Some(name) => format!("{}, called {}", self.path(at), name.escape_ascii()),
+            None => self.path(at),
+        };
+        note(list, Finding::new(About::item(item), line));
     }
 
     /// What could not be read. Where nodes are at work, directories are moved and removed meanwhile.
     fn tell_unread(&self, findings: &mut Findings) {
         for disk in &self.disks.all {
             let root = disk.tree.path.display();
-            for line in &disk.scanned.unread {
+            for line in disk.scanned.unread() {
                 note(&mut findings.told, Finding::new(About::Line, format!("{root}/{line}")));
             }
             // Directories are among those whose names cannot be read.
