@@ -337,7 +337,7 @@ impl Files {
         by: Maker,
     ) -> Result<(Vnode, Stat, Option<Handle>)> {
         let base = &self.base;
-        let _under_way = base.names.attributes().begin_change();
+        let _under_way = base.names.begin_change();
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
         let caller = (by.caller.uid, by.caller.gid);
         let new = inherit(&directory.attributes, (mode, by.umask), caller, false);

@@ -49,7 +49,9 @@ impl Nodes {
     }
 
     fn mount_all(&self) {
-        NODES.iter().for_each(|node| self.mount(node));
+        for node in NODES {
+            self.mount(node);
+        }
     }
 
     fn mount(&self, node: &str) {
@@ -67,7 +69,9 @@ impl Nodes {
     }
 
     fn unmount_all(&self) {
-        NODES.iter().for_each(|node| unmount(&self.scratch, node));
+        for node in NODES {
+            unmount(&self.scratch, node);
+        }
     }
 
     fn at(&self, node: &str, name: &str) -> PathBuf {
@@ -128,6 +132,14 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     tree
 }
 
+/// Both nodes have this below their directories.
+#[track_caller]
+fn show(dirs: &[PathBuf], expected: &BTreeMap<PathBuf, String>) {
+    for dir in dirs {
+        assert_eq!(&tree(dir), expected, "{}", dir.display());
+    }
+}
+
 /// The names in a directory, of which none may come twice.
 #[track_caller]
 fn list(directory: &Path) -> BTreeSet<String> {
@@ -182,21 +194,18 @@ fn change(nodes: &Nodes, expected: &mut BTreeMap<PathBuf, String>) {
     let [one, two] = NODES.map(|node| nodes.at(node, "d"));
     for number in (5..FILES).step_by(6) {
         let [mine, theirs] = NODES.map(|node| format!("{node}{number}"));
-        match number % 4 {
+        if number % 4 == 1 {
             // Over the other's file.
-            1 => {
-                fs::rename(one.join(&mine), one.join(&theirs)).unwrap();
-                let text = expected.remove(Path::new(&mine)).unwrap();
-                assert_eq!(fs::read_to_string(two.join(&theirs)).unwrap(), text);
-                expected.insert(theirs.into(), text);
-            }
-            _ => {
-                let names = (two.join(&mine), two.join(&theirs));
-                renameat_with(CWD, &names.0, CWD, &names.1, RenameFlags::EXCHANGE).unwrap();
-                assert_eq!(fs::read_to_string(one.join(&mine)).unwrap(), theirs);
-                expected.insert(mine.clone().into(), theirs.clone());
-                expected.insert(theirs.into(), mine);
-            }
+            fs::rename(one.join(&mine), one.join(&theirs)).unwrap();
+            let text = expected.remove(Path::new(&mine)).unwrap();
+            assert_eq!(fs::read_to_string(two.join(&theirs)).unwrap(), text);
+            expected.insert(theirs.into(), text);
+        } else {
+            let names = (two.join(&mine), two.join(&theirs));
+            renameat_with(CWD, &names.0, CWD, &names.1, RenameFlags::EXCHANGE).unwrap();
+            assert_eq!(fs::read_to_string(one.join(&mine)).unwrap(), theirs);
+            expected.insert(mine.clone().into(), theirs.clone());
+            expected.insert(theirs.into(), mine);
         }
     }
     // Out of it, and into it.
@@ -225,7 +234,9 @@ fn i15_a_directory_that_is_split_while_two_mounts_change_it_has_each_name_once()
     let dirs = NODES.map(|node| nodes.at(node, "d"));
     fs::create_dir(&dirs[0]).unwrap();
     let stay: BTreeSet<String> = (0..8).map(|number| format!("stays{number}")).collect();
-    stay.iter().for_each(|name| fs::write(dirs[0].join(name), name).unwrap());
+    for name in &stay {
+        fs::write(dirs[0].join(name), name).unwrap();
+    }
     assert!(!nodes.is_split(&dirs[0]));
     let is_over = AtomicBool::new(false);
     let mut expected: BTreeMap<PathBuf, String> =
@@ -258,18 +269,19 @@ fn i15_a_directory_that_is_split_while_two_mounts_change_it_has_each_name_once()
     });
     assert!(nodes.is_split(&dirs[0]), "it has buckets");
     change(&nodes, &mut expected);
-    dirs.iter().for_each(|dir| assert_eq!(tree(dir), expected, "{}", dir.display()));
+    show(&dirs, &expected);
     nodes.agree();
     nodes.build_again();
-    dirs.iter().for_each(|dir| assert_eq!(tree(dir), expected, "{}", dir.display()));
+    show(&dirs, &expected);
     // The next name splits what was built again, which is whole; then it goes.
     fs::write(dirs[1].join("next"), "next").unwrap();
     assert!(nodes.is_split(&dirs[1]));
     for (at, name) in list(&dirs[0]).iter().enumerate() {
         let path = dirs[at % 2].join(name);
-        match fs::symlink_metadata(&path).unwrap().is_dir() {
-            true => fs::remove_dir_all(path).unwrap(),
-            false => fs::remove_file(path).unwrap(),
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap();
+        } else {
+            fs::remove_file(path).unwrap();
         }
     }
     assert!(list(&dirs[1]).is_empty());
@@ -290,7 +302,9 @@ fn i15_who_is_killed_while_it_splits_a_directory_loses_no_name() {
             fs::write(dir.join(&file), &file).unwrap();
             expected.insert(file);
         };
-        (0..SPLIT_FROM).for_each(|file| make(&one, format!("f{file}")));
+        for file in 0..SPLIT_FROM {
+            make(&one, format!("f{file}"));
+        }
         let has_filled = AtomicBool::new(false);
         let is_it = move |_, what: &str| {
             has_filled.fetch_or(what.contains("fill"), Ordering::SeqCst);
@@ -307,7 +321,9 @@ fn i15_who_is_killed_while_it_splits_a_directory_loses_no_name() {
         });
         drop(held);
         // The other one goes on, and splits it itself if need be.
-        (0..8).for_each(|file| make(&two, format!("g{file}")));
+        for file in 0..8 {
+            make(&two, format!("g{file}"));
+        }
         assert!(nodes.is_split(&two), "{point}");
         let mut found = list(&two);
         // The file that was being made may be there.

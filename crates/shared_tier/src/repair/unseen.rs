@@ -109,8 +109,9 @@ impl<'v> Assumed<'_, 'v> {
                 if let Some(number) = number.filter(|number| self.claimed.insert(*number)) {
                     let item = &mut self.scanned.items[at];
                     item.number = Some(number);
-                    let stored = self.stored.view.directory_attributes.get(&number);
-                    stored.iter().for_each(|stored| add_unread(&mut item.attributes, stored));
+                    if let Some(stored) = self.stored.view.directory_attributes.get(&number) {
+                        add_unread(&mut item.attributes, stored);
+                    }
                 }
             } else if let Some((number, file)) = self.file_at(at)
                 && self.claimed.insert(number)
@@ -193,13 +194,11 @@ impl<'v> Assumed<'_, 'v> {
 
     /// All files that the store has below a directory of an SSD, and the directories on the way.
     fn on_ssd(&mut self, directory: Option<usize>) {
-        let stored = self.stored;
-        let begin =
-            directory.map_or_else(Vec::new, |at| [self.scanned.path(at).as_bytes(), b"/"].concat());
-        let mut ways: BTreeMap<Vec<u8>, Option<usize>> = BTreeMap::new();
-        ways.insert(begin.clone(), directory);
-        let files = stored.files.range((self.node, ROOT.0, &*begin)..);
-        let node = self.node;
+        let (stored, node) = (self.stored, self.node);
+        let path = directory.map(|at| self.scanned.path(at));
+        let begin = path.map_or_else(Vec::new, |path| [path.as_bytes(), b"/"].concat());
+        let mut ways: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+        let files = stored.files.range((node, ROOT.0, &*begin)..);
         let files = files.take_while(|((of, base, path), _)| {
             (*of, *base) == (node, ROOT.0) && path.starts_with(&begin)
         });
@@ -215,22 +214,22 @@ impl<'v> Assumed<'_, 'v> {
             for name in names {
                 way.extend_from_slice(name);
                 way.push(b'/');
-                above = match ways.get(&way) {
-                    Some(at) => *at,
-                    None => {
-                        let name = Name::from(name);
-                        let number = self.directory(above, &name).unwrap_or(any);
-                        let of = stored.view.directory_attributes.get(&number);
-                        let of =
-                            of.cloned().unwrap_or_else(|| Attributes::new(Kind::Directory, 0, 0));
-                        let at = Some(self.push(&name, above, number, &of));
-                        ways.insert(way.clone(), at);
-                        at
-                    }
-                };
+                let known = ways.get(&way).copied();
+                let at = known.unwrap_or_else(|| self.directory_on_the_way(name, above, any));
+                ways.insert(way.clone(), at);
+                above = Some(at);
             }
             self.push_file(&Name::from(last), above, (*number, file));
         }
+    }
+
+    /// A directory of an SSD above a file; `any` is its number if the store has none of that name there.
+    fn directory_on_the_way(&mut self, name: &[u8], above: Option<usize>, any: u64) -> usize {
+        let name = Name::from(name);
+        let number = self.directory(above, &name).unwrap_or(any);
+        let of = self.stored.view.directory_attributes.get(&number).cloned();
+        let of = of.unwrap_or_else(|| Attributes::new(Kind::Directory, 0, 0));
+        self.push(&name, above, number, &of)
     }
 }
 
