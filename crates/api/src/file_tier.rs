@@ -1,6 +1,6 @@
 //! What file tiers note for their status: [`Counters`] of what they did since the mount began, [`ActiveMoves`],
 //! [`KernelServed`], the files that the kernel serves by itself, and the [`History`] of files, for `explain`. And the
-//! [`Label`] of each of a tier's directories.
+//! [`Label`] of each of a tier's directories, and the form of its links ([`link_targets`]).
 
 mod active_moves;
 mod counters;
@@ -8,6 +8,7 @@ mod explaining;
 mod history;
 mod kernel_served;
 mod label;
+pub mod link_targets;
 
 pub use active_moves::{ActiveMove, ActiveMoves};
 pub use counters::{Counters, Opening};

@@ -87,6 +87,16 @@ pub(crate) fn claim(
     open_engine::when_free(given_up, || Claim::take(&wanted))
 }
 
+/// Has directories split (decision 0048) when they are as small as a test wants, in builds with debug assertions only.
+#[cfg(debug_assertions)]
+fn splitting_as_tested(names: RedisNames) -> RedisNames {
+    let wanted = std::env::var("HALOCLINE_SPLIT_FROM").ok();
+    match wanted.and_then(|entries| entries.parse().ok()) {
+        Some(entries) => names.splitting_from(Some(entries)),
+        None => names,
+    }
+}
+
 /// Begins this node's session, and opens the tier.
 ///
 /// # Errors
@@ -112,6 +122,8 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let names = RedisNames::connect(url, password.as_deref(), &origin).map_err(|error| {
         Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
     })?;
+    #[cfg(debug_assertions)]
+    let names = splitting_as_tested(names);
     let (node, peers) = (cluster.node(), cluster.peers());
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
     Joining { root, node, peers, passthrough, store, names, registry, space }.open()

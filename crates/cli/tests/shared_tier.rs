@@ -249,7 +249,11 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     fs::write(&file, "somebody's").unwrap();
     let refused = nodes.mount("one", &[]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    assert!(said(&refused).contains("cluster fsck --repair"), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("cluster fsck --tier ROOT --cluster URL --repair"),
+        "{}",
+        said(&refused)
+    );
     fs::remove_file(&file).unwrap();
     let mounted = nodes.mount("one", &[]);
     assert!(mounted.status.success(), "{}", said(&mounted));

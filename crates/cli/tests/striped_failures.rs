@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use halocline_api::control::metrics::Section;
 use halocline_testkit::leased::leased;
 use halocline_testkit::program;
-use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::sandbox::ended;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::small_disk::SmallDisk;
@@ -50,15 +50,6 @@ fn within(scratch: &Scratch, script: &str, args: &[&str]) -> Output {
         .unwrap()
 }
 
-#[track_caller]
-fn status(output: &Output, code: i32, parts: &[&str]) {
-    assert_eq!(output.status.code(), Some(code), "{} {}", written(output), said(output));
-    for part in parts {
-        let all = written(output) + &said(output);
-        assert!(all.contains(part), "{part}: {all}");
-    }
-}
-
 /// All was to be read and written, or nothing: a disk that turned read-only, which is when one wants to copy what it has,
 /// could not be copied, and the message blamed the copy.
 #[test]
@@ -74,30 +65,30 @@ fn what_became_read_only_is_read_and_copied() {
     for (number, part) in ["volume/server-1", "volume/server-0", "volume"].iter().enumerate() {
         let script = format!("mount --bind {part} {part}; mount -o remount,bind,ro {part}");
         let out = format!("out{number}");
-        status(&within(&scratch, &script, &["unstripe", "volume", &out]), 0, &["copied to"]);
+        ended(&within(&scratch, &script, &["unstripe", "volume", &out]), 0, &["copied to"]);
         for file in ["f0", "f1"] {
             let copy = fs::read(scratch.path(&out).join(file)).unwrap();
             assert!(copy == fs::read(scratch.path("data").join(file)).unwrap(), "{part}");
         }
         let run = ["run", "--origin", "volume", "--cache", "cache", "--mode"];
         let read = ["read-only", "--", "cmp", "data/f1", "volume/f1"];
-        status(&within(&scratch, &script, &[&run[..], &read].concat()), 0, &[]);
+        ended(&within(&scratch, &script, &[&run[..], &read].concat()), 0, &[]);
     }
     // Regression: the name was gone, and `rm` said that the file cannot be removed.
     let script = "mount --bind volume/server-1 volume/server-1; \
                   mount -o remount,bind,ro volume/server-1";
     let run = ["run", "--origin", "volume", "--cache", "cache", "--"];
     let output = within(&scratch, script, &[&run[..], &["rm", "volume/f0"]].concat());
-    status(&output, 0, &["stays on the origin's servers"]);
+    ended(&output, 0, &["stays on the origin's servers"]);
     assert!(!scratch.path("volume/namespace/f0").exists());
     let told = scratch.halocline(&["fsck", "cache", "--repair", "--remove-unnamed", "1"]);
-    status(&told, 1, &["no file names it", "repaired"]);
+    ended(&told, 1, &["no file names it", "repaired"]);
     scratch.succeed(&["fsck", "cache"]);
     // Where only a server is, all is read, and what that server would get is refused.
     let write = "cat volume/f1 >read; dd if=data/f0 of=volume/f1 conv=notrunc bs=64K count=4";
     let run = ["run", "--origin", "volume", "--cache", "cache", "--policy", "never", "--"];
     let output = within(&scratch, script, &[&run[..], &["sh", "-ec", write]].concat());
-    status(&output, 1, &["Read-only file system"]);
+    ended(&output, 1, &["Read-only file system"]);
     assert!(fs::read(scratch.path("read")).unwrap() == content(1, 512 << 10));
     scratch.succeed(&["run", "--origin", "volume", "--cache", "cache", "--", "sh", "-ec", write]);
 }
@@ -154,17 +145,17 @@ fn who_owns_one_file_keeps_no_other_from_being_moved_compared_and_copied() {
         name(&victim, value.unwrap_or(&others));
         let moved = if turn == 0 { "3 files of 4 moved" } else { "0 files of 1 moved" };
         let dry = scratch.halocline(&["apply", "plan.toml", "volume", "--dry-run"]);
-        status(&dry, 1, &[victim_name, what]);
+        ended(&dry, 1, &[victim_name, what]);
         let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
-        status(&apply, 1, &[victim_name, what, moved, "apply the plan again"]);
+        ended(&apply, 1, &[victim_name, what, moved, "apply the plan again"]);
         let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
-        status(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
+        ended(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
         let json = scratch.halocline(&["verify", "plan.toml", "volume", "--json"]);
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(json["files"][1]["missing"], false, "{json}");
         assert!(json["files"][1]["error"].as_str().unwrap().contains(what), "{json}");
         let unstripe = scratch.halocline(&["unstripe", "volume", "out"]);
-        status(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
+        ended(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
         assert!(!scratch.path("out").exists());
         for file in &files {
             let copy = fs::read(scratch.path("out.incomplete").join(file)).ok();
@@ -177,7 +168,7 @@ fn who_owns_one_file_keeps_no_other_from_being_moved_compared_and_copied() {
     let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&victim).unwrap());
     name(&victim, b"junk");
     let told = scratch.halocline(&["verify", "plan.toml", "volume"]);
-    status(&told, 1, &[&format!("the number before `-{inode}` in the name"), "or remove the file"]);
+    ended(&told, 1, &[&format!("the number before `-{inode}` in the name"), "or remove the file"]);
     name(&victim, &own);
     scratch.succeed(&["apply", "plan.toml", "volume"]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
@@ -196,13 +187,13 @@ fn a_lease_of_one_file_holds_up_no_other() {
     let begun = Instant::now();
     let what = "a program holds a lease of it";
     let dry = scratch.halocline(&["apply", "plan.toml", "volume", "--dry-run"]);
-    status(&dry, 1, &[victim_name, what]);
+    ended(&dry, 1, &[victim_name, what]);
     let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
-    status(&apply, 1, &[victim_name, what, "3 files of 4 moved", "apply the plan again"]);
+    ended(&apply, 1, &[victim_name, what, "3 files of 4 moved", "apply the plan again"]);
     let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
-    status(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
+    ended(&verify, 1, &[victim_name, what, "3 of 4 files lie as planned"]);
     let unstripe = scratch.halocline(&["unstripe", "volume", "out"]);
-    status(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
+    ended(&unstripe, 1, &[victim_name, what, "copied to out.incomplete, which lacks"]);
     for file in &files {
         let copy = fs::read(scratch.path("out.incomplete").join(file)).ok();
         let kept = fs::read(scratch.path("data").join(file)).ok();
@@ -258,11 +249,11 @@ fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
         apply
     });
     let told = [files[0].to_str().unwrap(), "was changed meanwhile", "3 files of 4 moved"];
-    status(&apply, 1, &told);
+    ended(&apply, 1, &told);
     fs::rename(&victim, scratch.path("aside")).unwrap();
     std::os::unix::fs::symlink(&files[1], &victim).unwrap();
     let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
-    status(&apply, 1, &["not a regular file", "0 files of 1 moved; 1 file not"]);
+    ended(&apply, 1, &["not a regular file", "0 files of 1 moved; 1 file not"]);
     fs::rename(scratch.path("aside"), &victim).unwrap();
     // Its owner leaves no room for the number of another object, where the file system has bounds. Numbers were shorter once.
     name_as_earlier_versions(&scratch, &victim);
@@ -276,7 +267,7 @@ fn a_file_that_changes_while_it_moves_keeps_no_other_where_it_is() {
     if refused >= 4 {
         let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
         let told = "its extended attributes leave no room for the number of its new data";
-        status(
+        ended(
             &apply,
             1,
             &[told, "remove some of its attributes", "0 files of 1 moved; 1 file not"],
@@ -316,7 +307,7 @@ fn what_the_target_does_not_hold_is_told_and_the_rest_copied() {
     }
     let copied = scratch.halocline(&["unstripe", "volume", "out"]);
     let size = "namespace/b: cannot copy a file of its size";
-    status(&copied, 1, &["a: its extended attribute user.long of 20000 bytes", size, "lacks"]);
+    ended(&copied, 1, &["a: its extended attribute user.long of 20000 bytes", size, "lacks"]);
     let out = scratch.path("out.incomplete");
     let mut value = [0_u8; 8];
     assert_eq!(getxattr(out.join("a"), "user.short", &mut value), Ok(4));
@@ -325,7 +316,7 @@ fn what_the_target_does_not_hold_is_told_and_the_rest_copied() {
         assert!(fs::read(out.join(file)).unwrap() == content(seed, 512 << 10), "{file}");
     }
     let copied = scratch.halocline(&["unstripe", "volume", "a", "alone"]);
-    status(&copied, 1, &["user.long", "copied to alone.incomplete, which lacks"]);
+    ended(&copied, 1, &["user.long", "copied to alone.incomplete, which lacks"]);
     scratch.succeed(&["unstripe", "volume", "c", "whole"]);
 }
 
@@ -340,7 +331,7 @@ fn a_volume_of_many_servers_is_copied_with_a_low_soft_limit_of_open_files() {
         .current_dir(scratch.root())
         .output()
         .unwrap();
-    status(&copied, 0, &["copied to out"]);
+    ended(&copied, 0, &["copied to out"]);
 }
 
 /// These were the system's words alone, or none: `invalid input parameter`.
@@ -354,7 +345,7 @@ fn what_is_missing_or_no_file_is_told_with_its_remedy() {
     ] {
         fs::rename(scratch.path("volume").join(part), scratch.path("aside")).unwrap();
         let copied = scratch.halocline(&["unstripe", "volume", "out"]);
-        status(&copied, 2, &[&format!("volume/{part}: {remedy}"), "a backup"]);
+        ended(&copied, 2, &[&format!("volume/{part}: {remedy}"), "a backup"]);
         fs::rename(scratch.path("aside"), scratch.path("volume").join(part)).unwrap();
     }
     let _socket = std::os::unix::net::UnixListener::bind(scratch.path("socket")).unwrap();
@@ -367,14 +358,14 @@ fn what_is_missing_or_no_file_is_told_with_its_remedy() {
         ("nodir/x", "there is no directory nodir; create it, or correct the path"),
     ] {
         let output = scratch.halocline(&[&make[..], &[out]].concat());
-        status(&output, 1, &[out, told]);
+        ended(&output, 1, &[out, told]);
     }
     for (out, told) in [
         ("socket", "it is a socket; name a file"),
         ("nodir/x.hct", "there is no such directory; create it, or correct the path"),
     ] {
         let recorded = scratch.halocline(&[&record[..], &[out, "--", "true"]].concat());
-        status(&recorded, 2, &[out, told]);
+        ended(&recorded, 2, &[out, told]);
     }
     assert!(!scratch.path("nodir").exists());
 }
@@ -396,7 +387,7 @@ fn data_that_no_file_names_is_told_by_a_copy_of_the_tree() {
         "copied to out",
         "Bring these back and copy again",
     ];
-    status(&copied, 1, &told);
+    ended(&copied, 1, &told);
     // All that the tree names is there.
     assert!(fs::read(scratch.path("out/kept")).unwrap() == content(0, 512 << 10));
     let described = |output: &Output| {
@@ -408,7 +399,7 @@ fn data_that_no_file_names_is_told_by_a_copy_of_the_tree() {
     for dry_run in [true, false] {
         let args = ["unstripe", "volume", "out2", "--json", "--dry-run"];
         let output = scratch.halocline(&args[..if dry_run { 5 } else { 4 }]);
-        status(&output, 1, &["1 object with 512 KiB"]);
+        ended(&output, 1, &["1 object with 512 KiB"]);
         let answer = described(&output);
         assert_eq!((&answer["dry_run"], &answer["bytes"]), (&dry_run.into(), &(512 << 10).into()));
         assert_eq!(answer["unnamed_bytes"], 512 << 10);

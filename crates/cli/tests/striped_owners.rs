@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use halocline_testkit::program;
-use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::sandbox::{ended, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -51,15 +51,6 @@ fn number_of(path: &Path) -> Vec<u8> {
     value[..len].to_vec()
 }
 
-#[track_caller]
-fn status(output: &Output, code: i32, parts: &[&str]) {
-    let all = written(output) + &said(output);
-    assert_eq!(output.status.code(), Some(code), "{all}");
-    for part in parts {
-        assert!(all.contains(part), "{part}: {all}");
-    }
-}
-
 /// What the command says where user 7112 has mounted a file system that answers nothing over `u`.
 fn hidden(scratch: &Scratch, args: &[&str]) -> Output {
     let script = "exec 9<>/dev/fuse
@@ -78,7 +69,7 @@ fn hidden(scratch: &Scratch, args: &[&str]) -> Output {
 fn has_its_data(scratch: &Scratch, file: &str) {
     let copy = scratch.path("copy");
     let output = scratch.halocline(&["unstripe", "volume", file, "copy"]);
-    status(&output, 0, &[]);
+    ended(&output, 0, &[]);
     assert!(fs::read(&copy).unwrap() == content(file), "{file}");
     fs::remove_file(copy).unwrap();
 }
@@ -98,13 +89,13 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
         }
         let told = scratch.halocline(&["fsck", "cache", "--repair"]);
         let parts = ["its file is not found, and others name it: ", "u/own", "--give OBJECT=FILE"];
-        status(&told, 1, &parts);
-        status(&scratch.halocline(&["unstripe", "volume", "u/own", "stolen"]), 1, &["of another"]);
+        ended(&told, 1, &parts);
+        ended(&scratch.halocline(&["unstripe", "volume", "u/own", "stolen"]), 1, &["of another"]);
         let _ = fs::remove_file(scratch.path("stolen.incomplete"));
         fs::rename(scratch.path("away"), name_in(&scratch, "u/shared")).unwrap();
         // What the forger's files had is named by none.
         let told = scratch.halocline(&["fsck", "cache", "--repair"]);
-        status(&told, 1, &[&format!("no file names {} of 4 objects", forged.len())]);
+        ended(&told, 1, &[&format!("no file names {} of 4 objects", forged.len())]);
         assert!(!written(&told).contains("its file is not found"), "{}", written(&told));
         has_its_data(&scratch, "u/shared/v");
         // Nor is a file not found because others say that its data is being given to them.
@@ -127,12 +118,12 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
     fs::remove_file(&file).unwrap();
     fs::rename(&restored, &file).unwrap();
     let told = scratch.halocline(&["fsck", "cache", "--repair"]);
-    status(&told, 1, &["others name it: a/f (of user 0)"]);
+    ended(&told, 1, &["others name it: a/f (of user 0)"]);
     let told = written(&told);
     let object = told.split([' ', ':']).find(|word| word.contains(&format!("-{inode}"))).unwrap();
     let give = |pair: &str| scratch.halocline(&["fsck", "cache", "--repair", "--give", pair]);
-    status(&give(&format!("{object}=u/own")), 1, &["u/own does not name the object"]);
-    status(&give("nonsense=a/f"), 1, &["the origin has no object nonsense"]);
+    ended(&give(&format!("{object}=u/own")), 1, &["u/own does not name the object"]);
+    ended(&give("nonsense=a/f"), 1, &["the origin has no object nonsense"]);
     // One server cannot follow: until all have, nobody gets zeros for what is there, and each check tells.
     let read_only = "mount --bind volume/server-1 volume/server-1; mount -o remount,bind,ro volume/server-1; exec \"$0\" \"$@\"";
     let pair = format!("{object}=a/f");
@@ -142,16 +133,16 @@ fn nobody_is_given_the_data_of_a_file_that_is_not_found() {
         .args(["fsck", "cache", "--repair", "--give", &pair])
         .current_dir(scratch.root())
         .output();
-    status(&interrupted.unwrap(), 1, &["bind the objects"]);
-    status(&scratch.halocline(&["unstripe", "volume", "a/f", "half"]), 1, &["was being given"]);
+    ended(&interrupted.unwrap(), 1, &["bind the objects"]);
+    ended(&scratch.halocline(&["unstripe", "volume", "a/f", "half"]), 1, &["was being given"]);
     let _ = fs::remove_file(scratch.path("half.incomplete"));
     let told = scratch.halocline(&["fsck", "cache"]);
-    status(&told, 1, &[object, "others name it: a/f"]);
+    ended(&told, 1, &[object, "others name it: a/f"]);
     let restored = format!("-{}", fs::metadata(&file).unwrap().ino());
     let told = written(&told);
     let part = told.split([' ', ':']).find(|word| word.contains(&restored)).unwrap();
-    status(&give(&format!("{part}=a/f")), 1, &["is a part of the object that was being given"]);
-    status(&give(&pair), 0, &["clean"]);
+    ended(&give(&format!("{part}=a/f")), 1, &["is a part of the object that was being given"]);
+    ended(&give(&pair), 0, &["clean"]);
     has_its_data(&scratch, "a/f");
     assert!(own.exists());
 }
@@ -162,19 +153,19 @@ fn a_directory_that_cannot_be_read_keeps_nobody_from_the_others() {
     let Some(scratch) = volume() else { return };
     let what = "namespace/u: another user has mounted a file system there; unmount it";
     let dry = hidden(&scratch, &["unstripe", "-n", "volume", "out"]);
-    status(&dry, 1, &[what, "out.incomplete, which would lack what is told above"]);
+    ended(&dry, 1, &[what, "out.incomplete, which would lack what is told above"]);
     let copied = hidden(&scratch, &["unstripe", "volume", "out"]);
-    status(&copied, 1, &[what, "copied to out.incomplete, which lacks"]);
+    ended(&copied, 1, &[what, "copied to out.incomplete, which lacks"]);
     for file in FILES {
         let copy = fs::read(scratch.path("out.incomplete").join(file)).ok();
         assert!(copy == Some(content(file)).filter(|_| !file.starts_with('u')), "{file}");
     }
     // One object has no name, and two may have names there.
     fs::remove_file(name_in(&scratch, "z/f")).unwrap();
-    status(&hidden(&scratch, &["fsck", "cache"]), 1, &[what, "1 of its names cannot be read"]);
+    ended(&hidden(&scratch, &["fsck", "cache"]), 1, &[what, "1 of its names cannot be read"]);
     for count in ["1", "3"] {
         let args = ["fsck", "cache", "--repair", "--remove-unnamed", count];
-        status(&hidden(&scratch, &args), 1, &["nothing without a name was removed", what]);
+        ended(&hidden(&scratch, &args), 1, &["nothing without a name was removed", what]);
     }
     for file in &FILES[..3] {
         has_its_data(&scratch, file);
@@ -204,9 +195,9 @@ fn what_a_killed_move_left_keeps_no_other_file_from_moving() {
     let note = format!("{} {}\n", String::from_utf8(number).unwrap(), "0".repeat(32));
     fs::write(scratch.path("volume/server-0/halocline-moving"), &note).unwrap();
     let what = "namespace/u: another user has mounted a file system there; unmount it";
-    status(&hidden(&scratch, &["apply", "plan.toml", "volume", "--dry-run"]), 0, &["2 files"]);
+    ended(&hidden(&scratch, &["apply", "plan.toml", "volume", "--dry-run"]), 0, &["2 files"]);
     let applied = hidden(&scratch, &["apply", "plan.toml", "volume"]);
-    status(&applied, 0, &["2 files", what, "a directory that cannot be read"]);
+    ended(&applied, 0, &["2 files", what, "a directory that cannot be read"]);
     let left = fs::read_to_string(scratch.path("volume/server-0/halocline-moving")).unwrap();
     assert_eq!(left, note);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
@@ -218,6 +209,6 @@ fn what_a_killed_move_left_keeps_no_other_file_from_moving() {
     fs::write(scratch.path("twice.toml"), &twice).unwrap();
     for command in ["apply", "verify"] {
         let output = scratch.halocline(&[command, "twice.toml", "volume"]);
-        status(&output, 2, &["a//f is there twice; leave one of them out"]);
+        ended(&output, 2, &["a//f is there twice; leave one of them out"]);
     }
 }

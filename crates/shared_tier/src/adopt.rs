@@ -51,6 +51,8 @@ pub struct Adopted {
     pub ssd_files: u64,
     /// Files on the disk below.
     pub disk_files: u64,
+    /// Directories that keep their owner out, and whose content is not counted: only a repair opens them.
+    pub unopened: u64,
 }
 
 /// Turns the tier of one node below `root` into the tier of node `node` in a shared tier. Without `repair` nothing is
@@ -80,12 +82,14 @@ pub(crate) fn run_watched(
     ssd.check_attributes()?;
     let links = links(&ssd, &shared, root)?;
     let is_closing = ssd.private.read(CLOSING, 0)?.is_some();
-    let scanned = read(&ssd)?;
+    let scanned = read(&ssd, !repair)?;
+    let mut adopted = Adopted { unopened: scanned.unlisted.len() as u64, ..Adopted::default() };
     if !is_closing {
-        refusals::check((&ssd, &shared), &links, (&scanned, &read(&shared)?))?;
+        let below = read(&shared, !repair)?;
+        adopted.unopened += below.unlisted.len() as u64;
+        refusals::check((&ssd, &shared), &links, (&scanned, &below))?;
     }
     let adoption = Adoption { ssd, shared, links };
-    let mut adopted = Adopted::default();
     OnSsd::all(&scanned).for_each(|item| adoption.count(&item, &mut adopted));
     if !repair {
         return Ok(adopted);
@@ -105,10 +109,14 @@ pub(crate) fn run_watched(
     Ok(adopted)
 }
 
-/// Reads all of a disk.
-fn read(tree: &Tree) -> Result<Scanned> {
+/// Reads all of a disk; if this run only looks, except for directories that a repair would open.
+fn read(tree: &Tree, only_looks: bool) -> Result<Scanned> {
     let scanned = scan(tree)?;
-    match scanned.unread.first() {
+    if only_looks && scanned.is_open_to_repair() {
+        return Ok(scanned);
+    }
+    let first = scanned.unread().next();
+    match first {
         None => Ok(scanned),
         Some(first) => Err(Error::invalid(
             format!("{}/{first}", tree.path.display()),
@@ -233,7 +241,7 @@ impl Adoption {
         }
         let files = FilesBelow::new(&self.ssd, &self.shared)?;
         files.take_out(&below)?;
-        let left = read(&self.shared)?;
+        let left = read(&self.shared, false)?;
         SharedNames::new(scanned, &left, |_| false).remove_empty(&self.shared)?;
         for item in OnSsd::all(scanned) {
             let named = match item.attributes.kind {
@@ -326,5 +334,7 @@ fn last(item: &Item) -> &std::ffi::OsStr {
     std::ffi::OsStr::from_bytes(item.name.as_bytes())
 }
 
+#[cfg(test)]
+mod dry_run_tests;
 #[cfg(test)]
 mod tests;

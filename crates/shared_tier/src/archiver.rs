@@ -71,7 +71,7 @@ impl Archiver<'_> {
         if found.links > 1 {
             return Ok(Archived::Busy);
         }
-        let number = self.names.attributes().number_of_copy().map_err(of_names)?.0;
+        let number = self.names.number_of_copy().map_err(of_names)?.0;
         let Some(before) = self.announce((name, inode), number, is_over)? else {
             return Ok(Archived::Busy);
         };

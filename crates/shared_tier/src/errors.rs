@@ -4,6 +4,8 @@ use halocline_cluster::names::NamesError;
 use halocline_cluster::names::namespace::Failure;
 use halocline_os::error::Error;
 
+use crate::remedies::REPAIR;
+
 /// Converts a failure of the names for the front end: what a file system would answer goes to the program unchanged;
 /// a fault of the store is logged with its remedy.
 pub(crate) fn of_names(failure: Failure) -> Error {
@@ -22,6 +24,7 @@ pub(crate) fn of_names(failure: Failure) -> Error {
 
 /// Converts an error of the store itself.
 pub(crate) fn of_store(error: &NamesError) -> Error {
+    let names_checked;
     let remedy = match error {
         NamesError::NoAnswer(_) => "see that it runs and can be reached from this node",
         NamesError::Unsound(_) => "use a store, or a database of it, that nothing else writes to",
@@ -29,7 +32,8 @@ pub(crate) fn of_store(error: &NamesError) -> Error {
         NamesError::Unusable(_) => "change its settings, or name another one",
         NamesError::Stale => "try again",
         NamesError::Held | NamesError::Forgot(_) => {
-            "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
+            names_checked = format!("unmount all nodes, and have the names checked: {REPAIR}");
+            &names_checked
         }
     };
     if matches!(error, NamesError::Full(_)) {
@@ -50,5 +54,13 @@ mod tests {
         assert!(full.to_string().contains("halocline cluster status"), "{full}");
         let silent = of_names(Failure::Store(NamesError::NoAnswer("gone".to_owned())));
         assert_eq!(silent.errno(), libc::EIO);
+    }
+
+    /// Regression: it lacked what the command needs.
+    #[test]
+    fn the_command_of_a_remedy_is_whole() {
+        let held = of_store(&NamesError::Held).to_string();
+        let command = "halocline cluster fsck --tier ROOT --cluster URL --repair";
+        assert!(held.ends_with(command), "{held}");
     }
 }

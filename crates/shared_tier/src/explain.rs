@@ -9,6 +9,7 @@ use crate::base::Base;
 use crate::lookup::FoundInode;
 use crate::places::SSD;
 use crate::places::copies::Copies;
+use crate::remedies::CHECK;
 use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::paths::Paths;
 
@@ -219,10 +220,9 @@ fn how(told: &FileExplanation, seen: &Facts<'_>) -> Vec<String> {
         (Holder::Other(node), Some(_)) => vec![format!(
             "see that the SSD of {node} is where --peers says, and that {node} is mounted; then it is there again"
         )],
-        (_, Some(_)) => vec![
-            "unmount all nodes, and have the names compared with the disks: halocline cluster fsck"
-                .to_owned(),
-        ],
+        (_, Some(_)) => {
+            vec![format!("unmount all nodes, and have the names compared with the disks: {CHECK}")]
+        }
         (Holder::Own, None) => how_off(told),
         (Holder::Other(_), None) => [how_here(told), how_off(told)].concat(),
         (Holder::Shared, None) => how_here(told),

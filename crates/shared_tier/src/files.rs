@@ -32,6 +32,7 @@ use crate::inodes::{Inode, Noting, Vnode};
 use crate::lookup::Lookup;
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::places::copies::{Copies, mtime_ns};
+use crate::remedies::REPAIR;
 use crate::ssd::OwnSsd;
 
 pub use handle::Handle;
@@ -336,7 +337,7 @@ impl Files {
         by: Maker,
     ) -> Result<(Vnode, Stat, Option<Handle>)> {
         let base = &self.base;
-        let _under_way = base.names.attributes().begin_change();
+        let _under_way = base.names.begin_change();
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
         let caller = (by.caller.uid, by.caller.gid);
         let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
@@ -472,8 +473,7 @@ impl Files {
 fn misplaced(inode: &Inode) -> Error {
     Error::Cluster {
         what: format!("inode {}: its bytes are not where the store says", inode.number.0),
-        remedy: "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
-            .to_owned(),
+        remedy: format!("unmount all nodes, and have the names checked: {REPAIR}"),
     }
 }
 

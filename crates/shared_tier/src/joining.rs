@@ -40,6 +40,7 @@ use crate::lookup::Lookup;
 use crate::passthrough::Passthrough;
 use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
+use crate::remedies::{ADOPT, REPAIR};
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
 use crate::ssd::archive::ArchiveThread;
@@ -194,18 +195,26 @@ impl Joining<'_> {
         let store_failed = |error: NamesError| of_store(&error);
         loop {
             let failure = match self.names.refresh().map_err(store_failed)? {
-                State::Empty if is_marked => return Err(Error::Cluster {
-                    what: format!("{}: this tier had names, and the store has none of them", shared.display()),
-                    remedy: "name its store; if that has lost them, have them built again: halocline cluster fsck --repair"
-                        .to_owned(),
-                }),
+                State::Empty if is_marked => {
+                    return Err(Error::Cluster {
+                        what: format!(
+                            "{}: this tier had names, and the store has none of them",
+                            shared.display()
+                        ),
+                        remedy: format!(
+                            "name its store; if that has lost them, have them built again: {REPAIR}"
+                        ),
+                    });
+                }
                 State::Empty => {
                     for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
                         check_empty(dir, ours)?;
                     }
                     match Namespace::format(&*self.names, &root(shared, clock.now_ns())?) {
                         Ok(()) | Err(Failure::Refused(Errno::EXIST)) => break,
-                        Err(Failure::Store(error @ (NamesError::Stale | NamesError::Forgot(_)))) => error,
+                        Err(Failure::Store(
+                            error @ (NamesError::Stale | NamesError::Forgot(_)),
+                        )) => error,
                         Err(failure) => return Err(of_names(failure)),
                     }
                 }
@@ -339,10 +348,12 @@ fn check_empty(dir: &Path, ours: &[&str]) -> Result<()> {
     let Some(path) = peers::foreign_name(dir, ours)? else { return Ok(()) };
     let what = format!("{}: it has files, and the store has no names of this tier", path.display());
     let remedy = if peers::is_of_one_node(dir) {
-        peers::ADOPT
+        ADOPT.to_owned()
     } else {
-        "name the tier's store; for files that were there before, or where the store has lost the names, have them built \
-         from the directories: halocline cluster fsck --repair"
+        format!(
+            "name the tier's store; for files that were there before, or where the store has lost the names, have them built \
+             from the directories: {REPAIR}"
+        )
     };
     Err(Error::invalid(what, remedy))
 }

@@ -66,6 +66,7 @@ mod name_changes;
 mod passthrough;
 mod places;
 mod recent_lookups;
+mod remedies;
 mod renames;
 pub mod repair;
 mod sessions;

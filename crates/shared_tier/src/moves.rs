@@ -78,7 +78,7 @@ impl Migrator<'_> {
         is_over: IsOver<'_>,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
-        let _under_way = self.names.attributes().begin_change();
+        let _under_way = self.names.begin_change();
         // The shared disk finds the directory by its number. What is too deep for an SSD is not announced first.
         let near = match tier {
             SHARED => Vec::new(),
@@ -153,7 +153,7 @@ impl Migrator<'_> {
         (tier, near): (u8, &[DirectoryStep]),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
-        let number = self.names.attributes().number_of_copy().map_err(of_names)?;
+        let number = self.names.number_of_copy().map_err(of_names)?;
         let moving = FileMove::new(self.places, place, inode.0);
         let source = moving.begin(number.0);
         let mut copied = 0;

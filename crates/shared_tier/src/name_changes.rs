@@ -160,7 +160,7 @@ impl NameChanges {
 
     /// Begins a change.
     fn begins(&self) -> ChangeUnderWay {
-        self.base.names.attributes().begin_change()
+        self.base.names.begin_change()
     }
 
     /// Something has lost a name: its last one, or one of several.

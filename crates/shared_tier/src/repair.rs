@@ -26,12 +26,13 @@ pub(crate) mod scan;
 mod settle;
 mod stored_attributes;
 mod unfinished_changes;
+mod unseen;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::Name;
 use halocline_model::token::Session;
@@ -233,15 +234,34 @@ impl<'a> Repair<'a> {
 
     /// Notes something on a disk that does not belong there.
     fn note(&self, list: &mut Vec<Finding>, at: At) {
-        note(list, Finding::new(About::item(self.item(at)), self.path(at)));
+        let item = self.item(at);
+        let line = match item.users_name() {
+            Some(name) => format!("{}, called {}", self.path(at), name.escape_ascii()),
+            None => self.path(at),
+        };
+        note(list, Finding::new(About::item(item), line));
     }
 
     /// What could not be read. Where nodes are at work, directories are moved and removed meanwhile.
     fn tell_unread(&self, findings: &mut Findings) {
         for disk in &self.disks.all {
             let root = disk.tree.path.display();
-            for line in &disk.scanned.unread {
+            for line in disk.scanned.unread() {
                 note(&mut findings.told, Finding::new(About::Line, format!("{root}/{line}")));
+            }
+            // Directories are among those whose names cannot be read.
+            let closed = disk.scanned.items.iter().enumerate();
+            let closed = closed
+                .filter(|(_, item)| item.is_closed && item.attributes.kind != Kind::Directory);
+            for (at, item) in closed.clone() {
+                let line = format!("{}: its attributes cannot be read", disk.shown(at));
+                note(&mut findings.told, Finding::new(About::item(item), line));
+            }
+            if !self.is_rebuilt && (closed.count() > 0 || !disk.scanned.unlisted.is_empty()) {
+                let line = format!(
+                    "{root}: what cannot be read is not compared; --repair by its owner opens it"
+                );
+                note(&mut findings.told, Finding::new(About::Line, line));
             }
             match &disk.scanned.vanished {
                 None => {}

@@ -65,6 +65,19 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Compares the exit status of a command with `code`, and looks for each part in what it wrote and said.
+///
+/// # Panics
+/// If it ended otherwise, or a part is missing.
+#[track_caller]
+pub fn ended(output: &Output, code: i32, parts: &[&str]) {
+    let all = written(output) + &said(output);
+    assert_eq!(output.status.code(), Some(code), "{all}");
+    for part in parts {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+}
+
 /// What a command wrote to standard output.
 pub fn written(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -8,21 +8,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use halocline_api::file_tier::link_targets::{ESCAPE, NUMBERS_BEFORE_S, SHARED};
 use rustix::fs::{AtFlags, Timespec, Timestamps, utimensat};
 
 use super::tier_dir::TierDir;
 use halocline_vfs::Stat;
 
-/// Times of links before this second stand for numbers; no file is as old as 1970.
-const NUMBERS_BEFORE: i64 = 365 * 24 * 3600;
 const NANOS: u64 = 1_000_000_000;
-/// Marks a user's link: a no-op on the way to the same file.
-const ESCAPE: &[u8] = b".//";
-
-/// Marks a link of ours that may have several names (hard links): the kernel resolves it to the same file, and neither
-/// a plain path nor an escaped target begins like this.
-const SHARED: &[u8] = b"./";
-
 /// Longest target of a link: `xfs`, and `ext4` with small blocks, accept 1023 bytes.
 pub(super) const TARGET_BYTES_MAX: usize = 1000;
 
@@ -124,7 +116,7 @@ fn is_plain(path: &[u8]) -> bool {
 /// The number that one of our links keeps.
 pub(super) fn number_in(link: &Stat) -> Option<u64> {
     let (seconds, nanos) = (link.raw.st_mtime, link.raw.st_mtime_nsec);
-    if !(0..NUMBERS_BEFORE).contains(&seconds) {
+    if !(0..NUMBERS_BEFORE_S).contains(&seconds) {
         return None;
     }
     let number = seconds.unsigned_abs() * NANOS + nanos.unsigned_abs();
@@ -133,7 +125,7 @@ pub(super) fn number_in(link: &Stat) -> Option<u64> {
 
 /// Whether a link can keep the number.
 pub(super) fn can_keep(number: u64) -> bool {
-    i64::try_from(number / NANOS).is_ok_and(|seconds| seconds < NUMBERS_BEFORE)
+    i64::try_from(number / NANOS).is_ok_and(|seconds| seconds < NUMBERS_BEFORE_S)
 }
 
 /// Makes a new link, in the directory of temporary names, keep its file's number.

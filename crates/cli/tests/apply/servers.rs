@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
 use halocline_testkit::program;
-use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::sandbox::{ended, said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::small_disk::SmallDisk;
@@ -68,15 +68,6 @@ fn read_only(server: &str) -> String {
     )
 }
 
-#[track_caller]
-fn status(output: &Output, code: i32, parts: &[&str]) {
-    let all = written(output) + &said(output);
-    assert_eq!(output.status.code(), Some(code), "{all}");
-    for part in parts {
-        assert!(all.contains(part), "{part}: {all}");
-    }
-}
-
 /// All files are whole, and nothing else is on the servers.
 #[track_caller]
 fn check(scratch: &Scratch, files: &[String]) {
@@ -113,8 +104,8 @@ fn moved_off_a_full_disk(full: &str) {
     let files = two_planned(&scratch);
     plan_all_on(&scratch, 1);
     disk.fill();
-    status(&scratch.halocline(&["apply", "plan.toml", "volume", "-n"]), 0, &["2 files"]);
-    status(&scratch.halocline(&["apply", "plan.toml", "volume"]), 0, &["2 files"]);
+    ended(&scratch.halocline(&["apply", "plan.toml", "volume", "-n"]), 0, &["2 files"]);
+    ended(&scratch.halocline(&["apply", "plan.toml", "volume"]), 0, &["2 files"]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
     let label = fs::read_to_string(scratch.path("volume/halocline-volume.toml")).unwrap();
     assert!(label.contains("format = 5"), "earlier versions look for layouts there alone: {label}");
@@ -156,17 +147,17 @@ fn files_are_moved_off_a_read_only_server_and_to_none() {
         let script = read_only(&format!("server-{source}"));
         plan_all_on(&scratch, target);
         let apply = within(&scratch, &script, &["apply", "plan.toml", "volume", "--json"]);
-        status(&apply, 0, &["what 2 moves left still takes space", "fsck CACHE --repair"]);
+        ended(&apply, 0, &["what 2 moves left still takes space", "fsck CACHE --repair"]);
         assert_eq!(json("halocline apply", &apply)["left"], 2, "{}", said(&apply));
         let verify = within(&scratch, &script, &["verify", "plan.toml", "volume"]);
-        status(&verify, 0, &["2 of 2 files lie as planned"]);
+        ended(&verify, 0, &["2 of 2 files lie as planned"]);
         let copied = within(&scratch, &script, &["unstripe", "volume", "out"]);
-        status(&copied, 0, &["copied to out"]);
+        ended(&copied, 0, &["copied to out"]);
         assert!(fs::read(scratch.path("out").join(&files[1])).unwrap() == content());
         fs::remove_dir_all(scratch.path("out")).unwrap();
         // Once the server can be written, the next one removes what was left.
         let again = scratch.halocline(&["apply", "plan.toml", "volume"]);
-        status(&again, 0, &["what an interrupted move had left is removed", "2 in place"]);
+        ended(&again, 0, &["what an interrupted move had left is removed", "2 in place"]);
         assert!(on_servers(&scratch) < 5 << 20, "{}", on_servers(&scratch));
         check(&scratch, &files);
         // To it nothing is moved, and that is said once, before anything is.
@@ -175,7 +166,7 @@ fn files_are_moved_off_a_read_only_server_and_to_none() {
         {
             let told = format!("server-{source} is read-only, and {} would have", files[0]);
             let refused = within(&scratch, &script, args);
-            status(&refused, 2, &[&told, "mount it for writing, or plan without it"]);
+            ended(&refused, 2, &[&told, "mount it for writing, or plan without it"]);
             assert!(!said(&refused).contains(&files[1]), "{}", said(&refused));
         }
         check(&scratch, &files);
@@ -198,7 +189,7 @@ fn a_layout_that_cannot_be_removed_is_told_with_its_server() {
     // The data is on the second server, the layouts are on the first one.
     plan_all_on(&scratch, 2);
     let apply = within(&scratch, &read_only("server-0"), &["apply", "plan.toml", "volume"]);
-    status(&apply, 0, &["volume/server-0/layouts/", "cannot remove the layout", "Read-only"]);
+    ended(&apply, 0, &["volume/server-0/layouts/", "cannot remove the layout", "Read-only"]);
     scratch.succeed(&["apply", "plan.toml", "volume"]);
     check(&scratch, &files);
 }
@@ -245,7 +236,7 @@ fn a_dry_run_after_a_kill_does_not_count_the_unfinished_copy() {
         was_killed = false;
     }
     assert!(was_killed, "no move was killed in its copy");
-    status(&scratch.halocline(&["apply", "plan.toml", "volume"]), 0, &["left is removed"]);
+    ended(&scratch.halocline(&["apply", "plan.toml", "volume"]), 0, &["left is removed"]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
     check(&scratch, &files);
 }
@@ -269,7 +260,7 @@ fn of_a_file_on_its_way_it_is_said_where_it_lies() {
     let apply = apply.args(["-c", limited]).arg(program!()).current_dir(scratch.root());
     let told = ["too large", "it lies on its way, in 64.0 KiB, -, 64.0 KiB", "1 file not, for"];
     let output = apply.output().unwrap();
-    status(&output, 1, &told);
+    ended(&output, 1, &told);
     assert!(!said(&output).contains("old layout"), "{}", said(&output));
     check(&scratch, &files);
     scratch.succeed(&["apply", "plan.toml", "volume"]);
@@ -291,11 +282,11 @@ fn of_a_second_name_nothing_false_is_told() {
     plan_all_on(&scratch, 1);
     let apply = scratch.halocline(&["apply", "plan.toml", "volume"]);
     let told = "1 file of 2 moved; 1 file not, for the reasons above";
-    status(&apply, 1, &["are two names of one file", told]);
+    ended(&apply, 1, &["are two names of one file", told]);
     assert!(!said(&apply).contains("old layout"), "{}", said(&apply));
     // Of the file that was removed past the mount.
     let repaired = scratch.halocline(&["fsck", "cache", "--repair", "--remove-unnamed", "1"]);
-    status(&repaired, 1, &["no file names it", "repaired"]);
+    ended(&repaired, 1, &["no file names it", "repaired"]);
     check(&scratch, &files);
 }
 
@@ -326,7 +317,7 @@ fn files_change_places_on_full_servers_by_way_of_another_one() {
     disks[1..].iter().for_each(|disk| leave(disk, 300 << 10));
     plan_on(&scratch, &[2, 1]);
     let dry = scratch.halocline(&["apply", "plan.toml", "volume", "-n"]);
-    status(&dry, 0, &["2 files", "by way of", "to make room for"]);
+    ended(&dry, 0, &["2 files", "by way of", "to make room for"]);
     // Whenever it is killed, it goes on, or back.
     let mut kills = 0;
     for round in 0..24_u64 {
@@ -350,7 +341,7 @@ fn files_change_places_on_full_servers_by_way_of_another_one() {
     let refused = scratch.halocline(&["apply", "plan.toml", "volume"]);
     let told =
         ["cannot be moved", "volume/server-2: ", "are missing", "so it is with 1 other file"];
-    status(&refused, 2, &told);
+    ended(&refused, 2, &told);
     plan_on(&scratch, &[1, 2]);
     scratch.succeed(&["verify", "plan.toml", "volume"]);
 }

@@ -11,6 +11,7 @@ use rustix::fs::XattrFlags;
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
+use crate::shared_tier_suites::nodes;
 
 const NOBODY: u32 = 65_534;
 const GROUP: u32 = 4_242;
@@ -230,4 +231,89 @@ fn an_acl_takes_the_set_group_id_bit_away_from_who_is_not_in_the_group() {
             }
         }
     }
+}
+
+/// Changes of the owner and group of files with all kinds of set-id bits, by root, by owners in and outside of the file's
+/// group, and by a stranger; `chown(path, -1, -1)` among them. Prints what each has afterwards.
+const GIVEN_AWAY: &str = "
+import os, stat, sys
+os.chdir(sys.argv[1])
+os.umask(0)
+CAPABILITY = bytes.fromhex('0100000280' + '00' * 15)
+def has(name):
+    return 'security.capability' in os.listxattr(name)
+def tried(kind, mode, owner, group, who, groups, call):
+    if kind == 'fifo': os.mkfifo('it')
+    elif kind == 'dir': os.mkdir('it')
+    else: os.close(os.open('it', os.O_CREAT | os.O_WRONLY))
+    os.chown('it', owner, group)
+    if kind == 'capable': os.setxattr('it', 'security.capability', CAPABILITY)
+    os.chmod('it', mode)
+    child = os.fork()
+    if child == 0:
+        if who:
+            os.setgroups(groups)
+            os.setresgid(groups[0], groups[0], groups[0])
+            os.setresuid(who, who, who)
+        try: call('it')
+        except OSError as error: os._exit(error.errno)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1] >> 8
+    now = os.lstat('it')
+    after = (status, oct(now.st_mode), now.st_uid, now.st_gid, kind == 'capable' and has('it'))
+    (os.rmdir if kind == 'dir' else os.unlink)('it')
+    return after
+def write(name):
+    at = os.open(name, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(at, b'mine')
+CALLS = {
+    'nothing': lambda it: os.chown(it, -1, -1),
+    'nothing, open': lambda it: os.chown(os.open(it, os.O_RDONLY | os.O_NONBLOCK), -1, -1),
+    'group': lambda it: os.chown(it, -1, 1001),
+    'same': lambda it: os.chown(it, 1001, 1001),
+}
+for kind in ['file', 'capable', 'fifo', 'dir']:
+    for mode in [0o4755, 0o6755, 0o2745, 0o6747, 0o4644, 0o755]:
+        for who, groups, group in [(0, [], 1001), (1001, [1001], 1001), (1001, [1001], 1002), (1001, [1001, 1002], 1002)]:
+            for name, call in CALLS.items():
+                print(kind, oct(mode), who, groups, group, name, tried(kind, mode, 1001, group, who, groups, call))
+    if kind == 'file':
+        for mode in [0o4777, 0o2757, 0o2777, 0o2767]:
+            for who, groups in [(0, []), (1001, [1001]), (1003, [1002]), (1003, [1003])]:
+                print('write', oct(mode), who, groups, tried(kind, mode, 1001, 1002, who, groups, write))
+        # Without bits there is nothing to refuse.
+        print('stranger', tried(kind, 0o777, 1001, 1001, 1003, [1003], CALLS['nothing']))
+";
+
+fn given_away(directory: &Path) -> String {
+    let said = programs::run(Command::new("python3").args(["-c", GIVEN_AWAY]).arg(directory));
+    String::from_utf8(said.stdout).expect("text")
+}
+
+/// Regression: `chown(path, -1, -1)` left them, and a set-group-id bit without group execution was left by owners and
+/// writers outside of the group.
+#[test]
+fn who_changes_owner_or_group_takes_set_id_bits_away_as_on_the_origin() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let beside = tempfile::tempdir().expect("scratch");
+    fs::set_permissions(beside.path(), Permissions::from_mode(0o755)).expect("chmod");
+    let expected = given_away(beside.path());
+    let compare = |kind: &str, mount: &Mount| {
+        let found = given_away(&mount.path());
+        let pairs = found.lines().zip(expected.lines());
+        let differ: Vec<_> = pairs.filter(|(found, expected)| found != expected).collect();
+        assert!(differ.is_empty(), "{kind} ({}): {differ:#?}", differ.len());
+        assert_eq!(found.lines().count(), expected.lines().count());
+    };
+    let options = ["--size=64M", "--allow-other=true"];
+    let striped = ["--origin-volume=striped", "--origin-servers=2"];
+    for transport in transports() {
+        compare("cache", &Mount::new(&[&options, transport].concat()));
+        compare("striped", &Mount::new(&[&options[..], &striped, transport].concat()));
+        compare("tier", &Mount::tier(&[&options[1..], transport].concat()));
+    }
+    let Some(nodes) = nodes(&["one"], &[]) else { return };
+    compare("shared tier", &nodes.mounts[0]);
 }

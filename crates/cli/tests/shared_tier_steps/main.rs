@@ -11,6 +11,7 @@
 mod held;
 mod operations;
 mod rounds;
+mod split_directories;
 mod sticky;
 mod stopped;
 mod store;

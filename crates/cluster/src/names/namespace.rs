@@ -32,25 +32,16 @@ use listings::There;
 use operations::Operations;
 use pages::Pages;
 
+pub use change_under_way::ChangeUnderWay;
 pub use driver::Counts;
 pub use failure::{Failure, Result};
+pub use found::StoredInode;
 pub use listed::Listed;
-pub use stored_attributes::{AttributeUpdate, ChangeUnderWay, KnownFile, StoredAttributes};
+pub use stored_attributes::{AttributeUpdate, KnownFile, StoredAttributes};
 pub use wait_limit::WaitLimit;
 
 /// How many directories above a place are examined to explain why it cannot be renamed.
 const DEPTH_MAX: usize = 4096;
-
-/// What a name leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredInode {
-    /// Its number.
-    pub inode: InodeNumber,
-    /// Its attributes.
-    pub attributes: Attributes,
-    /// Number of names; always 1 for a directory, as on btrfs.
-    pub links: u32,
-}
 
 /// The effect of a rename.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +135,11 @@ impl Namespace {
     pub fn check(&self) -> Result<()> {
         self.driver.read(ROOT, &Script::Read(Slot::Attributes))?;
         self.driver.refusal().map_or(Ok(()), |lost| Err(lost.into()))
+    }
+
+    /// Begins a change in this thread.
+    pub fn begin_change(&self) -> ChangeUnderWay {
+        self.driver.begin_change()
     }
 
     /// The attributes of what names lead to, to be known and changed.
@@ -250,6 +246,15 @@ impl Namespace {
     /// If the store does not answer.
     pub fn number(&self) -> Result<InodeNumber> {
         self.driver.number()
+    }
+
+    /// A number that was never used, for a copy of a file. It is higher than all that any node has got before, so such
+    /// numbers show which copy is the newest one. Costs a request.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn number_of_copy(&self) -> Result<InodeNumber> {
+        self.driver.highest_number()
     }
 
     /// As [`create`](Self::create), with a [`number`](Self::number) that was reserved before.

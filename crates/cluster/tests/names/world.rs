@@ -7,7 +7,7 @@ use std::time::Duration;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_cluster::names::{InspectedShard, NameStore, NamesError, Result, State};
-use halocline_model::namespace::{Answer, EntryName, InodeNumber, ROOT, Script};
+use halocline_model::namespace::{Answer, EntryName, InodeNumber, Intent, IntentId, ROOT, Script};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 
@@ -46,9 +46,14 @@ pub(crate) enum Fault {
     LosesAnswer,
     /// This one is lost.
     LosesScript,
+    /// Before this one, each that reads meets another intent of a node that is gone.
+    MeetsIntents,
 }
 
-/// A store on which something goes wrong with the script of one number.
+/// Whose intents these are.
+const GONE: Session = Session(99);
+
+/// A store on which something goes wrong with the script of one number, or before it.
 #[derive(Debug)]
 pub(crate) struct Faulty {
     store: Arc<dyn NameStore>,
@@ -75,17 +80,22 @@ fn lost<T>() -> Result<T> {
 impl NameStore for Faulty {
     fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         let number = self.sent.fetch_add(1, Ordering::SeqCst);
+        let reads = matches!(script, Script::Read(_));
+        if self.fault == Fault::MeetsIntents && reads && number < self.at {
+            let id = IntentId { session: GONE, number };
+            return Ok(Answer::Busy(Intent { id, decider: shard, locked: vec![shard] }));
+        }
         let is_dead = match self.fault {
             Fault::Dies => number >= self.at,
             Fault::DiesAfter => number > self.at,
             Fault::LosesScript => number == self.at,
-            Fault::LosesAnswer => false,
+            Fault::LosesAnswer | Fault::MeetsIntents => false,
         };
         if is_dead {
             return lost();
         }
         let answer = self.store.run(shard, script);
-        if number == self.at { lost() } else { answer }
+        if number == self.at && self.fault != Fault::MeetsIntents { lost() } else { answer }
     }
 
     fn refresh(&self) -> Result<State> {

@@ -52,6 +52,7 @@ impl<E: Engine> Attributes<E> {
             self.privileges.drop_all(&inode, handle, caller)?;
         }
         privileges::forget(&inode);
+        let change = &self.privileges.with_what_falls(&inode, handle, change, caller)?;
         // To set a size the file may have to be opened.
         let set = || self.engine.set_attr(&inode.vnode, handle, change, caller);
         let stat = self.leases.wait(caller, set);

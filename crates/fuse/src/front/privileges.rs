@@ -31,15 +31,23 @@ pub(super) fn forget<N>(inode: &Inode<N>) {
     inode.set_id_check.changed();
 }
 
-/// Permission bits without those that a change of the contents removes; `None` if nothing is removed. A set-group-id
-/// bit without group execution means mandatory locking and stays.
-pub(super) fn stripped(mode: u32) -> Option<u32> {
+/// Permission bits of what is no directory without the set-id bits that fall; `None` if none falls. A set-group-id bit
+/// without group execution stays for who is in the file's group (Linux, `setattr_should_drop_sgid`).
+fn stripped(mode: u32, is_in_group: impl FnOnce() -> bool) -> Option<u32> {
     let mut lost = mode & libc::S_ISUID;
-    if mode & libc::S_IXGRP != 0 {
-        lost |= mode & libc::S_ISGID;
+    let set_group = mode & libc::S_ISGID;
+    if set_group != 0 && (mode & libc::S_IXGRP != 0 || !is_in_group()) {
+        lost |= set_group;
     }
-    let regular = mode & libc::S_IFMT == libc::S_IFREG;
-    (regular && lost != 0).then_some((mode & 0o7777) & !lost)
+    (lost != 0).then_some((mode & 0o7777) & !lost)
+}
+
+/// Whether a change is one of the owner or group: also one that names neither, `chown(path, -1, -1)`, which comes
+/// without any attribute.
+fn gives_away(change: &SetAttr) -> bool {
+    let SetAttr { mode, uid, gid, size, atime, mtime } = change;
+    let is_other = mode.is_some() || size.is_some() || atime.is_some() || mtime.is_some();
+    uid.is_some() || gid.is_some() || !is_other
 }
 
 /// Removes privileges from files.
@@ -60,19 +68,55 @@ impl<E: Engine> Privileges<E> {
             forget(inode);
         }
         let Some(look) = inode.set_id_check.begin() else { return Ok(()) };
-        self.look_and_drop(inode, handle, caller)?;
-        inode.set_id_check.end(look);
+        let raw = self.engine.stat(&inode.vnode, handle)?.raw;
+        let is_regular = raw.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let mode = stripped(raw.st_mode, || in_group(caller, raw.st_gid)).filter(|_| is_regular);
+        self.take_away(inode, handle, mode, caller)?;
+        // What stays for who is in the group falls when somebody else writes.
+        if mode.unwrap_or(raw.st_mode) & libc::S_ISGID == 0 {
+            inode.set_id_check.end(look);
+        }
         Ok(())
     }
 
-    fn look_and_drop(
+    /// The change as it is to be made: with a mode that lacks the set-id bits, if it is one of the owner or group. Of a
+    /// change that names neither, capabilities fall here, since the file system below is not asked for it.
+    ///
+    /// The kernel also asks so before somebody's write, who need not own the file. Then nothing is done here: the write
+    /// takes the bits away. A stranger's `chown(path, -1, -1)` so succeeds and changes nothing, where Linux refuses it
+    /// (`EPERM`) if there are bits.
+    pub(super) fn with_what_falls(
         &self,
         inode: &Inode<E::Vnode>,
         handle: Option<&E::Handle>,
+        change: &SetAttr,
+        caller: Caller,
+    ) -> Result<SetAttr> {
+        if !gives_away(change) || change.mode.is_some() {
+            return Ok(*change);
+        }
+        let raw = self.engine.stat(&inode.vnode, handle)?.raw;
+        let has_none = matches!(raw.st_mode & libc::S_IFMT, libc::S_IFDIR | libc::S_IFLNK);
+        if has_none || !may_act_as(&raw, caller) {
+            return Ok(*change);
+        }
+        let mode = stripped(raw.st_mode, || in_group(caller, raw.st_gid));
+        if change.uid.is_none() && change.gid.is_none() {
+            self.take_away(inode, handle, mode, caller)?;
+            return Ok(*change);
+        }
+        Ok(SetAttr { mode, ..*change })
+    }
+
+    /// Gives a file this mode, if any, and takes its capabilities away.
+    fn take_away(
+        &self,
+        inode: &Inode<E::Vnode>,
+        handle: Option<&E::Handle>,
+        mode: Option<u32>,
         caller: Caller,
     ) -> Result<()> {
-        let mode = self.engine.stat(&inode.vnode, handle)?.raw.st_mode;
-        if let Some(mode) = stripped(mode) {
+        if let Some(mode) = mode {
             let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
             match self.engine.set_attr(&inode.vnode, handle, &change, caller) {
                 // A user's mount may not change the mode of another user's file, and need not: the origin's kernel
@@ -117,7 +161,8 @@ impl<E: Engine> Privileges<E> {
         }
         let raw = self.engine.stat(&inode.vnode, handle)?.raw;
         // A kernel without `HANDLE_KILLPRIV_V2` removes the bits by itself before somebody's write.
-        let is_stripped = change.mode.is_some() && change.mode == stripped(raw.st_mode);
+        let is_stripped = change.mode.is_some()
+            && change.mode == stripped(raw.st_mode, || in_group(caller, raw.st_gid));
         if is_stripped || may_act_as(&raw, caller) {
             return Ok(());
         }
@@ -137,8 +182,7 @@ impl<E: Engine> Privileges<E> {
     /// group permission on which the bit relied.
     pub(super) fn after_acl_change(&self, inode: &Inode<E::Vnode>, caller: Caller) -> Result<()> {
         let raw = self.engine.stat(&inode.vnode, None)?.raw;
-        let outside = caller.uid != 0 && !in_group(caller, raw.st_gid);
-        if outside && raw.st_mode & libc::S_ISGID != 0 {
+        if !in_group(caller, raw.st_gid) && raw.st_mode & libc::S_ISGID != 0 {
             let mode = Some(raw.st_mode & 0o7777 & !libc::S_ISGID);
             let change = SetAttr { mode, ..SetAttr::default() };
             self.engine.set_attr(&inode.vnode, None, &change, caller)?;
@@ -157,9 +201,9 @@ fn may_act_as(raw: &libc::stat64, caller: Caller) -> bool {
     acts_for(caller, Owner { uid: raw.st_uid, gid: raw.st_gid }, CHOWN | FOWNER)
 }
 
-/// Whether the caller's process has the group, including its supplementary groups.
+/// Whether the caller's process has the group, including its supplementary groups, or counts as if: root.
 fn in_group(caller: Caller, gid: u32) -> bool {
-    if caller.gid == gid {
+    if caller.uid == 0 || caller.gid == gid {
         return true;
     }
     let status = ProcessStatus::of(caller.pid);
@@ -171,11 +215,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_write_takes_away() {
-        assert_eq!(stripped(libc::S_IFREG | 0o4755), Some(0o755));
-        assert_eq!(stripped(libc::S_IFREG | 0o6755), Some(0o755));
-        assert_eq!(stripped(libc::S_IFREG | 0o2745), None);
-        assert_eq!(stripped(libc::S_IFREG | 0o644), None);
-        assert_eq!(stripped(libc::S_IFDIR | 0o2775), None);
+    fn what_falls() {
+        for (mode, inside, outside) in [
+            (0o4755, Some(0o755), Some(0o755)),
+            (0o6755, Some(0o755), Some(0o755)),
+            (0o2745, None, Some(0o745)),
+            (0o6747, Some(0o2747), Some(0o747)),
+            (0o644, None, None),
+        ] {
+            let mode = libc::S_IFREG | mode;
+            assert_eq!((stripped(mode, || true), stripped(mode, || false)), (inside, outside));
+        }
     }
 }

@@ -3,17 +3,14 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use halocline_api::file_tier::link_targets::{ESCAPE, NUMBERS_BEFORE_S, SHARED};
 use halocline_cluster::names::attributes::{Attributes, RelativePath};
 use halocline_os::process_user::own_uid;
 use rustix::fs::stat;
 use rustix::io::Errno;
 
-/// Marks a user's link whose target begins like the targets of the tier's own links.
-const ESCAPE: &[u8] = b".//";
-/// Marks a link of the tier that may have several names.
-const SHARED: &[u8] = b"./";
 /// Times of the tier's own links before this one stand for numbers of files.
-const NUMBERS_BEFORE_NS: i64 = 365 * 24 * 3600 * 1_000_000_000;
+const NUMBERS_BEFORE_NS: i64 = NUMBERS_BEFORE_S * 1_000_000_000;
 
 /// What a link on the SSD means.
 pub(super) enum Link {

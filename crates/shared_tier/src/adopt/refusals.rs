@@ -52,7 +52,8 @@ pub(super) fn check(
     links: &Links,
     (names, disk): (&Scanned, &Scanned),
 ) -> Result<()> {
-    let (places, keys) = files_below((ssd, shared), links, names)?;
+    let is_partly_seen = !disk.unlisted.is_empty();
+    let (places, keys) = files_below((ssd, shared), links, (names, is_partly_seen))?;
     forgotten((ssd, shared), links, names, &places)?;
     let will_leave: BTreeSet<_> =
         keys.iter().filter(|(_, stays)| !**stays).map(|(key, _)| *key).collect();
@@ -86,7 +87,11 @@ pub(super) fn check(
 type Places = (BTreeMap<RelativePath, u64>, BTreeMap<(u64, u64), bool>);
 
 /// Finds the file of each link of ours.
-fn files_below((ssd, shared): (&Tree, &Tree), links: &Links, names: &Scanned) -> Result<Places> {
+fn files_below(
+    (ssd, shared): (&Tree, &Tree),
+    links: &Links,
+    (names, is_partly_seen): (&Scanned, bool),
+) -> Result<Places> {
     let (mut places, mut keys) = (BTreeMap::new(), BTreeMap::new());
     let mut lost = Refused::new(
         "the bytes of these files are not on the disk below",
@@ -99,7 +104,12 @@ fn files_below((ssd, shared): (&Tree, &Tree), links: &Links, names: &Scanned) ->
     for item in OnSsd::all(names).filter(|item| item.attributes.kind == Kind::Symlink) {
         let Link::Below(place) = links.read(&item.attributes) else { continue };
         let told = || format!("{} ({})", names.shown(item.at), shown(&place.to_string()));
-        let Some(fd) = files_below::open(shared, &item, &place)? else {
+        let found = match files_below::open(shared, &item, &place) {
+            // It is in a directory that a repair would open.
+            Err(error) if error.errno() == libc::EACCES && is_partly_seen => continue,
+            found => found?,
+        };
+        let Some(fd) = found else {
             lost.names.push(told());
             continue;
         };

@@ -30,6 +30,7 @@ use super::peers::check_node;
 use super::room::{MakesRoom, Need};
 use super::tree::{Tree, fresh};
 use super::{Places, SSD};
+use crate::remedies::REPAIR;
 use crate::stat_conversion::{joined, split};
 
 /// The directory with a directory for each node.
@@ -393,8 +394,11 @@ fn older(copy: &CopyName) -> Error {
             "the SSD of node {} has an older version of the file than the shared disk has a copy of",
             copy.node
         ),
-        remedy: "unmount all nodes, and have both compared: halocline cluster fsck --tier"
-            .to_owned(),
+        remedy: format!(
+            "unmount all nodes, and have the older one set aside: {REPAIR}; then `halocline cluster drain {}` on a node that \
+             is mounted makes the copy the file",
+            copy.node
+        ),
     }
 }
 

@@ -168,6 +168,11 @@ pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
     parse_number(&get_on(fd, OsStr::new(what)).ok()?)
 }
 
+/// Whether the mode of something keeps this process from reading what it claims.
+pub(crate) fn is_closed(fd: &impl AsFd) -> bool {
+    get_on(fd, OsStr::new(INODE)).is_err_and(|error| error.errno() == libc::EACCES)
+}
+
 /// Parses a number; only its canonical form is accepted, because no other could be removed by number.
 pub(super) fn parse_number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::steps::Steps;
 use super::tree::{Tree, fresh};
+use crate::remedies::ADOPT;
 
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
@@ -85,10 +86,6 @@ fn text(bytes: &[u8], dir: &Path, name: &str) -> Result<String> {
         )),
     }
 }
-
-/// What to do with a tier of one node.
-pub(crate) const ADOPT: &str =
-    "make it the SSD of a node of this tier: halocline cluster fsck --adopt NODE --repair";
 
 /// The nodes that have ever mounted the tier, according to the shared disk.
 pub(crate) fn nodes(shared: &PrivateDir) -> Result<Vec<String>> {

@@ -29,9 +29,10 @@ use rustix::io::Errno;
 
 use super::directories::up_to_known;
 use super::found_directory::{DirectoryPlace, is_at};
-use super::tree::directory_names::record;
+use super::tree::directory_names::{record, without_number};
 use super::tree::{FoundDirectory, Owner, Tree, candidates, child, find_below};
 use super::{Directories, DirectoryStep, number_of, own_xattrs};
+use crate::remedies::CHECK;
 use notes::{Noted, Notes};
 use remembered_paths::RememberedPaths;
 
@@ -121,7 +122,7 @@ impl SharedDisk {
                 "{}: directory {number} of the store is not on the shared disk",
                 self.tree.path.display()
             ),
-            remedy: "have them compared: halocline cluster fsck --tier".to_owned(),
+            remedy: format!("have them compared: {CHECK}"),
         })
     }
 
@@ -408,10 +409,12 @@ impl SharedDisk {
         match removed {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             removed if is_full(&removed) => {
+                let path = found.1.as_ref().map(RelativePath::as_bytes).unwrap_or_default();
+                let directory = without_number(path, number).unwrap_or(path).escape_ascii();
                 tracing::warn!(
-                    directory = ?found.1,
+                    %directory,
                     "a directory that was removed has something left in it on the shared disk; \
-                     halocline cluster fsck --tier says what"
+                     {CHECK} says what"
                 );
                 Ok(())
             }

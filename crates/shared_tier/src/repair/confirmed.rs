@@ -7,6 +7,7 @@ use halocline_os::error::{Error, Result};
 
 use super::view::View;
 use super::{Alone, copies, disks, of_store};
+use crate::remedies::REPAIR;
 
 /// Confirms that the names in the store are right, though it may have forgotten some: the operator has checked them.
 ///
@@ -22,7 +23,7 @@ pub fn confirm(
     if disks::is_rebuilding(root)? || state == State::Empty {
         return Err(Error::invalid(
             format!("{}: the store has none of its names, or only a part of them", root.display()),
-            "have them built from the disks: halocline cluster fsck --tier ROOT --repair",
+            format!("have them built from the disks: {REPAIR}"),
         ));
     }
     if matches!(state, State::Doubtful(_)) {

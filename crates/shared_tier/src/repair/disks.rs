@@ -130,7 +130,7 @@ impl Disks {
             ));
         }
         let mut unread = self.all.iter().flat_map(|disk| {
-            disk.scanned.unread.iter().map(|line| format!("{}/{line}", disk.tree.path.display()))
+            disk.scanned.unread().map(|line| format!("{}/{line}", disk.tree.path.display()))
         });
         match unread.next() {
             None => Ok(()),

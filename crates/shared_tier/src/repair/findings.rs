@@ -148,7 +148,8 @@ impl Findings {
             not_rebuilt: self.not_rebuilt,
             told: lines(self.told),
             may_be_older,
-            changed_meanwhile: self.under_way,
+            under_way: self.under_way,
+            changed_meanwhile: 0,
         }
     }
 }

@@ -19,7 +19,7 @@ use super::merge::merge;
 use super::numbers::Shown;
 use super::report::Report;
 use super::view::View;
-use super::{Repair, found_elsewhere, is_sound, of_store, run};
+use super::{Repair, found_elsewhere, is_sound, of_store, run, unseen};
 use crate::places::own_xattrs::owner_permissions::OnlyLooking;
 
 /// The pauses before it looks again. Together longer than a change takes: its node waits 3 s for the store's answer, and
@@ -33,7 +33,7 @@ pub(super) fn look(
     live: &BTreeSet<Session>,
 ) -> Result<Findings> {
     let _looking = OnlyLooking::begin();
-    let disks = Disks::read(root, peers)?;
+    let mut disks = Disks::read(root, peers)?;
     let state = store.refresh().map_err(of_store)?;
     let is_sound = is_sound(&state, &disks)?;
     let mut view = match state {
@@ -41,6 +41,9 @@ pub(super) fn look(
         State::Held if is_sound => return Err(of_store(NamesError::Held)),
         _ => View::default(),
     };
+    if is_sound {
+        unseen::assume(&mut disks, &view);
+    }
     let mut numbers = Shown::new();
     let mut found = merge(&disks.all, &view, &mut numbers)?;
     let mut clean = CleanCopies::read(&disks, (&mut found, &view), !is_sound, &numbers)?;
@@ -79,8 +82,7 @@ pub fn check(
         }
         changed += findings.keep_those_in(&mut later);
     }
-    let report = findings.report();
-    Ok(Report { changed_meanwhile: report.changed_meanwhile + changed, ..report })
+    Ok(Report { changed_meanwhile: changed, ..findings.report() })
 }
 
 #[cfg(test)]

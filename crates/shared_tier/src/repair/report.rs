@@ -35,6 +35,8 @@ pub struct Report {
     pub told: Vec<String>,
     /// Whether the store may have lost its last changes, and says that it has not.
     pub may_be_older: bool,
+    /// What nodes that live have yet to complete. It is no difference.
+    pub under_way: u64,
     /// What differed when a check looked, and no longer, or otherwise, when it looked again: nodes were changing it.
     pub changed_meanwhile: u64,
 }
@@ -43,10 +45,11 @@ impl Report {
     /// Whether there is nothing to do and nothing to say.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let Self { missing, not_rebuilt, changed_meanwhile, .. } = self;
+        let Self { missing, not_rebuilt, under_way, changed_meanwhile, .. } = self;
         let clean = Self {
             missing: missing.clone(),
             not_rebuilt: not_rebuilt.clone(),
+            under_way: *under_way,
             changed_meanwhile: *changed_meanwhile,
             ..Self::default()
         };

@@ -11,6 +11,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativeP
 use halocline_model::namespace::Name;
 use halocline_os::beneath::TreeCursor;
 use halocline_os::error::Result;
+use halocline_os::process_user::own_uid;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use crate::entry_names::{REGISTRY, may_name};
 use crate::places::own_xattrs::{self, Dated, TwoNames};
 use crate::places::tree::Tree;
+use crate::places::tree::directory_names::without_number;
 use crate::places::users_xattrs;
 use crate::stat_conversion::{joined, kind};
 
@@ -63,6 +65,24 @@ pub(crate) struct Item {
     pub(crate) dated: Option<Dated>,
     /// Of a directory: the name that is recorded with it, and for which directory.
     pub(crate) directory_name: Option<(u64, Name)>,
+    /// Whether its mode keeps this process from reading what it claims.
+    pub(crate) is_closed: bool,
+}
+
+impl Item {
+    /// What programs call a directory that lies beside its name on the disk.
+    pub(crate) fn users_name(&self) -> Option<&[u8]> {
+        let recorded = self.directory_name.as_ref();
+        let recorded = recorded.filter(|(of, _)| Some(*of) == self.number);
+        let name = match recorded {
+            Some((_, name)) => name.as_bytes(),
+            None if self.attributes.kind == Kind::Directory => {
+                without_number(self.name.as_bytes(), self.number?)?
+            }
+            None => return None,
+        };
+        (name != self.name.as_bytes()).then_some(name)
+    }
 }
 
 /// Everything on a disk; directories come before their contents.
@@ -73,8 +93,10 @@ pub(crate) struct Scanned {
     pub(crate) root: Option<Attributes>,
     /// When its names were changed last, as it claims.
     pub(crate) root_dated: Option<Dated>,
-    /// What could not be read, and why.
-    pub(crate) unread: Vec<String>,
+    /// What else could not be read, and why.
+    unread: Vec<String>,
+    /// Directories whose names this process may not read; `None` is the root.
+    pub(crate) unlisted: Vec<Option<usize>>,
     /// A directory that was moved or removed before it was read, if there was one.
     pub(crate) vanished: Option<String>,
 }
@@ -119,6 +141,24 @@ impl Scanned {
         with_files
     }
 
+    /// What could not be read, and why.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = String> {
+        let unlisted = self.unlisted.iter().map(|at| {
+            let path = at.map_or_else(|| "/".to_owned(), |at| self.shown(at));
+            format!("{path}: its names cannot be read: {}", std::io::Error::from(Errno::ACCESS))
+        });
+        self.unread.iter().cloned().chain(unlisted)
+    }
+
+    /// Whether all that could not be read are directories that a repair by this user opens.
+    pub(crate) fn is_open_to_repair(&self) -> bool {
+        let owner = |at: &Option<usize>| match at {
+            Some(at) => Some(self.items[*at].attributes.uid),
+            None => self.root.as_ref().map(|root| root.uid),
+        };
+        self.unread.is_empty() && self.unlisted.iter().all(|at| owner(at) == Some(own_uid()))
+    }
+
     /// An item's path, for people: of a very long one the beginning and the end.
     pub(crate) fn shown(&self, at: usize) -> String {
         shown(&self.path(at).to_string())
@@ -143,7 +183,12 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
                     scanned.vanished = Some(path);
                     continue;
                 }
-                tell(&mut scanned.unread, format!("{path}: {}", std::io::Error::from(errno)));
+                if errno == Errno::ACCESS {
+                    scanned.unlisted.push(above);
+                } else {
+                    let line = format!("{path}: {}", std::io::Error::from(errno));
+                    tell(&mut scanned.unread, line);
+                }
                 continue;
             }
         };
@@ -242,6 +287,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         _ => own_xattrs::INODE,
     };
     let number = claims(what).filter(|number| *number > 1);
+    let is_closed = !is_link && number.is_none() && own_xattrs::is_closed(&fd);
     let mut names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
     names.retain(|(directory, name)| may_name(*directory, name));
     // A file of which a clean copy was made is an old one if the copy has become the file.
@@ -272,6 +318,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         renaming,
         dated,
         directory_name,
+        is_closed,
     }))
 }
 

@@ -100,6 +100,11 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "Whether the store may have lost its last changes without knowing it.",
     ),
     metric(
+        "under_way",
+        "number",
+        "Differences that nodes which are mounted have yet to complete, as names that an SSD has missed; they are not told.",
+    ),
+    metric(
         "changed_meanwhile",
         "number",
         "Differences that were not there, or not the same, when it looked again, because nodes were at work; they are not told.",

@@ -340,7 +340,7 @@ pub(super) const FILES: &[Metric] = &[
     metric(
         "[].lost",
         "true, false",
-        "It is gone from its tier: restore it there, or remove the name.",
+        "It is gone from its tier: restore it there, or remove the name. Always false on a tier that nodes share, where `cluster fsck` tells of such files.",
     ),
     metric(
         "[].clean_copy",
@@ -402,7 +402,7 @@ pub(super) const EXPLAIN_FILE: &[Metric] = &[
     metric(
         "lost",
         "true, false",
-        "It is gone from its tier: restore it there, or remove the name.",
+        "It is gone from its tier: restore it there, or remove the name. Always false on a tier that nodes share, where `cluster fsck` tells of such files.",
     ),
     metric(
         "clean_copy",

@@ -9,7 +9,7 @@ use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
-use halocline_os::counted::counted;
+use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
@@ -52,6 +52,7 @@ struct ReportJson {
     not_rebuilt: Vec<String>,
     told: Vec<String>,
     may_be_older: bool,
+    under_way: u64,
     changed_meanwhile: u64,
 }
 
@@ -130,6 +131,12 @@ fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure>
         counted(adopted.disk_files, "name"),
         if repair.is_some() { "were" } else { "would be" }
     );
+    if adopted.unopened > 0 {
+        tell!(
+            "{} not looked into, because they keep their owner out; --repair would open them, and adopt what is in them, too",
+            counted_with(adopted.unopened, "directory", ("was", "were"))
+        );
+    }
     Ok(())
 }
 
@@ -188,6 +195,7 @@ fn json(report: Report, repaired: bool) -> ReportJson {
         not_rebuilt: report.not_rebuilt,
         told: report.told,
         may_be_older: report.may_be_older,
+        under_way: report.under_way,
         changed_meanwhile: report.changed_meanwhile,
     }
 }
@@ -227,11 +235,13 @@ fn print(report: &Report, repaired: bool) {
     if report.is_clean() {
         say!("the names and the disks agree");
     }
-    if report.changed_meanwhile > 0 {
-        say!(
-            "{} did not last: nodes were at work while the check looked",
-            counted(report.changed_meanwhile, "difference")
-        );
+    for (count, why) in [
+        (report.under_way, "nodes that are mounted have yet to complete what they began"),
+        (report.changed_meanwhile, "nodes changed what differed while the check looked"),
+    ] {
+        if count > 0 {
+            say!("{} not told: {why}", counted_with(count, "difference", ("is", "are")));
+        }
     }
 }
 
@@ -253,7 +263,7 @@ fn say_remedy(report: &Report, may_be_older: bool) {
     if may_be_older && !report.is_clean() {
         say!(
             "nothing was changed. If the store was loaded from an older file, so that it has lost its last changes: restart its \
-             server, and have the names built again from the disks (halocline cluster fsck --repair, without --confirm)"
+             server, and have the names built again from the disks (halocline cluster fsck --tier ROOT --cluster URL --repair, without --confirm)"
         );
         if is_repairable(report) {
             say!("if it has lost nothing: --repair does it");

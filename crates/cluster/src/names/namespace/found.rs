@@ -1,10 +1,22 @@
 //! What an operation found at its names just before it was done.
 
-use halocline_model::namespace::{Entry, Links, ReadName};
+use halocline_model::namespace::{Entry, InodeNumber, Links, ReadName};
 
 use super::super::NamesError;
+use super::super::attributes::Attributes;
 use super::super::coding::decode_attributes;
-use super::{Result, StoredInode};
+use super::Result;
+
+/// What a name leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredInode {
+    /// Its number.
+    pub inode: InodeNumber,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Number of names; always 1 for a directory, as on btrfs.
+    pub links: u32,
+}
 
 /// What a name of a file led to before it was removed or replaced, with the number of names left.
 pub(super) fn replaced(found: &ReadName) -> Result<Option<StoredInode>> {

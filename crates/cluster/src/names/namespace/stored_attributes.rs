@@ -15,8 +15,6 @@ use super::driver::{Driver, TRIES};
 use super::listings::There;
 use super::{Failure, Result, StoredInode, check, opaque, refused};
 
-pub use super::change_under_way::ChangeUnderWay;
-
 /// New values of some attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributeUpdate {
@@ -60,11 +58,6 @@ impl<'a> StoredAttributes<'a> {
         Self { driver }
     }
 
-    /// Begins a change in this thread.
-    pub fn begin_change(&self) -> ChangeUnderWay {
-        self.driver.begin_change()
-    }
-
     /// The attributes of a directory of which this node has a lease, and for how long nobody else changes them.
     #[must_use]
     pub fn leased_directory(self, inode: InodeNumber) -> Option<(StoredInode, Duration)> {
@@ -85,15 +78,6 @@ impl<'a> StoredAttributes<'a> {
             }
             _ => None,
         }
-    }
-
-    /// A number that was never used, for a copy of a file. It is higher than all that any node has got before, so such
-    /// numbers show which copy is the newest one. Costs a request.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub fn number_of_copy(self) -> Result<InodeNumber> {
-        self.driver.highest_number()
     }
 
     /// Changes the attributes of what a name leads to, and returns the new ones.

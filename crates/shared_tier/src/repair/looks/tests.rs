@@ -96,3 +96,24 @@ fn what_stays_is_told() {
     assert_eq!((report.lost.len(), report.changed_meanwhile), (1, 0), "{report:?}");
     assert!(!report.is_clean());
 }
+
+/// Regression: what a node had yet to complete was said not to have lasted.
+#[test]
+fn what_nodes_have_yet_to_complete_is_told_as_that() {
+    let report = Findings { under_way: 2, ..Findings::default() }.report();
+    assert_eq!((report.under_way, report.changed_meanwhile), (2, 0));
+    assert!(report.is_clean());
+}
+
+/// Regression: a directory that another node had removed was told by a name that no program had given it.
+#[test]
+fn a_directory_beside_its_name_is_told_with_that_name() {
+    let world = World::new();
+    let node = world.node("n2");
+    std::fs::write(world.at("shared/del"), "in its way").unwrap();
+    let number = node.mkdir(1, "del").unwrap();
+    assert!(world.at(&format!("shared/del~{number}")).is_dir());
+    node.names.remove_directory(&Node::entry(1, "del")).unwrap();
+    let [told] = &*world.repair(false).left_directories else { panic!("one directory") };
+    assert!(told.ends_with(&format!("hdd/del~{number}, called del")), "{told}");
+}

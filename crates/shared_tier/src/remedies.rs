@@ -1,0 +1,9 @@
+//! Commands that messages name, whole: what is in capitals is to be filled in by whoever reads them.
+
+/// Compares the names with the disks, and changes nothing.
+pub(crate) const CHECK: &str = "halocline cluster fsck --tier ROOT --cluster URL";
+/// Puts them in order, or builds the names again; all nodes must be unmounted.
+pub(crate) const REPAIR: &str = "halocline cluster fsck --tier ROOT --cluster URL --repair";
+/// What to do with a tier of one node.
+pub(crate) const ADOPT: &str = "make it the SSD of a node of this tier: halocline cluster fsck --tier ROOT --cluster URL \
+                                --adopt NODE --repair";
