@@ -1,22 +1,19 @@
 //! Numbers for directories on SSDs that have none.
 //!
 //! What must hold: once something was renamed on a mount, no directory with files on an SSD is known by its name there alone.
-//! So they get their numbers before the store gets names: at an adoption, and where somebody has put one there by hand. Nobody but
-//! us may change a number, so the directory is closed to others first.
+//! So they get their numbers before the store gets names: at an adoption, and where somebody has put one there by hand.
 
 use std::collections::BTreeSet;
 
 use halocline_cluster::names::attributes::Kind;
 use halocline_os::error::Result;
-use halocline_os::process_user::own_uid;
-use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
 
 use super::disks::{Disk, Disks};
 use super::merge::{At, FoundNames};
 use super::scan::tell;
-use crate::places::own_xattrs::{self, owner_permissions::set_attr};
+use crate::places::ssd_directories::number_by_hand;
 
 /// The directories on SSDs that have files in them, but not their numbers, and these.
 pub(super) fn missing(disks: &Disks, found: &FoundNames) -> Vec<(At, u64)> {
@@ -52,16 +49,5 @@ fn give_one(disk: &Disk, (at, number): (usize, u64)) -> Result<()> {
     if stat_descriptor(&fd)?.key() != item.key {
         return Err(Errno::STALE.into());
     }
-    let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
-    let of = &item.attributes;
-    let closed = SetAttr {
-        mode: Some(0o700),
-        uid: (of.uid != uid).then_some(uid),
-        gid: (of.gid != gid).then_some(gid),
-        ..SetAttr::default()
-    };
-    disk.tree.step("closing a directory", || set_attr(&fd, &closed).map(drop))?;
-    disk.tree.step("numbering a directory", || {
-        own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, number)
-    })
+    number_by_hand(&disk.tree, &fd, number)
 }
