@@ -115,6 +115,16 @@ impl Mounted {
 
     /// A node that is told where other nodes' SSDs are, or not.
     pub(crate) fn with_peers(disks: &Disks, node: &str, to_ssd: bool, peers: Option<&str>) -> Self {
+        Self::excluding(if to_ssd { &[] } else { &["**"] }, disks, node, peers)
+    }
+
+    /// A node that keeps files off its SSD, and takes them from it in the background.
+    pub(crate) fn excluding(
+        globs: &[&str],
+        disks: &Disks,
+        node: &str,
+        peers: Option<&str>,
+    ) -> Self {
         let root = disks.at(node);
         let registry = Registry::open(&root.join("hdd").join(REGISTRY)).unwrap();
         let (requests_left, event) = (AtomicI64::new(i64::MAX), Mutex::default());
@@ -137,7 +147,7 @@ impl Mounted {
                 low: 99.0,
                 policy: "lru".to_owned(),
                 pin: Vec::new(),
-                exclude: if to_ssd { Vec::new() } else { vec!["**".to_owned()] },
+                exclude: globs.iter().map(|&glob| glob.to_owned()).collect(),
                 archive_after: None,
             },
         };
