@@ -297,7 +297,9 @@ impl<'a> Repair<'a> {
         all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
         // A rebuild numbers what it finds.
         let unnumbered = if self.is_rebuilt { Vec::new() } else { missing(self.disks, found) };
-        unnumbered.iter().for_each(|(at, _)| self.note(&mut findings.relisted, *at));
+        for (at, _) in unnumbered {
+            self.note(&mut findings.relisted, at);
+        }
         let shared = &self.disks.all[0];
         links_and_devices::tell_missing(shared, &self.view, found, &mut findings.remade);
         // Directories on SSDs are made as files need them, so they are no loss.

@@ -26,6 +26,9 @@ use crate::places::{SSD, own_xattrs};
 /// How many of a directory's files are compared with the store, if the first ones have other names or places there.
 const COMPARED_MAX: usize = 16;
 
+/// Permission bits of everybody but the owner.
+const OTHERS: u32 = 0o077;
+
 /// The store is asked.
 pub(super) struct Asked<'a> {
     pub(super) base: &'a Base,
@@ -76,7 +79,7 @@ impl InStore for Unasked {
 /// Whether a directory is ours, and closed to others, as an adoption leaves it.
 fn is_closed(directory: &OwnedFd) -> bool {
     let raw = stat_descriptor(directory).map(|stat| stat.raw);
-    raw.is_ok_and(|raw| raw.st_uid == own_uid() && raw.st_mode & 0o077 == 0)
+    raw.is_ok_and(|raw| raw.st_uid == own_uid() && raw.st_mode & OTHERS == 0)
 }
 
 /// Whether the store has one of the files in a directory in the directory with this number.
