@@ -6,13 +6,15 @@ use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::PathBuf;
+use std::process::Command;
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
+use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -356,4 +358,63 @@ fn i13_a_node_that_is_killed_while_it_copies_leaves_no_old_bytes() {
     drop(nodes.fsck_of_two(&["--repair"]));
     let checked = shared_tiers::fsck(&nodes.scratch, &nodes.store.url(), &[]);
     assert!(checked.status.success(), "{}{}", written(&checked), said(&checked));
+}
+
+/// Regression: the repair took the old version of a file that had been written and given to another user since, and the newer copy
+/// went to the leftovers; of one that had only got another mode it took the old one, and removed the copy.
+#[test]
+fn i13_i15_an_ssd_that_is_put_back_brings_no_owner_and_no_mode_back() {
+    const USER: u32 = 1234;
+    if !rustix::process::geteuid().is_root() {
+        skip("only root gives files to others");
+        return;
+    }
+    for forgets in [false, true] {
+        let Some(nodes) = Nodes::new() else { return };
+        let shared = |name: &str| nodes.copies().get(&nodes.inode(name)).cloned();
+        for name in ["given", "narrowed"] {
+            fs::write(nodes.at("one", name), content(b'o')).unwrap();
+            nodes.until_copied(name);
+        }
+        copy_tree(&nodes, "one-tiers/ssd", "backup");
+        writable(&nodes.at("one", "given")).write_all_at(b"new", 0).unwrap();
+        chown(nodes.at("one", "given"), Some(USER), None).unwrap();
+        fs::set_permissions(nodes.at("one", "narrowed"), Permissions::from_mode(0o600)).unwrap();
+        for name in ["given", "narrowed"] {
+            eventually("that it is copied again", || shared(name).is_some());
+            nodes.until_copied(name);
+        }
+        for node in NODES {
+            shared_tiers::unmount(&nodes.scratch, node);
+        }
+        fs::remove_dir_all(nodes.scratch.path("one-tiers/ssd")).unwrap();
+        copy_tree(&nodes, "backup", "one-tiers/ssd");
+        if forgets {
+            nodes.store.command(&["FLUSHALL"]);
+        }
+        let told = nodes.fsck_of_two(&["--repair"]);
+        assert!(told.contains("cluster drain one"), "{told}");
+        assert!(nodes.mount("two", &ARCHIVE).status.success());
+        assert!(nodes.give_up().is_empty());
+        let mut newest = content(b'o');
+        newest[..3].copy_from_slice(b"new");
+        let are = [("given", USER, 0o644, newest), ("narrowed", 0, 0o600, content(b'o'))];
+        for (name, uid, mode, bytes) in are {
+            let path = nodes.at("two", name);
+            let is = fs::metadata(&path).unwrap();
+            assert_eq!((is.uid(), is.mode() & 0o7777), (uid, mode), "{forgets}, {name}: {told}");
+            assert!(fs::read(path).unwrap() == bytes, "{forgets}, {name}: {told}");
+        }
+        shared_tiers::unmount(&nodes.scratch, "two");
+        let checked = nodes.fsck_of_two(&[]);
+        let sound = shared_tiers::fsck(&nodes.scratch, &nodes.store.url(), &[]);
+        assert!(sound.status.success(), "{forgets}: {checked}");
+    }
+}
+
+/// Copies a directory with all attributes.
+fn copy_tree(nodes: &Nodes, from: &str, to: &str) {
+    let [from, to] = [from, to].map(|path| nodes.scratch.path(path));
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(copied.success());
 }

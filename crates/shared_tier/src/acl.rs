@@ -76,6 +76,33 @@ impl Acl {
         acl
     }
 
+    /// The ACL of something without one.
+    pub(crate) fn of_mode(mode: u32) -> Self {
+        let classes = [(tag::OWNER, 6), (tag::OWNING_GROUP, 3), (tag::OTHER, 0)];
+        let entry = |(tag, shift)| Entry { tag, bits: bits(mode, shift), id: u32::MAX };
+        Self(classes.map(entry).to_vec())
+    }
+
+    /// An ACL that grants nobody what one of both refuses. Who is named in one only gets nothing by that name, nor as one of
+    /// the others.
+    pub(crate) fn narrower(&self, other: &Self) -> Self {
+        let key = |entry: &Entry| {
+            let is_named = matches!(entry.tag, tag::USER | tag::GROUP);
+            (entry.tag, if is_named { entry.id } else { 0 })
+        };
+        let [own, others] = [self, other]
+            .map(|acl| acl.0.iter().map(|it| (key(it), *it)).collect::<BTreeMap<_, _>>());
+        let mut all = others.clone();
+        all.extend(&own);
+        for (key, entry) in &mut all {
+            // One without a mask hides nothing behind it.
+            let missing = if entry.tag == tag::MASK { BITS } else { 0 };
+            let bits_in = |acl: &BTreeMap<_, Entry>| acl.get(key).map_or(missing, |it| it.bits);
+            entry.bits = bits_in(&own) & bits_in(&others);
+        }
+        Self(all.into_values().collect())
+    }
+
     /// The ACL that a new inode inherits from its directory, and its permission bits: those that both the ACL and
     /// `mode` grant.
     fn inherited(&self, mode: u32) -> (Self, u32) {

@@ -110,6 +110,7 @@ pub fn run(
     repair.write(names, store, &mut numbers, &mut report.conflicts)?;
     clean.clear_away(&disks)?;
     found_elsewhere::write(&moved, &disks, (store, &repair.view))?;
+    stored_attributes::give_disks(&disks.all, &repair.differing)?;
     stored_attributes::take(store, &repair.view, &repair.differing).map_err(of_store)?;
     settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away(&mut report.told)?;
@@ -328,9 +329,11 @@ impl<'a> Repair<'a> {
                 number = directory.parent;
             }
         }
+        // On SSDs, directories are only made as files need them.
+        let is_put_there = |one: &FoundDirectory| !one.is_numbered && one.at.is_some();
         self.directories = positions(&found.directories, |one| {
             !self.view.directories.contains_key(&one.number)
-                && (self.is_rebuilt || !one.is_numbered || needed.contains(&one.number))
+                && (self.is_rebuilt || is_put_there(one) || needed.contains(&one.number))
         });
         for (number, (parent, name)) in &self.view.directories {
             let is_right = all

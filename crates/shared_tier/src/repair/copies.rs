@@ -3,15 +3,15 @@
 //! What must hold: a copy is removed only if its file is found with the same or a newer content. After a repair, each other
 //! copy with its final name has its mark in the store, or belongs to a file on an SSD that is not reached, or is told.
 
+mod older;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use halocline_cluster::names::attributes::{Attributes, CleanCopy, Kind, Location};
 use halocline_model::namespace::ROOT;
-use halocline_os::clock::Clock;
-use halocline_os::error::{Error, Result};
-use halocline_os::leased_files::Patience;
+use halocline_os::error::Result;
 use halocline_vfs::Stat;
 
 use super::Repair;
@@ -26,9 +26,6 @@ use crate::places::missed::MissedChange;
 use crate::places::own_xattrs::{self, NameIn};
 use crate::places::steps::Steps;
 use crate::places::tree::Tree;
-
-/// How long this process, which has one command, still waits for leases of files that it compares.
-static PATIENCE: Patience = Patience::new();
 
 /// A copy on the shared disk.
 #[derive(Debug)]
@@ -125,7 +122,7 @@ impl CleanCopies {
         let stand_ins = if is_rebuilt {
             stand_ins(&all, disks, (found, &removed), numbers)?
         } else {
-            set_older_aside(&all, disks, (found, view))?;
+            older::set_aside_in_sound_store(&all, disks, (found, view))?;
             Vec::new()
         };
         Ok(Self { all, stand_ins, gone: Vec::new(), aside: Vec::new() })
@@ -235,79 +232,6 @@ fn mark_files(copies: &[FoundCopy], disks: &Disks, found: &mut FoundNames) {
     }
 }
 
-/// Whether a file that was found is what a copy's file was before: what a move left, or what was copied before the copy had become
-/// the file. The numbers of copies tell their order; where the times contradict it, that is not sure.
-fn is_older((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<bool> {
-    let (of, disk) = (&file.attributes, &disks.all[file.at.0]);
-    let leaving = disk.scanned.items[file.at.1].leaving;
-    if of.uid != copy.attributes.uid
-        || leaving.is_none_or(|number| number >= copy.name.number)
-        || of.mtime_ns > copy.attributes.mtime_ns
-    {
-        return Ok(false);
-    }
-    has_other_bytes((disks, file), copy)
-}
-
-/// Whether a file has other bytes than a copy. If somebody has a lease of one of the two, nobody can tell, and it has not.
-fn has_other_bytes((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> Result<bool> {
-    if file.attributes.size != copy.attributes.size {
-        return Ok(true);
-    }
-    let fd = disks.all[file.at.0].look(file.at.1)?;
-    let compare = || Copies::on(&disks.all[0].tree).has_bytes_of(&copy.name, &fd);
-    let is_leased = |compared: &Result<bool>| compared.as_ref().is_err_and(Error::is_leased);
-    match PATIENCE.wait(&Clock::MACHINE, compare, is_leased) {
-        Err(error) if error.is_leased() => {
-            tracing::warn!(%error, number = file.number, "a file is not compared with a clean copy of its number");
-            Ok(false)
-        }
-        compared => Ok(!compared?),
-    }
-}
-
-/// Files with these numbers are no files any more.
-fn set_aside(numbers: &BTreeSet<u64>, found: &mut FoundNames) {
-    for file in found.files.extract_if(.., |file| numbers.contains(&file.number)) {
-        found.never_arrived.extend(file.paths.iter().map(|path| (*path, file.number)));
-    }
-}
-
-/// In a sound store: a file that is older than the copy which stands for it is set aside, as in a rebuild; an earlier state of its
-/// SSD was put back. The copy stays, as if the SSD had lost the file.
-fn set_older_aside(
-    copies: &[FoundCopy],
-    disks: &Disks,
-    (found, view): (&mut FoundNames, &View),
-) -> Result<()> {
-    let finals = copies.iter().filter(|copy| copy.name.is_final);
-    let by_file: BTreeMap<u64, &FoundCopy> = finals.map(|copy| (copy.name.inode, copy)).collect();
-    let stands = |copy: &FoundCopy, of: &Attributes| {
-        CopyName::of(of, copy.name.inode).as_ref() == Some(&copy.name)
-            && of.copy == Some(copy.mark)
-            && of.size == copy.attributes.size
-    };
-    let mut old = BTreeSet::new();
-    for file in &found.files {
-        let stored = view.files.get(&file.number).map(|stored| &stored.attributes);
-        let Some((copy, of)) = by_file.get(&file.number).zip(stored) else { continue };
-        let is_its_node = disks.all[file.at.0].node.as_deref() == Some(&*copy.name.node);
-        let is_not_later = file.attributes.mtime_ns <= copy.attributes.mtime_ns;
-        if file.is_numbered
-            && is_its_node
-            && is_not_later
-            && stands(copy, of)
-            && file.attributes.uid == copy.attributes.uid
-            && !copy.is_seen_in(&FileOnDisk::new(disks, file))
-            && has_other_bytes((disks, file), copy)?
-        {
-            old.insert(file.number);
-        }
-    }
-    set_aside(&old, found);
-    Ok(())
-}
-
 /// In a rebuild: files of SSDs that are not reached, or have lost them, get the names that their copies carry, as before the loss
 /// of the names. Older versions that were found elsewhere are set aside.
 fn stand_ins(
@@ -334,7 +258,7 @@ fn stand_ins(
             continue;
         }
         if let Some(at) = files.get(&number) {
-            if !is_older((disks, &found.files[*at]), copy)? {
+            if !older::is_older((disks, &found.files[*at]), copy)? {
                 continue;
             }
             old.insert(number);
@@ -343,7 +267,7 @@ fn stand_ins(
         (attributes.location, attributes.copy) = (Some(place.clone()), Some(copy.mark));
         all.push(StandIn { number, name: name.clone(), attributes });
     }
-    set_aside(&old, found);
+    older::set_aside(&old, found);
     Ok(all)
 }
 

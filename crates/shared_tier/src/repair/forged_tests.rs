@@ -138,6 +138,12 @@ fn a_name_that_a_rebuild_would_not_give_back_is_no_difference() {
     node.link((place, "f"), (mine, "g")).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     fs::set_permissions(world.at("shared/place/f"), mode).unwrap();
+    let (at, names) = (Node::entry(place, "f"), &node.names);
+    let opened = |of: &mut halocline_cluster::names::attributes::Attributes| {
+        of.mode = 0o666;
+        Ok(())
+    };
+    names.attributes().update_of((&at, names.lookup(&at).unwrap().inode), opened).unwrap();
     for repair in [false, true, false] {
         let report = world.repair(repair);
         assert!(report.is_clean() && report.told.is_empty(), "{report:?}");

@@ -12,6 +12,7 @@ mod links_and_devices;
 mod missed_changes;
 mod owner;
 mod precedence;
+mod put_back;
 mod ssd_directories;
 mod unbelieved_names;
 
@@ -104,6 +105,8 @@ struct Builder<'a> {
     owners: BTreeMap<u64, Owner>,
     /// Numbers of files.
     used: BTreeSet<u64>,
+    /// Those of files that were found where a sound store has them.
+    at_places: BTreeSet<u64>,
     /// Files, with the names that they claim.
     claims: Vec<Claim>,
     missed: MissedChanges,
@@ -120,6 +123,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
         directory_of: BTreeMap::new(),
         owners: BTreeMap::new(),
         used: BTreeSet::new(),
+        at_places: BTreeSet::new(),
         claims: Vec::new(),
         missed: MissedChanges::of(disks),
     };
@@ -189,8 +193,7 @@ impl<'a> Builder<'a> {
         }
         let mut believed_of_several = BTreeSet::new();
         for at in all {
-            let item = self.item(at);
-            let claimed = item.number;
+            let (item, claimed) = (self.item(at), self.item(at).number);
             let is_believed = |number: &u64| {
                 claims.get(number) == Some(&1)
                     || self.is_stored_directory(*number, at) && believed_of_several.insert(*number)
@@ -204,10 +207,9 @@ impl<'a> Builder<'a> {
                 None => self.numbers.fresh()?,
             };
             self.directory_of.insert(at, number);
+            let above = self.above(at);
             let name = match believed {
-                Some(number) => {
-                    directory_names::name_of_numbered(self, at, (self.above(at), number))
-                }
+                Some(number) => directory_names::name_of_numbered(self, at, (above, number)),
                 None => name_of(item),
             };
             self.directory(at, number, name, believed.is_some());
@@ -222,9 +224,9 @@ impl<'a> Builder<'a> {
 
     /// Whether one of a file's paths is where the store has the file with a number.
     fn is_stored_file(&self, number: u64, paths: &[At]) -> bool {
-        let stored =
-            self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
-        stored.is_some_and(|place| paths.iter().any(|at| self.is_at(*at, place)))
+        let stored = self.view.files.get(&number).map(|file| &file.attributes.location);
+        let is_at = |place: &Location| paths.iter().any(|at| self.is_at(*at, place));
+        stored.and_then(Option::as_ref).is_some_and(is_at)
     }
 
     fn is_at(&self, at: At, place: &Location) -> bool {
@@ -313,12 +315,13 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
-        let is_stored = stored.is_some();
+        self.at_places.extend(stored.map(|_| number));
+        let all = self.disks;
+        let moves_of = |paths: &Vec<At>| {
+            let item = &all[paths[0].0].scanned.items[paths[0].1];
+            (item.leaving, item.arriving)
+        };
         let chosen = {
-            let moves_of = |paths: &Vec<At>| {
-                let item = self.item(paths[0]);
-                (item.leaving, item.arriving)
-            };
             let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
                 copies.iter().position(|copy| is(moves_of(copy)))
             };
@@ -331,8 +334,10 @@ impl<'a> Builder<'a> {
                 .unwrap_or_default()
         };
         for (at, paths) in copies.iter().enumerate() {
-            let item = self.item(paths[0]);
-            if at == chosen {
+            let (item, moves) = (self.item(paths[0]), moves_of(paths));
+            if (at == chosen || moves == (None, None)) && put_back::has_left(self, number, paths) {
+                self.found.never_arrived.extend(paths.iter().map(|path| (*path, number)));
+            } else if at == chosen {
                 let is_first = self.used.insert(number);
                 if !is_first {
                     self.told(
@@ -341,8 +346,9 @@ impl<'a> Builder<'a> {
                     );
                 }
                 self.file(is_first.then_some(number), paths)?;
-            } else if (item.leaving, item.arriving) == (None, None)
-                || (!is_stored && precedence::may_be_newer(item, self.item(copies[chosen][0])))
+            } else if moves == (None, None)
+                || (stored.is_none()
+                    && precedence::may_be_newer(item, self.item(copies[chosen][0])))
             {
                 self.told(
                     paths[0],
@@ -405,8 +411,8 @@ impl<'a> Builder<'a> {
                 *name = if is_free {
                     plain
                 } else {
-                    let path = self.disks[file.at.0].shown(file.at.1);
-                    let line = conflict(&path, &plain, &numbered);
+                    let disk = &self.disks[file.at.0];
+                    let line = conflict(&disk.shown(file.at.1), &plain, &numbered);
                     let about = About::item(self.item(file.at));
                     note(&mut self.found.conflicts, Finding::new(about, line));
                     numbered

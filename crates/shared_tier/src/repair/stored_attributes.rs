@@ -1,10 +1,18 @@
 //! Attributes of files and directories: those of the store are compared with those of the disks.
 //!
 //! Each change of them is made on the disk first, and then in the store. So where both differ, the store has missed the
-//! change: its node died before it told the store, or the store came back without its last changes. What the disk has
-//! is right then, unless it is much older than what the store has: then somebody has restored the disk.
+//! change: its node died before it told the store, or the store came back without its last changes; or else somebody has put an
+//! earlier state of the disk back. A disk that is much older than the store was restored: it gets what the store has. Otherwise
+//! nobody knows: what must hold is that nobody gets a permission which one of both refuses. Owner, content and what grants nothing
+//! are those of the disk, and both agree afterwards, so that a rebuild gives nothing back
+//! (`docs/decisions/0093-attributes-of-disks-that-were-put-back.md`).
+
+mod narrower;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::{decode_attributes, encode_attributes};
@@ -13,8 +21,13 @@ use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{
     Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, ROOT, Script, Slot,
 };
+use halocline_os::error::{self as os, Error};
+use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::stat_descriptor;
+use rustix::io::Errno;
 
 use super::Repair;
+use super::disks::Disk;
 use super::findings::{About, Finding, Findings, note};
 use super::links_and_devices::keeps_acls;
 use super::merge::{At, FoundNames};
@@ -22,6 +35,7 @@ use super::scan::shown;
 use super::unfinished_changes::is_at;
 use super::view::{StoredFile, View};
 use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::places::own_xattrs::{self, owner_permissions};
 use crate::places::users_xattrs::CAPABILITY;
 use crate::stat_conversion::split;
 
@@ -35,10 +49,12 @@ const TIME_UNITS_NS: [i64; 5] = [100, 1_000, 1_000_000, 1_000_000_000, 2_000_000
 pub(super) struct Differing {
     number: u64,
     kind: Kind,
+    /// The disk, and the item of it; `None` is its root.
+    at: (usize, Option<usize>),
     on_disk: Attributes,
+    /// Mode, owner and extended attributes that both get.
+    agreed: Attributes,
     keeps_acls: bool,
-    /// Whether only size and time of the content are taken.
-    is_restored: bool,
 }
 
 /// Compares everything that a sound store has with the disks that are reached, and tells what differs.
@@ -56,13 +72,13 @@ pub(super) fn compare(
     if let (Some(stored), Some(on_disk)) =
         (view.directory_attributes.get(&ROOT.0), repair.disks.all[0].scanned.root.as_ref())
     {
-        comparison.add(ROOT.0, 0, (on_disk, stored), || "/".to_owned());
+        comparison.add(ROOT.0, (0, None), (on_disk, stored), || "/".to_owned());
     }
     for one in &found.directories {
         let stored = view.directory_attributes.get(&one.number);
         if let (Some(stored), Some(at)) = (stored, one.at) {
             let path = || view.path(one.parent, &one.name);
-            comparison.add(one.number, at.0, (&one.attributes, stored), path);
+            comparison.add(one.number, (at.0, Some(at.1)), (&one.attributes, stored), path);
         }
     }
     for file in &found.files {
@@ -71,7 +87,8 @@ pub(super) fn compare(
         let is_there = |at: &&At| is_at(repair.disks, **at, place, found);
         if let Some(at) = file.paths.iter().find(is_there) {
             let path = || view.path(stored.directory, &stored.name);
-            comparison.add(file.number, at.0, (&file.attributes, &stored.attributes), path);
+            let both = (&file.attributes, &stored.attributes);
+            comparison.add(file.number, (at.0, Some(at.1)), both, path);
         }
     }
     comparison.differing
@@ -88,38 +105,46 @@ impl Comparison<'_> {
     fn add(
         &mut self,
         number: u64,
-        disk: usize,
+        at: (usize, Option<usize>),
         (on_disk, stored): (&Attributes, &Attributes),
         path: impl FnOnce() -> String,
     ) {
-        let of_inode = differences(on_disk, stored, self.keeps_acls[disk]);
+        let keeps_acls = self.keeps_acls[at.0];
+        let of_inode = differences(on_disk, stored, keeps_acls);
         let of_content = content_differences(on_disk, stored);
         if of_inode.is_empty() && of_content.is_empty() {
             return;
         }
         let is_restored = on_disk.ctime_ns < stored.ctime_ns.saturating_sub(RESTORED_NS);
-        let (path, about) = (path(), About::Numbered(number, stored.ctime_ns));
-        if is_restored && !of_inode.is_empty() {
-            let what = of_inode.join(", ");
-            let line = format!(
-                "{path}: {what}; the disk was changed before the store, as if it was restored: set what is right on a mount \
-                 (chmod, chown, setfacl, setfattr)"
-            );
-            note(&mut self.findings.told, Finding::of_older_store(about, line));
-        }
-        let taken = if is_restored { of_content } else { [of_inode, of_content].concat() };
-        if !taken.is_empty() {
-            let line = format!("{path}: {}", taken.join(", "));
-            note(&mut self.findings.attributes, Finding::of_older_store(about, line));
-            let (kind, keeps_acls) = (stored.kind, self.keeps_acls[disk]);
-            let on_disk = on_disk.clone();
-            self.differing.push(Differing { number, kind, on_disk, keeps_acls, is_restored });
-        }
+        let agreed = if is_restored {
+            stored.clone()
+        } else {
+            narrower::narrower(on_disk, stored, keeps_acls)
+        };
+        let result = if is_restored && !of_inode.is_empty() {
+            "; the disk was changed before the store, as if it was restored, and gets the store's mode, owner and attributes"
+                .to_owned()
+        } else if differences(on_disk, &agreed, keeps_acls).is_empty() {
+            String::new()
+        } else {
+            let mode = agreed.mode;
+            format!("; which is newer is not known, so both get what both grant: mode {mode:o}")
+        };
+        let what = [of_inode, of_content].concat().join(", ");
+        let line = format!("{}: {what}{result}", path());
+        let about = About::Numbered(number, stored.ctime_ns);
+        note(&mut self.findings.attributes, Finding::of_older_store(about, line));
+        let (kind, on_disk) = (stored.kind, on_disk.clone());
+        self.differing.push(Differing { number, kind, at, on_disk, agreed, keeps_acls });
     }
 }
 
 /// How mode, owner and extended attributes differ.
-fn differences(on_disk: &Attributes, stored: &Attributes, keeps_acls: bool) -> Vec<String> {
+pub(super) fn differences(
+    on_disk: &Attributes,
+    stored: &Attributes,
+    keeps_acls: bool,
+) -> Vec<String> {
     let mut all = Vec::new();
     if on_disk.mode != stored.mode {
         all.push(format!("mode {:o} on the disk, {:o} in the store", on_disk.mode, stored.mode));
@@ -185,6 +210,11 @@ fn is_same_value(name: &[u8], one: Option<&Vec<u8>>, other: Option<&Vec<u8>>) ->
     (name == ACCESS || name == DEFAULT) && acl(one).is_some() && acl(one) == acl(other)
 }
 
+/// Gives the disks what they and the store shall have, as changes are made there first.
+pub(super) fn give_disks(disks: &[Disk], all: &[Differing]) -> os::Result<()> {
+    all.iter().try_for_each(|one| one.give(&disks[one.at.0]))
+}
+
 /// Gives the store what the disks have. Nobody else uses it.
 pub(super) fn take(store: &dyn NameStore, view: &View, all: &[Differing]) -> Result<()> {
     all.iter().try_for_each(|one| match one.kind {
@@ -244,12 +274,52 @@ pub(super) fn opaque(of: &Attributes) -> Result<Opaque> {
 }
 
 impl Differing {
+    /// Gives the disk what was agreed.
+    fn give(&self, disk: &Disk) -> os::Result<()> {
+        let (is, agreed) = (&self.on_disk, &self.agreed);
+        if differences(is, agreed, self.keeps_acls).is_empty() {
+            return Ok(());
+        }
+        let path = self.at.1.map(|at| disk.scanned.path(at));
+        let fd = disk.tree.look(path.as_ref())?;
+        // Nobody may have replaced it since it was read.
+        let key = self.at.1.map(|at| disk.scanned.items[at].key);
+        if key.is_some_and(|key| !stat_descriptor(&fd).is_ok_and(|stat| stat.key() == key)) {
+            let shown = self.at.1.map_or_else(String::new, |at| disk.shown(at));
+            return Err(Error::at(shown, "set its attributes")(Errno::STALE.into()));
+        }
+        let set = |change: &SetAttr| owner_permissions::set_attr(&fd, change).map(drop);
+        disk.tree.step("setting attributes on which the store and the disk agree", || {
+            // First: this takes set-id bits and capabilities away.
+            if (is.uid, is.gid) != (agreed.uid, agreed.gid) {
+                let (uid, gid) = (Some(agreed.uid), Some(agreed.gid));
+                set(&SetAttr { uid, gid, ..SetAttr::default() })?;
+            }
+            self.give_xattrs(&fd)?;
+            set(&SetAttr { mode: Some(agreed.mode), ..SetAttr::default() })
+        })
+    }
+
+    fn give_xattrs(&self, fd: &OwnedFd) -> os::Result<()> {
+        let [is, agreed] = [&self.on_disk, &self.agreed].map(|of| &of.xattrs);
+        let is_compared = |name: &&Vec<u8>| is_compared(name, self.keeps_acls);
+        for name in is.keys().filter(|name| !agreed.contains_key(*name)).filter(is_compared) {
+            own_xattrs::clear(fd, OsStr::from_bytes(name))?;
+        }
+        let is_new = |(name, value): &(&Vec<u8>, &Vec<u8>)| {
+            is_compared(name) && !is_same_value(name, is.get(*name), Some(*value))
+        };
+        let mut given = agreed.iter().filter(is_new);
+        given.try_for_each(|(name, value)| own_xattrs::set_users(fd, name, value))
+    }
+
     /// What the store gets.
     fn taken(&self, mut stored: Attributes) -> Result<Opaque> {
-        let is = &self.on_disk;
-        if !self.is_restored {
-            (stored.mode, stored.uid, stored.gid) = (is.mode, is.uid, is.gid);
-            stored.xattrs = self.xattrs(&stored.xattrs);
+        let (is, agreed) = (&self.on_disk, &self.agreed);
+        (stored.mode, stored.uid, stored.gid) = (agreed.mode, agreed.uid, agreed.gid);
+        stored.xattrs = self.xattrs(&stored.xattrs);
+        if let Some(acl) = stored.xattrs.get(ACCESS).and_then(|acl| Acl::parse(acl)) {
+            stored.xattrs.insert(ACCESS.to_vec(), acl.with_mode(agreed.mode).to_value());
         }
         if self.kind == Kind::File && !stored.is_written() {
             (stored.size, stored.mtime_ns) = (is.size, is.mtime_ns);
@@ -258,11 +328,11 @@ impl Differing {
         opaque(&stored)
     }
 
-    /// The disk's extended attributes, with those that are not compared as the store has them.
+    /// Those that were agreed, with those that are not compared as the store has them.
     fn xattrs(&self, stored: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let is_compared = |name: &[u8]| is_compared(name, self.keeps_acls);
         let kept = stored.iter().filter(|(name, _)| !is_compared(name));
-        let taken = self.on_disk.xattrs.iter().filter(|(name, _)| is_compared(name));
+        let taken = self.agreed.xattrs.iter().filter(|(name, _)| is_compared(name));
         kept.chain(taken).map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }

@@ -305,7 +305,7 @@ fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'sta
     );
     each(
         &report.attributes,
-        is("the store has what the disk has", "the store does not have what the disk has"),
+        is("the store and the disk agree now", "the store and the disk differ"),
     );
     each(
         &report.conflicts,

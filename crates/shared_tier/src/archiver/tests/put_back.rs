@@ -5,6 +5,8 @@ use std::process::Command;
 use super::lost::{set_aside, set_time};
 use super::*;
 
+mod attributes;
+
 /// Keeps a copy of the SSD of `n1`, with all attributes.
 fn back_up(world: &World) {
     copy_tree(world, "n1/ssd", "backup");
