@@ -1,7 +1,7 @@
 //! A tier of one node becomes a shared one by commands.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::{Command, Output};
 
 use halocline_testkit::program;
@@ -64,4 +64,59 @@ fn a_tier_that_was_moved_keeps_the_names_of_its_files() {
     assert!(left.stdout.is_empty(), "{left:?}");
     let checked = ["cluster", "fsck", "--tier", "b", "--cluster", &store.url()];
     scratch.succeed(&checked);
+}
+
+/// Regression: directories on the SSD had no numbers, so that after a rename checks told of differences, and a rebuild gave their
+/// files the former names.
+#[test]
+fn directories_of_an_adopted_tier_are_renamed_by_each_node() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["m", "k"]) else { return };
+    let Some(store) = RedisServer::start(&[]) else { return };
+    for disk in ["n1/ssd", "n1/hdd", "n2/ssd"] {
+        fs::create_dir_all(scratch.path(disk)).unwrap();
+    }
+    symlink(scratch.path("n1/hdd"), scratch.path("n2/hdd")).unwrap();
+    let at = |path: &str| scratch.path(path);
+    scratch.succeed(&["mount", "--tier", "n1", "m"]);
+    fs::create_dir_all(at("m/d/s")).unwrap();
+    for file in ["m/d/f", "m/d/s/g"] {
+        fs::write(at(file), file).unwrap();
+    }
+    scratch.succeed(&["umount", "m"]);
+    let done = adopt(&scratch, "n1", &store.url(), &["--repair"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let (url, peers) = (store.url(), at("{node}/ssd").to_str().unwrap().to_owned());
+    let shared = ["--cluster", &url, "--peers", &peers];
+    let mount = |root: &str, mountpoint: &str| {
+        let of_node = ["mount", "--tier", root, mountpoint, "--node", root];
+        scratch.succeed(&[&of_node[..], &shared].concat());
+    };
+    let check = |more: &[&str]| {
+        let fsck = ["cluster", "fsck", "--tier", "n1"];
+        scratch.succeed(&[&fsck[..], &shared, more].concat());
+    };
+    let names = |directory: &str| {
+        for (file, text) in [("f", "m/d/f"), ("s/g", "m/d/s/g"), ("of n2", "of n2")] {
+            assert_eq!(fs::read_to_string(at(directory).join(file)).unwrap(), text);
+        }
+        assert_eq!(fs::read_dir(at(directory).parent().unwrap()).unwrap().count(), 1);
+    };
+    mount("n1", "m");
+    mount("n2", "k");
+    fs::write(at("k/d/of n2"), "of n2").unwrap();
+    fs::rename(at("k/d"), at("k/by n2")).unwrap();
+    names("m/by n2");
+    fs::rename(at("m/by n2"), at("m/by n1")).unwrap();
+    names("k/by n1");
+    scratch.succeed(&["umount", "m"]);
+    scratch.succeed(&["umount", "k"]);
+    check(&[]);
+    store.command(&["flushall"]);
+    check(&["--repair"]);
+    check(&[]);
+    mount("n1", "m");
+    mount("n2", "k");
+    names("m/by n1");
+    scratch.succeed(&["umount", "m"]);
+    scratch.succeed(&["umount", "k"]);
 }

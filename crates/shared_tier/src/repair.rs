@@ -24,6 +24,7 @@ mod numbers;
 mod report;
 pub(crate) mod scan;
 mod settle;
+mod ssd_numbers;
 mod stored_attributes;
 mod unfinished_changes;
 mod unseen;
@@ -53,6 +54,7 @@ use looks::look;
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, is_in, merge};
 use numbers::StoreNumbers;
 use scan::{Item, tell};
+use ssd_numbers::missing;
 use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, unfinished_changes};
 use view::{View, positions};
@@ -104,6 +106,7 @@ pub fn run(
     clean.plan(&repair, &found, &mut findings);
     let mut report = findings.report();
     repair.number(&found, &mut report.told)?;
+    ssd_numbers::give(&disks, &found, &mut report.told);
     let names = (&found, &*clean.stand_ins);
     repair.write(names, store, &mut numbers, &mut report.conflicts)?;
     clean.clear_away(&disks)?;
@@ -313,6 +316,11 @@ impl<'a> Repair<'a> {
             note(&mut findings.relisted, finding);
         }
         all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
+        // A rebuild numbers what it finds.
+        let unnumbered = if self.is_rebuilt { Vec::new() } else { missing(self.disks, found) };
+        for (at, _) in unnumbered {
+            self.note(&mut findings.relisted, at);
+        }
         let shared = &self.disks.all[0];
         links_and_devices::tell_missing(shared, &self.view, found, &mut findings.remade);
         // Directories on SSDs are made as files need them, so they are no loss.

@@ -16,6 +16,7 @@ pub(crate) mod planner;
 pub(crate) mod residents;
 pub(crate) mod rules;
 mod scan;
+mod unnumbered;
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -29,14 +30,13 @@ use halocline_api::control::{JobChange, JobInfo};
 use halocline_api::file_tier::Opening;
 use halocline_api::jobs::{Ahead, Jobs};
 use halocline_cluster::names::attributes::{Kind, Location};
-use halocline_cluster::names::namespace::{Failure, StoredInode};
+use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
-use rustix::io::Errno;
 
 use crate::base::Base;
 use crate::places::copies::Copies;
@@ -52,6 +52,7 @@ use planner::Planner;
 use residents::Resident;
 use rules::Rules;
 use scan::ScannedFile;
+use unnumbered::Asked;
 
 /// Bytes to free for a write that found the SSD full, in addition to its own.
 const ROOM_FOR_WRITE: u64 = 4 << 20;
@@ -320,9 +321,8 @@ impl OwnSsd {
         };
         let mut empty = self.empty.lock();
         empty.begin();
-        let done = scan::scan(self.base.places.ssd(), each, &mut |directory| {
-            empty.is_due(directory) && self.is_gone(InodeNumber(directory))
-        });
+        let store = &mut Asked { base: &self.base, empty: &mut empty };
+        let done = scan::scan(self.base.places.ssd(), each, store);
         drop(empty);
         let is_whole = done.is_ok() && !self.executor.stops.load(Ordering::Relaxed);
         if let Err(error) = done {
@@ -337,11 +337,6 @@ impl OwnSsd {
             }
         }
         residents.end_scan(is_whole.then_some(found));
-    }
-
-    /// Whether the store has no directory with that number, and never will have.
-    fn is_gone(&self, directory: InodeNumber) -> bool {
-        matches!(self.base.names.directory(directory), Err(Failure::Refused(Errno::NOENT)))
     }
 
     /// Loads changes of rules and jobs by other nodes; returns whether rules changed.

@@ -188,6 +188,104 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     check(&world);
 }
 
+/// The number of a directory on a disk.
+fn number(world: &World, path: &str) -> Option<u64> {
+    own_xattrs::number(&File::open(world.at(path)).unwrap(), own_xattrs::DIRECTORY)
+}
+
+/// A tier with `d/f` and `d/s/g`, adopted, whose names are in the store.
+fn adopted(world: &World) {
+    labels(world, "");
+    fs::create_dir_all(world.at("n1/ssd/d/s")).unwrap();
+    fs::write(world.at("n1/ssd/d/f"), "f").unwrap();
+    fs::write(world.at("n1/ssd/d/s/g"), "g").unwrap();
+    run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
+    world.repair(true);
+}
+
+/// What `adopted` has below a directory, and the directory.
+fn below(directory: &str) -> Vec<(String, String)> {
+    [("", "directory"), ("/f", "f"), ("/s", "directory"), ("/s/g", "g")]
+        .map(|(path, text)| (format!("/{directory}{path}"), text.to_owned()))
+        .to_vec()
+}
+
+fn has(world: &World, directory: &str) {
+    let tree: Vec<_> = world.tree().into_iter().collect();
+    assert_eq!(tree, below(directory));
+}
+
+/// Regression: directories on the SSD had no numbers. Once one was renamed, a check told of differences, its repair made a
+/// second directory of the former name, and a rebuild gave the files their former names.
+#[test]
+fn a_directory_of_an_adopted_tier_may_be_renamed() {
+    let world = World::unformatted();
+    adopted(&world);
+    for path in ["d", "d/s"] {
+        let on = |disk: &str| number(&world, &format!("{disk}/{path}"));
+        assert!(on("n1/ssd").is_some() && on("n1/ssd") == on("shared"), "{path}");
+    }
+    let node = world.node_until("n1", 902, i64::MAX);
+    node.rename((1, "d"), (1, "e")).unwrap();
+    drop(node);
+    has(&world, "e");
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+    world.forget();
+    let report = world.repair(true);
+    assert!(report.told.is_empty(), "{report:?}");
+    has(&world, "e");
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+}
+
+/// Takes the numbers away that an earlier version did not give.
+fn forget_numbers(world: &World) {
+    for path in ["n1/ssd/d", "n1/ssd/d/s"] {
+        let fd = File::open(world.at(path)).unwrap();
+        own_xattrs::clear(&fd, own_xattrs::DIRECTORY).unwrap();
+    }
+}
+
+/// Where an earlier version has adopted a tier, a repair gives the numbers that the store says, also after a rename.
+#[test]
+fn a_repair_numbers_directories_that_an_earlier_version_adopted() {
+    for is_renamed in [false, true] {
+        let world = World::unformatted();
+        adopted(&world);
+        forget_numbers(&world);
+        // Before the repair it is not closed, and its owner gave it a number of another.
+        fs::set_permissions(world.at("n1/ssd/d/s"), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut now = "d";
+        if is_renamed {
+            let node = world.node_until("n1", 903, i64::MAX);
+            node.rename((1, "d"), (1, "e")).unwrap();
+            // Another one has the former name.
+            node.mkdir(1, "d").unwrap();
+            node.rename((1, "d"), (1, "z")).unwrap();
+            now = "e";
+        }
+        let report = world.repair(false);
+        assert_eq!(
+            (report.relisted.len(), report.named, report.told.len()),
+            (2, [0; 3], 0),
+            "{report:?}"
+        );
+        assert_eq!(number(&world, "n1/ssd/d"), None, "nothing was changed");
+        world.repair(true);
+        assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+        assert_eq!(number(&world, "n1/ssd/d"), number(&world, &format!("shared/{now}")));
+        let mode = fs::metadata(world.at("n1/ssd/d/s")).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let node = world.node_until("n1", 904, i64::MAX);
+        node.rename((1, now), (1, "last")).unwrap();
+        drop(node);
+        world.forget();
+        world.repair(true);
+        let tree: Vec<_> = world.tree().into_iter().filter(|(path, _)| path != "/z").collect();
+        assert_eq!(tree, below("last"));
+        assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+    }
+}
+
 /// Regression: further paths of a file stayed. Its bytes then outlived its last name, and came back with it in a rebuild.
 #[test]
 fn a_check_finds_further_paths_of_a_file_and_a_repair_removes_them() {

@@ -3,12 +3,17 @@
 //! The store keeps the whole path of a file on an SSD, so these directories are limited in depth. On the shared disk a
 //! place is the number of a directory and a name in it, and directories may be as deep as programs make them.
 
+use std::os::fd::OwnedFd;
+
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_os::error::{Error, Result};
 use halocline_os::process_user::own_uid;
+use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
 
+use super::own_xattrs::{self, owner_permissions::set_attr};
 use super::tree::{FoundDirectory, Owner, Tree, child};
 use super::{DirectoryStep, directory_times};
 
@@ -47,6 +52,26 @@ pub(crate) fn find_or_make(ssd: &Tree, steps: &[DirectoryStep]) -> Result<FoundD
         }
     }
     Ok(found)
+}
+
+/// Gives a directory that no mount has made its number. Nobody but us may change that, so it is closed to others first, like those
+/// that we make.
+///
+/// # Errors
+/// Those of `chmod(2)`, `chown(2)` and `setxattr(2)`.
+pub(crate) fn number_by_hand(ssd: &Tree, directory: &OwnedFd, number: u64) -> Result<()> {
+    let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
+    let raw = stat_descriptor(directory)?.raw;
+    let closed = SetAttr {
+        mode: Some(0o700),
+        uid: (raw.st_uid != uid).then_some(uid),
+        gid: (raw.st_gid != gid).then_some(gid),
+        ..SetAttr::default()
+    };
+    ssd.step("closing a directory", || set_attr(directory, &closed).map(drop))?;
+    ssd.step("numbering a directory", || {
+        own_xattrs::set_number(directory, own_xattrs::DIRECTORY, number)
+    })
 }
 
 /// The error for a directory that is too deep.

@@ -13,6 +13,7 @@ mod missed_changes;
 mod owner;
 mod precedence;
 mod put_back;
+mod ssd_directories;
 mod unbelieved_names;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +131,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
         builder.owners.insert(ROOT.0, Owner::of(root));
     }
     builder.shared_directories()?;
-    builder.ssd_directories()?;
+    ssd_directories::add(&mut builder)?;
     directory_times::set(&mut builder);
     builder.files()?;
     links_and_devices::add(&mut builder);
@@ -251,48 +252,6 @@ impl<'a> Builder<'a> {
         let at = is_shared.then_some(at);
         let directory = FoundDirectory { number, parent, name, attributes, at, is_numbered };
         self.found.directories.push(directory);
-    }
-
-    /// Directories on SSDs only say in which directory files are. If the shared disk does not know their number,
-    /// their path decides.
-    fn ssd_directories(&mut self) -> Result<()> {
-        let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
-        for disk in 1..self.disks.len() {
-            let with_files = self.disks[disk]
-                .scanned
-                .with_files(&|at| missed_changes::needs_its_directory(self, (disk, at)));
-            for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
-                let item = self.item(at);
-                if let Some(number) = item.number.filter(|number| known.contains(number)) {
-                    self.directory_of.insert(at, number);
-                    continue;
-                }
-                let (above, name) = (self.above(at), name_of(item));
-                let number = match self.taken.get(&(above, name.clone())) {
-                    Some(Some(number)) => *number,
-                    _ if !with_files.contains(&at.1) => continue,
-                    taken => {
-                        let is_taken = taken.is_some();
-                        // Its own number, if the shared disk has lost the directory.
-                        let own = item.number.filter(|number| {
-                            self.is_given(*number) && !self.owners.contains_key(number)
-                        });
-                        let number = match own {
-                            Some(number) => number,
-                            None => self.numbers.fresh()?,
-                        };
-                        let [plain, numbered] = candidates(&name, number);
-                        self.told(at, "its directory is missing on the shared disk");
-                        let name = if is_taken { numbered } else { plain };
-                        self.directory_of.insert(at, number);
-                        self.directory(at, number, name, false);
-                        number
-                    }
-                };
-                self.directory_of.insert(at, number);
-            }
-        }
-        Ok(())
     }
 
     /// Groups the copies of each file; SSDs first, because their directories are closed to others.

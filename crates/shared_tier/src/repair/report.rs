@@ -20,7 +20,8 @@ pub struct Report {
     pub left_copies: Vec<String>,
     /// Directories on the shared disk that the store does not know, with nothing left in them; they are removed.
     pub left_directories: Vec<String>,
-    /// Files whose recorded names differ from the store; they are recorded anew.
+    /// Files whose recorded names differ from the store, and directories on SSDs without their numbers in the store; both are
+    /// recorded anew.
     pub relisted: Vec<String>,
     /// Files and directories whose attributes in the store are not those of the disks, and how they differ; the store gets
     /// those of the disks.

@@ -127,14 +127,18 @@ impl Scanned {
         self.upwards(at).map(Name::as_bytes).eq(names)
     }
 
-    /// Directories with files in them, or below, that count.
-    pub(crate) fn with_files(&self, counts: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
+    /// Directories with files in them, or below, that count; but not those above one that is known.
+    pub(crate) fn with_files(
+        &self,
+        counts: &dyn Fn(usize) -> bool,
+        is_known: &dyn Fn(usize) -> bool,
+    ) -> BTreeSet<usize> {
         let mut with_files = BTreeSet::new();
         let files = self.items.iter().enumerate();
         let files = files.filter(|(_, item)| item.attributes.kind == Kind::File);
         for (_, item) in files.filter(|(at, _)| counts(*at)) {
             let mut above = item.above;
-            while let Some(at) = above.filter(|at| with_files.insert(*at)) {
+            while let Some(at) = above.filter(|at| !is_known(*at) && with_files.insert(*at)) {
                 above = self.items[at].above;
             }
         }

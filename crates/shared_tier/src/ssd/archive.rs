@@ -23,6 +23,7 @@ use super::background::wakeups;
 use super::moves_at_once::MovesAtOnce;
 use super::paths::Paths;
 use super::scan::{ScannedFile, Stamp, scan};
+use super::unnumbered::Unasked;
 use crate::archiver::{Archived, Archiver};
 use crate::closes::note_all;
 use crate::moves::IsOver;
@@ -203,7 +204,7 @@ impl Rounds {
             ControlFlow::Continue(())
         };
         // Directories are removed by the other scan.
-        scan(base.places.ssd(), each, &mut |_| false)?;
+        scan(base.places.ssd(), each, &mut Unasked)?;
         let mut known = self.ssd.archive.0.lock();
         (known.copied, known.status.waiting) = (copied, waiting);
         known.status.kept = Kept::Archive;

@@ -1,10 +1,12 @@
 //! Finds the files on this node's SSD by reading it, and removes directories there that the store has no more.
+//! Directories without a number get it, if it is [known](super::unnumbered).
 //!
 //! Whoever removes a directory looks for it on his own SSD under its present names. It may lie there under the names that
 //! it had before a rename, and on other nodes' SSDs.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
@@ -49,6 +51,16 @@ impl Stamp {
     }
 }
 
+/// What the store says of directories on an SSD.
+pub(super) trait InStore {
+    /// Whether it has no directory with that number, and never will have.
+    fn is_gone(&mut self, number: u64) -> bool;
+
+    /// The number of a directory, opened with [`OFlags::PATH`], that has none on the SSD, with its name there in the
+    /// directory with the number `above`.
+    fn number(&mut self, above: u64, name: &OsStr, directory: &OwnedFd) -> Option<u64>;
+}
+
 /// A directory on the way to where a scan is.
 struct OnWay {
     name: OsString,
@@ -65,7 +77,7 @@ struct OnWay {
 pub(super) fn scan(
     ssd: &Tree,
     each: &mut dyn FnMut(ScannedFile) -> ControlFlow<()>,
-    is_gone: &mut dyn FnMut(u64) -> bool,
+    store: &mut dyn InStore,
 ) -> Result<()> {
     let mut cursor = TreeCursor::new(ssd.look(None)?)?;
     let mut way: Vec<OnWay> = Vec::new();
@@ -73,7 +85,7 @@ pub(super) fn scan(
     // just passed.
     let mut todo: Vec<(usize, OsString, u64)> = vec![(0, OsString::new(), ROOT.0)];
     while let Some((depth, name, directory)) = todo.pop() {
-        leave(ssd, &mut cursor, &mut way, depth.saturating_sub(1), is_gone);
+        leave(ssd, &mut cursor, &mut way, depth.saturating_sub(1), store);
         let names = match enter(&mut cursor, depth, &name) {
             Err(errno) if depth == 0 => return Err(errno.into()),
             names => names,
@@ -83,7 +95,7 @@ pub(super) fn scan(
             if depth == 0 && name == PRIVATE {
                 continue;
             }
-            match described(&cursor, &name, directory) {
+            match described(&cursor, &name, directory, store) {
                 Some(Found::Directory(number)) => todo.push((depth + 1, name, number)),
                 Some(Found::File(file)) => {
                     is_used = true;
@@ -98,7 +110,7 @@ pub(super) fn scan(
             way.push(OnWay { name, number: directory, is_used });
         }
     }
-    leave(ssd, &mut cursor, &mut way, 0, is_gone);
+    leave(ssd, &mut cursor, &mut way, 0, store);
     Ok(())
 }
 
@@ -109,12 +121,20 @@ enum Found {
 }
 
 /// What is at a name in the directory with this number; `None` if that is nothing with a number.
-fn described(cursor: &TreeCursor, name: &OsStr, directory: u64) -> Option<Found> {
+fn described(
+    cursor: &TreeCursor,
+    name: &OsStr,
+    directory: u64,
+    store: &mut dyn InStore,
+) -> Option<Found> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = openat(cursor.directory(), name, flags, Mode::empty()).ok()?;
     let stat = stat_descriptor(&fd).ok()?;
     match stat.kind() {
-        libc::S_IFDIR => own_xattrs::number(&fd, own_xattrs::DIRECTORY).map(Found::Directory),
+        libc::S_IFDIR => {
+            let number = own_xattrs::number(&fd, own_xattrs::DIRECTORY);
+            number.or_else(|| store.number(directory, name, &fd)).map(Found::Directory)
+        }
         libc::S_IFREG => {
             let number = own_xattrs::number(&fd, own_xattrs::INODE)?;
             // Its names are listed if its place does not give them.
@@ -137,12 +157,12 @@ fn leave(
     cursor: &mut TreeCursor,
     way: &mut Vec<OnWay>,
     depth: usize,
-    is_gone: &mut dyn FnMut(u64) -> bool,
+    store: &mut dyn InStore,
 ) {
     while way.len() > depth
         && let Some(left) = way.pop()
     {
-        let is_removed = !left.is_used && is_gone(left.number) && {
+        let is_removed = !left.is_used && store.is_gone(left.number) && {
             let is_above = cursor.leave_to(way.len()).is_ok() && cursor.depth() == way.len();
             // Whatever came into it meanwhile stays.
             let remove = || unlinkat(cursor.directory(), &left.name, AtFlags::REMOVEDIR);
@@ -170,6 +190,21 @@ mod tests {
 
     use super::*;
     use crate::places::steps::Steps;
+
+    /// Those below 20 are gone; the numbers that were asked about.
+    #[derive(Default)]
+    struct Asked(Vec<u64>);
+
+    impl InStore for Asked {
+        fn is_gone(&mut self, number: u64) -> bool {
+            self.0.push(number);
+            number < 20
+        }
+
+        fn number(&mut self, _: u64, _: &OsStr, _: &OwnedFd) -> Option<u64> {
+            None
+        }
+    }
 
     /// Makes a directory with a number.
     fn directory(ssd: &Path, path: &str, number: u64) {
@@ -203,17 +238,14 @@ mod tests {
         let made = File::create(at("live/f")).unwrap();
         own_xattrs::set_number(&made, own_xattrs::INODE, 30).unwrap();
         fs::create_dir_all(at("without a number/below")).unwrap();
-        let (mut files, mut asked) = (Vec::new(), Vec::new());
+        let (mut files, mut store) = (Vec::new(), Asked::default());
         let mut each = |file: ScannedFile| {
             files.push(file.number);
             ControlFlow::Continue(())
         };
-        let mut is_gone = |number| {
-            asked.push(number);
-            number < 20
-        };
-        scan(&ssd, &mut each, &mut is_gone).unwrap();
+        scan(&ssd, &mut each, &mut store).unwrap();
         assert_eq!(files, [30]);
+        let Asked(mut asked) = store;
         asked.sort_unstable();
         // Where something is left, nobody is asked.
         assert_eq!(asked, [10, 11, 12, 13, 14, 16, 21]);

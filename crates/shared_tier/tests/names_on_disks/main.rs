@@ -14,5 +14,6 @@ mod left_behind;
 mod mounted;
 mod older;
 mod released;
+mod unnumbered;
 mod unreached;
 mod unreached_by_one;

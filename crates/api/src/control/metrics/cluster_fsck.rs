@@ -67,7 +67,7 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
     metric(
         "relisted",
         "list",
-        "Files with which other names are listed on the disk than the store has; they are listed anew.",
+        "Files with which other names are listed on the disk than the store has, and directories on SSDs without the number that they have in the store; both are recorded anew.",
     ),
     metric(
         "attributes",

@@ -309,8 +309,8 @@ fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'sta
     each(
         &report.relisted,
         is(
-            "its names are listed with it as the store has them",
-            "the names that are listed with it are not those in the store",
+            "its names, or its number, are recorded with it as the store has them",
+            "the names, or the number, that are recorded with it are not those in the store",
         ),
     );
     each(
