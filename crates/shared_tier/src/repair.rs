@@ -33,7 +33,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use halocline_cluster::names::attributes::{Kind, Location};
+use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::Name;
 use halocline_model::token::Session;
@@ -56,7 +56,7 @@ use numbers::StoreNumbers;
 use scan::{Item, tell};
 use ssd_numbers::missing;
 use stored_attributes::Differing;
-use unfinished_changes::{UnfinishedChanges, unfinished_changes};
+use unfinished_changes::{UnfinishedChanges, lies_at, unfinished_changes};
 use view::{View, positions};
 
 pub use confirmed::confirm;
@@ -371,17 +371,6 @@ impl<'a> Repair<'a> {
         node.is_some_and(|node| self.were_missing.contains(node))
     }
 
-    /// Whether something with a number is at a place.
-    fn is_at(&self, place: &Location, number: u64, found: &FoundNames) -> bool {
-        let disk = self.disks.all.iter().find(|disk| disk.node == place.node);
-        let Some(disk) = disk else { return false };
-        disk.scanned.items.iter().enumerate().any(|(at, item)| {
-            item.number == Some(number)
-                && disk.is_path(at, &place.path)
-                && (place.node.is_some() || is_in(item.above, place.base, found))
-        })
-    }
-
     /// Whether the store has another place for a file than this copy's.
     fn leads_elsewhere(&self, at: At, number: u64, found: &FoundNames) -> bool {
         let Some(file) = self.view.files.get(&number) else { return false };
@@ -390,7 +379,7 @@ impl<'a> Repair<'a> {
         let is_here = disk.node == place.node
             && disk.is_path(at.1, &place.path)
             && (disk.node.is_some() || is_in(item.above, place.base, found));
-        !is_here && self.is_at(place, number, found)
+        !is_here && lies_at(self.disks, place, number, found)
     }
 
     /// Runs before anything is named: numbers what gets names on the disks, and makes missing directories.

@@ -35,14 +35,10 @@ fn what_only_a_repair_opens_is_not_refused_before() {
             fs::write(hdd.join("b/cold"), "cold").unwrap();
             symlink(hdd.canonicalize().unwrap().join("b/cold"), ssd.join("cold")).unwrap();
             for closed in [ssd.join("a"), hdd.join("b")] {
-                fs::set_permissions(closed, Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(closed, Permissions::from_mode(0o0)).unwrap();
             }
-            let would = adopt(&world, false).unwrap();
-            assert_eq!(
-                (would.directories, would.ssd_files, would.unopened),
-                (2, 0, 2),
-                "{would:?}"
-            );
+            let dry = adopt(&world, false).unwrap();
+            assert_eq!((dry.directories, dry.ssd_files, dry.unopened), (2, 0, 2), "{dry:?}");
             let mode = fs::metadata(ssd.join("a")).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0, "it was opened");
             let done = adopt(&world, true).unwrap();

@@ -51,8 +51,8 @@ fn place_of((disks, file): (&Disks, &FoundFile), of: &Attributes) -> Option<Loca
         && (of.uid, of.gid) == (file.attributes.uid, file.attributes.gid)
         && (place.tier, &place.node) == (SSD, &disk.node);
     let is_there = || {
-        let mut items = disk.scanned.items.iter().enumerate();
-        items.any(|(at, item)| item.number == Some(file.number) && disk.is_path(at, &place.path))
+        let mut items = disk.scanned.with_number(file.number).iter();
+        items.any(|at| disk.is_path(*at, &place.path))
     };
     if !is_its || is_moved || disk.is_too_far(file.at.1) || is_there() {
         return None;

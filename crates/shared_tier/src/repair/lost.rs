@@ -7,6 +7,7 @@ use halocline_cluster::names::attributes::{Attributes, Location};
 use super::Repair;
 use super::findings::{Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames};
+use super::unfinished_changes::lies_at;
 use crate::places::copies::Copies;
 
 /// Files by their numbers, with their places.
@@ -33,7 +34,7 @@ pub(super) fn look_at_places(
         let is_there = lies.is_some_and(|(_, at)| at.as_ref() == Some(place));
         // Otherwise the scan may have preferred another copy, or another path of the same file.
         let is_aside = lies.is_none() && aside.contains(number);
-        if is_there || !is_aside && repair.is_at(place, *number, found) {
+        if is_there || !is_aside && lies_at(repair.disks, place, *number, found) {
             continue;
         }
         let (path, should) = (repair.view.path(file.directory, &file.name), shown(place));

@@ -16,7 +16,7 @@ mod put_back;
 mod ssd_directories;
 mod unbelieved_names;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_model::namespace::{Name, ROOT};
@@ -75,6 +75,8 @@ pub(crate) struct FoundFile {
 pub(crate) struct FoundNames {
     /// Parents come before what is in them.
     pub(crate) directories: Vec<FoundDirectory>,
+    /// The same by where they are on the shared disk: it is asked for each file.
+    directory_at: HashMap<usize, u64>,
     pub(crate) files: Vec<FoundFile>,
     pub(crate) others: Vec<FoundOther>,
     /// The number of each directory of each disk.
@@ -143,10 +145,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
 pub(super) fn is_in(above: Option<usize>, base: u64, found: &FoundNames) -> bool {
     match above {
         None => base == ROOT.0,
-        Some(above) => {
-            let mut directories = found.directories.iter();
-            directories.any(|one| one.number == base && one.at == Some((0, above)))
-        }
+        Some(above) => found.directory_at.get(&above) == Some(&base),
     }
 }
 
@@ -251,6 +250,9 @@ impl<'a> Builder<'a> {
         self.owners.insert(number, Owner::of(&attributes));
         let at = is_shared.then_some(at);
         let directory = FoundDirectory { number, parent, name, attributes, at, is_numbered };
+        if let Some((0, at)) = directory.at {
+            self.found.directory_at.insert(at, directory.number);
+        }
         self.found.directories.push(directory);
     }
 

@@ -1,9 +1,10 @@
 //! Scans one disk: every directory, file and link below its root, with the claims in their attributes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_cluster::names::NAME_BYTES_MAX;
@@ -99,9 +100,31 @@ pub(crate) struct Scanned {
     pub(crate) unlisted: Vec<Option<usize>>,
     /// A directory that was moved or removed before it was read, if there was one.
     pub(crate) vanished: Option<String>,
+    /// The items by the numbers that they claim, once asked for.
+    numbered: OnceLock<HashMap<u64, Vec<usize>>>,
 }
 
 impl Scanned {
+    /// The items that claim a number. A check asks for those of each file: a look through all items would take it hours with a
+    /// million files.
+    pub(crate) fn with_number(&self, number: u64) -> &[usize] {
+        let numbered = self.numbered.get_or_init(|| {
+            let mut numbered = HashMap::<u64, Vec<usize>>::new();
+            for (at, item) in self.items.iter().enumerate() {
+                if let Some(number) = item.number {
+                    numbered.entry(number).or_default().push(at);
+                }
+            }
+            numbered
+        });
+        numbered.get(&number).map_or(&[], Vec::as_slice)
+    }
+
+    /// Has the numbers looked for anew, because items were added or got theirs.
+    pub(crate) fn forget_numbered(&mut self) {
+        self.numbered = OnceLock::new();
+    }
+
     /// The names on the way from an item up to the root.
     fn upwards(&self, at: usize) -> impl Iterator<Item = &Name> {
         let mut next = Some(at);

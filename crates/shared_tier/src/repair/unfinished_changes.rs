@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::disks::{Disk, Disks};
 use super::links_and_devices;
-use super::merge::{At, FoundNames};
+use super::merge::{At, FoundNames, is_in};
 use super::scan::tell;
 use super::view::View;
 use crate::places::own_xattrs::{self, NameIn};
@@ -99,6 +99,15 @@ pub(super) fn is_at(disks: &Disks, at: At, place: &Location, found: &FoundNames)
     let disk = &disks.all[at.0];
     let is_above = || disk.node.is_some() || above(at, disks, found) == Some(place.base);
     disk.node == place.node && disk.is_path(at.1, &place.path) && is_above()
+}
+
+/// Whether something with a number is at a place.
+pub(super) fn lies_at(disks: &Disks, place: &Location, number: u64, found: &FoundNames) -> bool {
+    let Some(disk) = disks.all.iter().find(|disk| disk.node == place.node) else { return false };
+    disk.scanned.with_number(number).iter().any(|at| {
+        let above = disk.scanned.items[*at].above;
+        disk.is_path(*at, &place.path) && (place.node.is_some() || is_in(above, place.base, found))
+    })
 }
 
 /// Whether an item is at a name.

@@ -42,6 +42,7 @@ pub(super) fn assume(disks: &mut Disks, view: &View) {
                 Some(_) => assumed.on_ssd(at),
             }
         }
+        scanned.forget_numbered();
     }
 }
 

@@ -95,7 +95,9 @@ fn of_what_a_check_may_not_read_it_tells_only_that() {
         for disk in ["shared", "n1/ssd"] {
             let close = |name: &String, mode| set(&world, &format!("{disk}/{name}"), mode);
             // A file of mode 0600 can be read, and a directory of that mode not.
-            names.iter().for_each(|name| close(name, mode_of(name)));
+            for name in &names {
+                close(name, mode_of(name));
+            }
             for mode in MODES {
                 close(&format!("was{mode:o}"), mode);
             }
