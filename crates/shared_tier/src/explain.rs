@@ -89,10 +89,12 @@ impl Explainer<'_> {
             (handles, vnode.0.is_served_by_kernel())
         });
         let room = executor.room_for(0).map_or(0, |room| room.free);
+        // Others may fill its file system, too.
+        let on_disk = self.base.places.free_bytes(SSD).unwrap_or(u64::MAX);
         FileExplanation {
             policy: self.policy.to_owned(),
             ssd_limit_bytes: executor.watermarks.limit(),
-            ssd_free_bytes: room,
+            ssd_free_bytes: room.min(on_disk),
             opens: opened.opens,
             last_open_ms: (opened.opens > 0).then_some(opened.last_ms),
             leaves_after: rank.map(|(before, _)| before),

@@ -162,7 +162,10 @@ fn open(root: &Path, args: &FsckArgs) -> Result<(RedisNames, BTreeSet<Session>)>
     {
         return Err(Error::invalid(
             format!("{} uses the tier", registry.name(node.session)),
-            "unmount all nodes first; one that was killed is gone when its lease is over",
+            format!(
+                "unmount all nodes first; one that was killed is gone when its lease is over, {} s from now",
+                node.lease_ms.div_ceil(1000)
+            ),
         ));
     }
     let live = live.map(|node| node.session).collect();
