@@ -20,6 +20,7 @@ mod tree_mark;
 pub(super) mod tree_walk;
 pub mod unnamed;
 mod volume_directory;
+pub mod volume_parts;
 
 use std::fs::File;
 use std::io;
@@ -100,6 +101,7 @@ impl Origin {
             return Err(Error::invalid(what, "give at least one server and one byte"));
         }
         let volume_dir = VolumeDir::open(dir)?;
+        volume_parts::check_is_none(dir)?;
         match (VolumeLabel::read(&volume_dir)?, shape.kind) {
             (Some(found), VolumeKind::Striped)
                 if (found.servers, found.stripe) != (shape.servers, shape.stripe) =>
@@ -202,7 +204,7 @@ impl Origin {
         let servers = dirs.iter().zip(&names).enumerate();
         let servers = servers.map(|(at, (dir, name))| open(dir, name, at, decorate));
         let servers = servers.collect::<Result<Vec<_>>>()?;
-        let tree = volume_dir.directory(label::NAMESPACE)?;
+        let tree = volume_dir.tree(label::NAMESPACE, |inode| label.is_bound_to(inode))?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
         let found = tree.metadata().map_err(Error::at(&namespace, "stat"))?;
         let (inode, tree_device) = (found.ino(), found.dev());

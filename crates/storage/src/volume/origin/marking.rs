@@ -55,7 +55,7 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
     let servers = open_servers(&volume_dir, label.servers, Use::Alone)?;
     server_marks::check_leftover(&servers)?;
     check_contents(&origin, evidence)?;
-    let tree = volume_dir.directory(label::NAMESPACE)?;
+    let tree = volume_dir.tree(label::NAMESPACE, |inode| label.is_bound_to(inode))?;
     let (inode, changed_ns) = tree_and_time(&volume_dir, &tree)?;
     let marked = label.marked(inode, changed_ns);
     if let Some(volume) = marked.volume() {
