@@ -44,7 +44,7 @@ use halocline_vfs::Stat;
 
 pub use file::OriginFile;
 pub use identity::ObjectId;
-pub use orphans::{Misnamed, NamedObjects};
+pub use orphans::{Misnamed, NamedObjects, UnreadableFile};
 
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};

@@ -63,9 +63,17 @@ pub(super) fn give_named(origin: &Origin, object: &str, relative: &Path) -> Resu
         Reference::Object(number) | Reference::BeingGiven(number) => Some(number),
         Reference::None | Reference::Nonsense => None,
     };
-    let Some(inode) = bound.inode.filter(|_| named == Some(given.number)) else {
+    let is_named = |named: ObjectNumber| named.family() == given.number.family();
+    let Some(inode) = bound.inode.filter(|_| named.is_some_and(is_named)) else {
         return refused(format!("{} does not name the object {object}", file.shown.display()));
     };
+    // Names that are older than a move have the number before it.
+    let own = objects.iter().find(|id| {
+        id.is_of(inode, bound.born_ns.unwrap_or(0)) && **id != bound && named == Some(id.number)
+    });
+    if let Some(own) = own {
+        return refused(format!("{} has its data, {own}", file.shown.display()));
+    }
     // Of an interrupted call both may be there; what is left decides.
     if given == bound && objects.iter().any(|id| id.number == given.number && *id != given) {
         return refused(format!("{object} is a part of the object that was being given"));
