@@ -202,8 +202,8 @@ fn a_file_without_data_reads_as_zeros() {
             assert_eq!(read(&origin, name).unwrap(), vec![0; 5000], "{name}");
         }
         drop(origin);
-        let named = Origin::open_alone(dir).unwrap().unwrap().named_objects().unwrap();
-        assert!(named.unreadable.is_empty(), "{named:?}");
+        let objects = Origin::open_alone(dir).unwrap().unwrap().named_objects().unwrap();
+        assert!(objects.unreadable.is_empty(), "{objects:?}");
     };
     are_zeros(&dir, &names);
     // In a copy of the volume no number is that of its file; what was never killed has no less there.
@@ -218,8 +218,8 @@ fn a_file_without_data_reads_as_zeros() {
 #[test]
 fn numbers_of_earlier_versions_are_used_as_they_are() {
     let (_scratch, dir) = scratch("volume");
-    let names = dir.join("namespace");
-    let (now, then) = (number_of(&names.join("file")), format!("{:032x}t", u128::MAX / 7));
+    let tree = dir.join("namespace");
+    let (now, then) = (number_of(&tree.join("file")), format!("{:032x}t", u128::MAX / 7));
     for server in 0..2 {
         let objects = dir.join(format!("server-{server}/objects"));
         let found = fs::read_dir(objects.join(&now[..2])).unwrap().next().unwrap().unwrap();
@@ -227,16 +227,16 @@ fn numbers_of_earlier_versions_are_used_as_they_are() {
         let name = found.file_name().into_string().unwrap().replace(&now, &then);
         fs::rename(found.path(), objects.join(&then[..2]).join(name)).unwrap();
     }
-    set_number(&names.join("file"), &then);
+    set_number(&tree.join("file"), &then);
     let origin = volume(&dir);
     assert_eq!(read(&origin, "file").unwrap(), content());
     open(&origin, "file").write_at(0, &content()).unwrap();
     drop(origin);
-    copy(&names.join("file"), &names.join("copy"));
+    copy(&tree.join("file"), &tree.join("copy"));
     relayout(&dir, "file", [0, 4096]);
     fails(&dir, "copy", OF_ANOTHER);
     assert_eq!(read(&volume(&dir), "file").unwrap(), content());
-    fs::remove_file(names.join("file")).unwrap();
+    fs::remove_file(tree.join("file")).unwrap();
     // Nothing that is left of it is anybody's but the copy's, for all that is known.
     let named = Origin::open_alone(&dir).unwrap().unwrap().named_objects().unwrap();
     assert!(named.unnamed.is_empty() && named.misnamed.len() == 1, "{named:?}");

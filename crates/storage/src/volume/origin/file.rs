@@ -257,9 +257,10 @@ impl Striped {
             }
         }
         // A file that had data has them or their layout; what was killed before it wrote any has a number of its own alone.
-        let is_known = match id.number.has_layout {
-            true => self.object(id)?.is_some(),
-            false => id.is_first_of_its_number(),
+        let is_known = if id.number.has_layout {
+            self.object(id)?.is_some()
+        } else {
+            id.is_first_of_its_number()
         };
         Ok((!is_there && !is_known).then_some(NotOwn::Gone))
     }
