@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use super::identity::ObjectId;
+use super::identity::{self, ObjectId};
 use super::layouts;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
@@ -35,9 +35,16 @@ const FREED_BYTES: u64 = 64 << 10;
 const OF_ANOTHER: &str = "it names the data of another file: it is a copy that was made past the mount; empty \
      or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data";
 
-/// What is wrong with one that refers to data that is gone.
-pub(super) const GONE: &str = "it names data that is not there: it is a copy or backup, put there past the mount, of a file whose \
-     data was removed since; empty or remove it, or restore its contents from a backup that has them";
+/// What is wrong with one, with this inode number, that refers to data that is gone.
+pub(super) fn gone(inode: u64) -> String {
+    format!(
+        "it names data that is not there: it is a copy or backup, put there past the mount, of a file whose data was removed \
+         since; empty or remove it, or restore its contents from a backup that has them; or, if somebody changed its {} past the \
+         mount, {}",
+        identity::ATTRIBUTE,
+        identity::remedy_for_number(inode)
+    )
+}
 
 /// The data of an open origin file.
 ///
@@ -78,18 +85,17 @@ enum NotOwn {
     /// its owner is trying to reach that data.
     OfAnother,
     /// None that is there, and once it was that of another file.
-    Gone,
+    /// The file has this inode number.
+    Gone(u64),
 }
 
 impl From<NotOwn> for io::Error {
     fn from(data: NotOwn) -> Self {
-        Self::new(
-            io::ErrorKind::InvalidData,
-            match data {
-                NotOwn::OfAnother => OF_ANOTHER,
-                NotOwn::Gone => GONE,
-            },
-        )
+        let what = match data {
+            NotOwn::OfAnother => OF_ANOTHER.to_owned(),
+            NotOwn::Gone(inode) => gone(inode),
+        };
+        Self::new(io::ErrorKind::InvalidData, what)
     }
 }
 
@@ -262,7 +268,8 @@ impl Striped {
         } else {
             id.is_first_of_its_number()
         };
-        Ok((!is_there && !is_known).then_some(NotOwn::Gone))
+        let inode = id.inode.unwrap_or(0);
+        Ok((!is_there && !is_known).then_some(NotOwn::Gone(inode)))
     }
 
     /// The object; `None` if the file never had data.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_model::striping::Striping;
 
-use super::file::GONE;
+use super::file::gone;
 use super::identity::{self, ObjectId, ObjectNumber, Reference};
 use super::layouts;
 use super::tree_walk::{FileState, Unread, each_file_if_still};
@@ -273,12 +273,10 @@ fn unreadable(
         let found = layout.and_then(|found| found.ok_or_else(|| layouts::missing(id)));
         return found.err().map(|error| error.to_string());
     }
-    let reason = if families.contains(&number.family()) {
-        "it names the data of another file: it is a copy that was made past the mount; empty or remove it"
-    } else if number.has_layout || !number.is_made_for(state.inode, state.born_ns) {
-        GONE
-    } else {
-        return None;
-    };
-    Some(reason.into())
+    if families.contains(&number.family()) {
+        let copied = "it names the data of another file: it is a copy that was made past the mount; empty or remove it";
+        return Some(copied.into());
+    }
+    let is_empty = !number.has_layout && number.is_made_for(state.inode, state.born_ns);
+    (!is_empty).then(|| gone(state.inode))
 }
