@@ -21,6 +21,7 @@ pub(crate) mod own_xattrs;
 pub(crate) mod peers;
 pub(crate) mod room;
 pub(crate) mod shared_disk;
+pub(crate) mod spare_room;
 pub(crate) mod ssd_directories;
 pub(crate) mod steps;
 pub(crate) mod tree;

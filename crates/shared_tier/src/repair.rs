@@ -305,10 +305,11 @@ impl<'a> Repair<'a> {
         let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
         let all = unfinished_changes(self.disks, (&self.view, self.is_rebuilt), found, gone);
         all.left_paths(self.disks).for_each(|at| self.note(&mut findings.left_copies, at));
+        let missed = self.disks.missed();
         for (at, _) in &all.relisted {
             let Some(number) = self.item(*at).number else { continue };
             // A node that lives is about to record them.
-            if !self.live.is_empty() && self.disks.has_missed(number) {
+            if !self.live.is_empty() && missed.contains(&number) {
                 findings.under_way += 1;
                 continue;
             }

@@ -47,7 +47,7 @@ thread_local! {
 }
 
 /// A copy, by its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CopyName {
     /// The node on whose SSD the file is.
     pub(crate) node: String,

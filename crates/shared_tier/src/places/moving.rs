@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use super::copies::{Copies, CopyName, mtime_ns};
 use super::descriptor_path::proc_path;
 use super::own_xattrs::owner_permissions::{self, permitted, set_attr};
+use super::spare_room::freeing_step;
 use super::tree::{Quota, Tree, fresh};
 use super::{DirectoryStep, Places, SHARED, missed, own_xattrs};
 
@@ -101,7 +102,7 @@ impl<'a> FileMove<'a> {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let open = || leased_files::reopen(&proc_path(&fd), flags);
             let file = File::from(permitted(&fd, open)?);
-            tree.step("marking a file that is moved", || {
+            freeing_step(tree, "marking a file that is moved", || {
                 own_xattrs::set_number(&fd, attribute, number).map_err(own_xattrs::or_too_many(&fd))
             })?;
             // With what programs wrote: only durable data is copied.

@@ -150,13 +150,19 @@ impl CleanCopies {
             let file = on_disk.get(&copy.name.inode);
             file.is_some_and(|file| of(file.attributes) != of(&copy.attributes))
         };
+        let marks =
+            self.stand_ins.iter().filter_map(|one| Some((one.number, one.attributes.copy?)));
+        let newest: BTreeMap<u64, u64> =
+            marks.map(|(number, mark)| (number, mark.number)).collect();
         let unmarked = without_mark(&self.all, &repair.view, &named, may_wait);
-        let unmarked: Vec<&CopyName> = unmarked.collect();
-        for copy in self.all.iter().filter(|copy| differs(copy) || unmarked.contains(&&copy.name)) {
+        let unmarked: BTreeSet<&CopyName> = unmarked.collect();
+        for copy in self.all.iter().filter(|copy| differs(copy) || unmarked.contains(&copy.name)) {
             let CopyName { node, inode, number, is_final } = &copy.name;
             let line = format!("the unused copy {number} of file {inode} of node {node}");
             let file = on_disk.get(inode);
-            if file.is_some_and(|file| copy.is_seen_in(file)) || self.has_newer(copy) {
+            // A newer copy of the same file has its final name and stays.
+            let has_newer = newest.get(inode).is_some_and(|newest| newest > number);
+            if file.is_some_and(|file| copy.is_seen_in(file)) || has_newer {
                 self.gone.push(copy.name.clone());
                 // One without its final name may be under way.
                 if *is_final {
@@ -185,9 +191,15 @@ impl CleanCopies {
         }
         tell_of_lost_copies(repair, found, findings);
         findings.named[1] += self.stand_ins.len() as u64;
+        self.tell_of_missing(findings);
+    }
+
+    /// Adds to why SSDs are missing what the shared disk has of their files.
+    fn tell_of_missing(&self, findings: &mut Findings) {
+        let gone: BTreeSet<&CopyName> = self.gone.iter().collect();
         for (node, why) in &mut findings.missing {
             let is_kept = |copy: &&FoundCopy| {
-                copy.name.is_final && copy.name.node == *node && !self.gone.contains(&copy.name)
+                copy.name.is_final && copy.name.node == *node && !gone.contains(&copy.name)
             };
             let kept = self.all.iter().filter(is_kept).count();
             if kept > 0 {
@@ -197,14 +209,6 @@ impl CleanCopies {
                 );
             }
         }
-    }
-
-    /// Whether a newer copy of the same file has its final name and stays.
-    fn has_newer(&self, copy: &FoundCopy) -> bool {
-        self.stand_ins.iter().any(|one| {
-            let number = one.attributes.copy.map_or(0, |mark| mark.number);
-            one.number == copy.name.inode && number > copy.name.number
-        })
     }
 
     /// Removes those that go. No node uses the names yet.
@@ -313,7 +317,7 @@ pub(super) fn sweep(root: &Path, peers: Option<&str>, view: &View) -> Result<()>
     let shared = &Tree::open(&root.join("hdd"), Steps::default())?;
     let all = read(shared)?;
     let none = BTreeMap::new();
-    let unmarked: Vec<&CopyName> = without_mark(&all, view, &none, |_| false).collect();
+    let unmarked: BTreeSet<&CopyName> = without_mark(&all, view, &none, |_| false).collect();
     if unmarked.is_empty() {
         return Ok(());
     }
@@ -326,7 +330,7 @@ pub(super) fn sweep(root: &Path, peers: Option<&str>, view: &View) -> Result<()>
         let file = FileOnDisk { attributes, version: Version { size, mtime_ns, copied } };
         seen.entry(item.number.unwrap_or(0)).or_default().push(file);
     }
-    for copy in all.iter().filter(|copy| unmarked.contains(&&copy.name)) {
+    for copy in all.iter().filter(|copy| unmarked.contains(&copy.name)) {
         let files = seen.get(&copy.name.inode).map_or(&[][..], Vec::as_slice);
         if files.iter().any(|file| copy.is_seen_in(file)) {
             Copies::on(shared).remove(&copy.name)?;

@@ -1,7 +1,7 @@
 //! The disks that a check reads: the shared one, and the SSDs, as far as reached, of all nodes that have ever mounted
 //! the tier.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -115,9 +115,10 @@ impl Disks {
         attributes
     }
 
-    /// Whether an SSD has missed a change of the names of a file.
-    pub(crate) fn has_missed(&self, number: u64) -> bool {
-        self.all.first().is_some_and(|disk| disk.missed.iter().any(|note| note.number == number))
+    /// The files of whose names an SSD has missed a change.
+    pub(crate) fn missed(&self) -> BTreeSet<u64> {
+        let notes = self.all.first().into_iter().flat_map(|disk| &disk.missed);
+        notes.map(|note| note.number).collect()
     }
 
     /// Refuses to rebuild over unreadable directories, whose content would be forgotten, and while somebody changes them.

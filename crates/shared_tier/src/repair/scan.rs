@@ -102,6 +102,8 @@ pub(crate) struct Scanned {
     pub(crate) vanished: Option<String>,
     /// The items by the numbers that they claim, once asked for.
     numbered: OnceLock<HashMap<u64, Vec<usize>>>,
+    /// The items by the directory in which they are, and their names there, once asked for.
+    named: OnceLock<HashMap<(Option<usize>, Name), usize>>,
 }
 
 impl Scanned {
@@ -120,9 +122,19 @@ impl Scanned {
         numbered.get(&number).map_or(&[], Vec::as_slice)
     }
 
-    /// Has the numbers looked for anew, because items were added or got theirs.
+    /// The item with that name beside another one. Asked of each directory whose name ends with its number, as
+    /// [`with_number`](Self::with_number).
+    pub(crate) fn beside(&self, item: &Item, name: &Name) -> Option<&Item> {
+        let named = self.named.get_or_init(|| {
+            let all = self.items.iter().enumerate();
+            all.map(|(at, item)| ((item.above, item.name.clone()), at)).collect()
+        });
+        named.get(&(item.above, name.clone())).map(|at| &self.items[*at])
+    }
+
+    /// Has the items looked for anew, because some were added or got their numbers.
     pub(crate) fn forget_numbered(&mut self) {
-        self.numbered = OnceLock::new();
+        (self.numbered, self.named) = (OnceLock::new(), OnceLock::new());
     }
 
     /// The names on the way from an item up to the root.

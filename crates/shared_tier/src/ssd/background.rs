@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::OwnSsd;
 use crate::missed_changes::TriedNotes;
+use crate::places::spare_room;
 
 /// How often the SSD is checked without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
@@ -112,6 +113,9 @@ impl Rounds {
         if base.sessions.check().is_err() {
             // Others may have moved our files.
             return true;
+        }
+        if let Err(error) = spare_room::keep(base.places.ssd()) {
+            tracing::debug!(%error, "no room is set aside for moves off a full SSD");
         }
         let looks = self.is_look_due();
         self.missed.follow(base.listing(), looks);

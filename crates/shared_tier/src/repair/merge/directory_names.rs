@@ -44,8 +44,7 @@ fn is_free(builder: &Builder<'_>, directory: &Item, (parent, name): (u64, &Name)
         let is_listed = other.names.is_empty() || other.names.contains(&it);
         is_listed && !other.renaming.as_ref().is_some_and(leaves)
     };
-    let mut beside = builder.disks[0].scanned.items.iter();
-    !beside.any(|other| other.above == directory.above && other.name == *name && has_it(other))
+    !builder.disks[0].scanned.beside(directory, name).is_some_and(has_it)
 }
 
 #[cfg(test)]
