@@ -100,7 +100,8 @@ fn with_input(scratch: &Scratch, args: &[&str], input: &str) -> Output {
 /// What a check tells of objects that others name, as pairs to be given.
 fn pairs(scratch: &Scratch) -> String {
     let told = scratch.halocline(&["fsck", "cache2", "--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect(&said(&told));
+    let told: serde_json::Value =
+        serde_json::from_slice(&told.stdout).unwrap_or_else(|_| panic!("{}", said(&told)));
     let mut pairs = String::new();
     for problem in told["problems"].as_array().unwrap() {
         let (object, file) = (&problem["object"], &problem["named_by"][0]["path"]);

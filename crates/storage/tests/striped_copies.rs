@@ -39,7 +39,7 @@ fn opened(dir: &Path) -> Origin {
 fn create(origin: &Origin, name: &str, byte: u8) {
     let path = origin.namespace_dir().join(name);
     let file = File::options().create_new(true).read(true).write(true).open(path).unwrap();
-    origin.adopt_data(file).unwrap().write_at(0, &[byte; 20_000]).unwrap();
+    origin.adopt_data(file).unwrap().write_at(0, &vec![byte; 20_000]).unwrap();
 }
 
 fn open(origin: &Origin, name: &str) -> OriginFile {
@@ -57,7 +57,7 @@ fn read(origin: &Origin, name: &str) -> io::Result<Vec<u8>> {
 #[track_caller]
 fn has(origin: &Origin, name: &str, byte: u8) {
     let found = read(origin, name).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert!(found == [byte; 20_000], "{name}: {} of {} bytes", found[0], found.len());
+    assert!(found == vec![byte; 20_000], "{name}: {} of {} bytes", found[0], found.len());
 }
 
 #[track_caller]
@@ -248,8 +248,8 @@ fn what_was_copied_without_confirmations_is_given_all_at_once() {
     for (name, byte) in names.iter().zip(1..) {
         has(&origin, name, byte);
     }
-    let named = origin.named_objects().unwrap();
-    assert!(named.misnamed.is_empty() && named.unnamed.is_empty(), "{named:?}");
+    let found = origin.named_objects().unwrap();
+    assert!(found.misnamed.is_empty() && found.unnamed.is_empty(), "{found:?}");
     drop(origin);
     // They are confirmed by that.
     let again = scratch.path().join("again");
@@ -328,6 +328,45 @@ fn files_of_an_earlier_version_are_confirmed_by_one_who_asks_for_it() {
     assert!(told.contains("mount it once"), "{told}");
 }
 
+/// Local files of all objects.
+fn local_files(dir: &Path) -> Vec<PathBuf> {
+    let all = state(dir).into_iter().map(|it| it.0);
+    let is_object =
+        |path: &PathBuf| path.is_file() && path.components().any(|it| it.as_os_str() == "objects");
+    all.filter(is_object).collect()
+}
+
+/// Their objects have no birth time in their names: in a copy another file could have the inode number.
+#[test]
+fn an_object_of_an_earlier_version_is_nobodys_in_a_copy_where_its_file_is_missing() {
+    let Some((scratch, dir, tree)) = volume() else { return };
+    create(&opened(&dir), "file", 7);
+    create(&opened(&dir), "away", 8);
+    for file in local_files(&dir) {
+        let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+        let earlier = name.split_once('.').unwrap().0.replace('t', "");
+        fs::rename(&file, file.with_file_name(earlier)).unwrap();
+    }
+    for name in ["file", "away"] {
+        let number = attribute(&tree.join(name), OBJECT);
+        setxattr(tree.join(name), OBJECT, &number[..32], XattrFlags::empty()).unwrap();
+    }
+    // What is confirmed is another number.
+    let marked = Marked { servers: false, files: Some(2) };
+    assert_eq!(mark_servers(&dir, Evidence::Contents).unwrap(), marked);
+    let inode = fs::metadata(tree.join("away")).unwrap().ino();
+    let number = attribute(&tree.join("away"), OBJECT);
+    forge(&tree, "forged", &number);
+    fs::rename(tree.join("away"), scratch.path().join("aside")).unwrap();
+    let to = scratch.path().join("copy");
+    copy(&dir, &to);
+    let origin = opened(&to);
+    has(&origin, "file", 7);
+    has_nothing(&origin, "forged");
+    let is_left = |file: &PathBuf| file.to_str().unwrap().ends_with(&format!("-{inode}"));
+    assert!(!local_files(&to).iter().any(is_left), "{:?}", local_files(&to));
+}
+
 /// The root of a file system has the same inode number in each copy of it.
 #[test]
 fn a_copy_whose_tree_has_the_same_inode_number_is_told_by_its_birth_time() {
@@ -379,5 +418,5 @@ fn a_dry_run_changes_nothing_in_a_copy() {
     assert_eq!(planned_bytes(&to, Some("file".as_ref()), &out).unwrap().0, 20_000);
     assert!(state(&to) == before);
     unstripe_tree(&to, &out, &mut |_| ()).unwrap();
-    assert_eq!(fs::read(out.join("file")).unwrap(), [7; 20_000]);
+    assert_eq!(fs::read(out.join("file")).unwrap(), vec![7; 20_000]);
 }

@@ -202,7 +202,7 @@ fn what_paths_begin_with_may_be_given_by_a_symbolic_link() {
     fs::write(scratch.path("there.toml"), good.replace(&format!("path = \"{file}\""), &recorded))
         .unwrap();
     std::os::unix::fs::symlink(scratch.root(), scratch.path("link")).unwrap();
-    let link = scratch.path("link/mnt");
+    let by_link = scratch.path("link/mnt");
     let with = |command, below: &str| {
         scratch.halocline(&[command, "there.toml", "volume", "--below", below, "--skip-missing"])
     };
@@ -214,10 +214,10 @@ fn what_paths_begin_with_may_be_given_by_a_symbolic_link() {
         assert!(told.contains("none of its paths begins with"), "{told}");
     }
     for command in ["apply", "verify"] {
-        let output = with(command, link.to_str().unwrap());
+        let output = with(command, by_link.to_str().unwrap());
         assert_eq!(output.status.code(), Some(0), "{}{}", written(&output), said(&output));
     }
-    let verified = written(&with("verify", link.to_str().unwrap()));
+    let verified = written(&with("verify", by_link.to_str().unwrap()));
     assert!(verified.contains("1 of 1 files lie as planned"), "{verified}");
     // Each layout that a plan may have chosen is compared, but for the default.
     for chosen in ["def", "pa", "psa", "ours", "default"] {

@@ -100,7 +100,7 @@ pub(crate) mod fuzzing {
     use super::TreeRecord;
 
     /// A note: it is the same when it is written again.
-    pub fn tree_record(bytes: &[u8]) {
+    pub(crate) fn tree_record(bytes: &[u8]) {
         let found = TreeRecord::parse(bytes);
         assert!(found.is_none_or(|found| found.line().as_bytes() == bytes));
     }
