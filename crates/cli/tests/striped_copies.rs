@@ -13,7 +13,7 @@ use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use rustix::fs::removexattr;
 
-const CONFIRMED: &str = "trusted.halocline.object";
+const ATTESTED: &str = "trusted.halocline.object";
 const FILES: [&str; 5] = ["a", "b", "d/a", "d/b", "c"];
 
 fn content(file: &str) -> Vec<u8> {
@@ -114,7 +114,7 @@ fn pairs(scratch: &Scratch) -> String {
 fn files_whose_copies_lost_their_attributes_are_given_their_data_by_a_list() {
     let Some(scratch) = copied() else { return };
     for file in FILES {
-        removexattr(scratch.path("volume/namespace").join(file), CONFIRMED).unwrap();
+        removexattr(scratch.path("volume/namespace").join(file), ATTESTED).unwrap();
     }
     let told = scratch.halocline(&run("cache2", &["cat", "volume/a"]));
     ended(&told, 1, &["Input/output error"]);

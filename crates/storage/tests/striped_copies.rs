@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 const OBJECT: &str = "user.halocline.object";
-const CONFIRMED: &str = "trusted.halocline.object";
+const ATTESTED: &str = "trusted.halocline.object";
 const LABEL: &str = "halocline-volume.toml";
 const RECORD: &str = "server-0/halocline-tree";
 /// An ordinary user.
@@ -78,7 +78,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(done.success());
 }
 
-/// A directory for volumes, the root of one that is made, and where its names are; `None` if confirmations are not possible here.
+/// A directory for volumes, the root of one that is made, and where its names are; `None` if attestations are not possible here.
 fn volume() -> Option<(TempDir, PathBuf, PathBuf)> {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("volume");
@@ -102,15 +102,15 @@ fn as_user<R: Send>(what: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// A file of an ordinary user, who makes it name the object `number`, and tries to confirm that.
+/// A file of an ordinary user, who makes it name the object `number`, and tries to attest that.
 fn forge(tree: &Path, name: &str, number: &[u8]) {
     let path = tree.join(name);
     File::create_new(&path).unwrap().set_len(20_000).unwrap();
     chown(&path, Some(USER), Some(USER)).unwrap();
     as_user(|| {
         setxattr(&path, OBJECT, number, XattrFlags::empty()).unwrap();
-        let confirmed = setxattr(&path, CONFIRMED, number, XattrFlags::empty());
-        assert_eq!(confirmed, Err(Errno::PERM));
+        let attested = setxattr(&path, ATTESTED, number, XattrFlags::empty());
+        assert_eq!(attested, Err(Errno::PERM));
     });
 }
 
@@ -138,7 +138,7 @@ fn a_forged_name_gets_no_data_in_a_copy() {
     create(&origin, "away", 8);
     drop(origin);
     let away = attribute(&tree.join("away"), OBJECT);
-    assert_eq!(attribute(&tree.join("away"), CONFIRMED), away);
+    assert_eq!(attribute(&tree.join("away"), ATTESTED), away);
     forge(&tree, "forged-theirs", &attribute(&tree.join("theirs"), OBJECT));
     forge(&tree, "forged-away", &away);
     fs::hard_link(tree.join("forged-away"), tree.join("second-name")).unwrap();
@@ -163,7 +163,7 @@ fn a_forged_name_gets_no_data_in_a_copy() {
     has(&opened(&dir), "away", 8);
 }
 
-/// One that root restored beside the first one has its confirmation, too: nobody can tell which of them it was.
+/// One that root restored beside the first one has its attestation, too: nobody can tell which of them it was.
 #[test]
 fn of_a_file_that_was_restored_beside_itself_neither_gets_the_data_in_a_copy() {
     let Some((scratch, dir, tree)) = volume() else { return };
@@ -198,7 +198,7 @@ fn pair(origin: &Origin, file: &str) -> (String, PathBuf) {
 }
 
 #[test]
-fn what_was_copied_without_confirmations_is_given_all_at_once() {
+fn what_was_copied_without_attestations_is_given_all_at_once() {
     let Some((scratch, dir, tree)) = volume() else { return };
     let names: Vec<_> = (0..40).map(|at| format!("f{at}")).collect();
     let origin = opened(&dir);
@@ -210,7 +210,7 @@ fn what_was_copied_without_confirmations_is_given_all_at_once() {
     copy(&dir, &to);
     for name in &names {
         // As tar does without --xattrs-include.
-        removexattr(to.join("namespace").join(name), CONFIRMED).unwrap();
+        removexattr(to.join("namespace").join(name), ATTESTED).unwrap();
     }
     let unbound = Origin::open_alone(&to).unwrap().unwrap();
     let told = unbound.give_objects(&[("x".into(), "f0".into())]).unwrap_err().to_string();
@@ -251,7 +251,7 @@ fn what_was_copied_without_confirmations_is_given_all_at_once() {
     let found = origin.named_objects().unwrap();
     assert!(found.misnamed.is_empty() && found.unnamed.is_empty(), "{found:?}");
     drop(origin);
-    // They are confirmed by that.
+    // They are attested by that.
     let again = scratch.path().join("again");
     copy(&to, &again);
     has(&opened(&again), "f7", 8);
@@ -275,7 +275,7 @@ fn an_ordinary_user_copies_his_volume() {
         copy(&dir, &to);
         has(&opened(&to), "file", 7);
     });
-    // Nor does one lose it whom root gave a volume in which files are confirmed.
+    // Nor does one lose it whom root gave a volume in which files are attested.
     let root = scratch.path().join("volume");
     create(&opened(&root), "file", 9);
     let done = Command::new("chown").args(["-R", &USER.to_string()]).arg(&root).status().unwrap();
@@ -289,14 +289,14 @@ fn an_ordinary_user_copies_his_volume() {
 
 /// Volumes that an earlier version made are used as it does, until they are marked.
 #[test]
-fn files_of_an_earlier_version_are_confirmed_by_one_who_asks_for_it() {
+fn files_of_an_earlier_version_are_attested_by_one_who_asks_for_it() {
     let Some((scratch, dir, tree)) = volume() else { return };
     let origin = opened(&dir);
     create(&origin, "file", 7);
     create(&origin, "away", 8);
     drop(origin);
     for name in ["file", "away"] {
-        removexattr(tree.join(name), CONFIRMED).unwrap();
+        removexattr(tree.join(name), ATTESTED).unwrap();
     }
     fs::remove_file(dir.join(RECORD)).unwrap();
     let number = attribute(&tree.join("away"), OBJECT);
@@ -321,7 +321,7 @@ fn files_of_an_earlier_version_are_confirmed_by_one_who_asks_for_it() {
     has(&origin, "away", 8);
     has_nothing(&origin, "forged");
     drop(origin);
-    // A copy that is not bound yet has none that could be confirmed.
+    // A copy that is not bound yet has none that could be attested.
     let unbound = scratch.path().join("unbound");
     copy(&dir, &unbound);
     let told = mark_servers(&unbound, Evidence::Contents).unwrap_err().to_string();
@@ -351,7 +351,7 @@ fn an_object_of_an_earlier_version_is_nobodys_in_a_copy_where_its_file_is_missin
         let number = attribute(&tree.join(name), OBJECT);
         setxattr(tree.join(name), OBJECT, &number[..32], XattrFlags::empty()).unwrap();
     }
-    // What is confirmed is another number.
+    // What is attested is another number.
     let marked = Marked { servers: false, files: Some(2) };
     assert_eq!(mark_servers(&dir, Evidence::Contents).unwrap(), marked);
     let inode = fs::metadata(tree.join("away")).unwrap().ino();

@@ -4,7 +4,7 @@
 //! the real size, and the data in objects on the servers, so that renaming, linking and changing attributes only touch
 //! the tree. `docs/FORMAT.md` describes the format.
 
-mod confirmation;
+mod attestation;
 mod creation;
 mod file;
 #[cfg(any(test, fuzzing))]
@@ -239,8 +239,8 @@ impl Origin {
     ) -> Result<Self> {
         let namespace = &self.dir;
         let noted = TreeRecord::read(first)?;
-        let is_confirmed = noted.is_some_and(|noted| noted.is_confirmed);
-        let here = TreeRecord::of(tree, is_confirmed).map_err(Error::at(namespace, "stat"))?;
+        let is_attested = noted.is_some_and(|noted| noted.is_attested);
+        let here = TreeRecord::of(tree, is_attested).map_err(Error::at(namespace, "stat"))?;
         let here = here.with_what_was(noted);
         let is_copy = noted.is_some_and(|noted| noted.is_copied_to(here));
         let was_bound = label.is_bound_to(here.inode) && !is_copy;
@@ -252,7 +252,7 @@ impl Origin {
         if !was_bound && let (Use::Shared, Some(in_use)) = (how, &self.in_use) {
             label::relock(volume_dir, in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", volume_dir.path().display());
-            let believed = if is_confirmed { Believed::Confirmed } else { Believed::All };
+            let believed = if is_attested { Believed::Attested } else { Believed::All };
             bind(namespace, self.servers(), believed)?;
             label.bound_to(here.inode).write(volume_dir)?;
             label::relock(volume_dir, in_use, how)?;

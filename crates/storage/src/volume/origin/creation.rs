@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
 use super::REGISTRY;
-use super::confirmation;
+use super::attestation;
 use super::label::{self, Use, VolumeLabel};
 use super::server_marks;
 use super::tree_mark;
@@ -40,7 +40,7 @@ pub(super) fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Resu
         server_marks::write(&volume, &servers)?;
         let path = volume_dir.path().join(label::NAMESPACE);
         tree_mark::write(&namespace, &volume).map_err(Error::at(&path, "mark the tree"))?;
-        let record = TreeRecord::of(&namespace, confirmation::is_possible(&namespace));
+        let record = TreeRecord::of(&namespace, attestation::is_possible(&namespace));
         record.map_err(Error::at(path, "stat"))?.write(&servers[0])?;
     }
     label.write(volume_dir)?;

@@ -15,7 +15,7 @@ use super::label::{self, Use, VolumeLabel};
 use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
-use super::{Origin, confirmation, layouts, orphans, required_label, server_marks, tree_mark};
+use super::{Origin, attestation, layouts, orphans, required_label, server_marks, tree_mark};
 use crate::volume::Server;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
@@ -41,7 +41,7 @@ struct PartCounts {
 pub struct Marked {
     /// Whether its servers had no marks before.
     pub servers: bool,
-    /// Files that were confirmed to refer to their objects; `None` if nobody but root can, or the tree's file system has no such
+    /// Files that were attested to refer to their objects; `None` if nobody but root can, or the tree's file system has no such
     /// attributes.
     pub files: Option<usize>,
 }
@@ -64,7 +64,7 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<Marked> {
     if is_new {
         mark(&origin, (&volume_dir, label), (&servers, &tree), evidence)?;
     }
-    Ok(Marked { servers: is_new, files: confirm(&origin, &servers[0], &tree)? })
+    Ok(Marked { servers: is_new, files: attest(&origin, &servers[0], &tree)? })
 }
 
 /// Marks the `servers`, and `tree`.
@@ -87,9 +87,9 @@ fn mark(
     marked.write(volume_dir)
 }
 
-/// Confirms the references of all files whose objects are there, and notes that on the first server.
-fn confirm(origin: &Origin, first: &PrivateDir, tree: &File) -> Result<Option<usize>> {
-    if !confirmation::is_possible(tree) {
+/// Attests the references of all files whose objects are there, and notes that on the first server.
+fn attest(origin: &Origin, first: &PrivateDir, tree: &File) -> Result<Option<usize>> {
+    if !attestation::is_possible(tree) {
         return Ok(None);
     }
     let objects = orphans::all(&origin.volume)?;
@@ -99,12 +99,12 @@ fn confirm(origin: &Origin, first: &PrivateDir, tree: &File) -> Result<Option<us
         let path = file.path();
         // A number without an object is anybody's.
         if !objects.contains(&ObjectId::of_file(number, state.inode, state.born_ns))
-            || number.is_confirmed(&path).unwrap_or(false)
+            || number.is_attested(&path).unwrap_or(false)
         {
             return Ok(());
         }
         files += 1;
-        number.confirm(&path).map_err(Error::at(&file.shown, "confirm the object of"))
+        number.attest(&path).map_err(Error::at(&file.shown, "attest the object of"))
     })?;
     unread.into_iter().next().map_or(Ok(()), Err)?;
     // A volume that says so has them all, also after a power loss.

@@ -2,7 +2,7 @@
 //! numbers are new because the tree was copied.
 //!
 //! What must hold: only a file that is known to have referred to an object gets it, where the volume knows that of its files
-//! ([`confirmation`](super::confirmation)); an object to which two such files refer belongs to neither, because one of them may
+//! ([`attestation`](super::attestation)); an object to which two such files refer belongs to neither, because one of them may
 //! refer to it to reach the other's data; and in a tree whose files have their objects none is taken from a file that is not
 //! found, because it may be elsewhere for the moment. The tree is only read; an interrupted pass is repeated.
 
@@ -28,9 +28,9 @@ const NOBODY: (u64, u64) = (0, 0);
 pub(super) enum Believed {
     /// That of any file: the volume does not know better.
     All,
-    /// That of a file whose reference is confirmed. Who is not root sees no confirmation: that of his own files, because he
+    /// That of a file whose reference is attested. Who is not root sees no attestation: that of his own files, because he
     /// reads the objects anyway.
-    Confirmed,
+    Attested,
 }
 
 impl Believed {
@@ -39,7 +39,7 @@ impl Believed {
         if self == Self::All || (own != 0 && state.owner == own) {
             return Ok(true);
         }
-        let found = number.is_confirmed(&file.path());
+        let found = number.is_attested(&file.path());
         found.map_err(Error::at(&file.shown, "read the attributes of"))
     }
 }
@@ -147,7 +147,7 @@ pub(super) fn rename_objects(
 /// Tells of the files that do not get the objects to which they refer.
 fn tell_of_others(claims: &HashMap<ObjectNumber, Claims>, objects: &BTreeSet<ObjectId>) {
     let numbers: BTreeSet<_> = objects.iter().map(|id| id.number).collect();
-    let (mut unconfirmed, mut example) = (0_usize, None);
+    let (mut unattested, mut example) = (0_usize, None);
     for (number, named) in claims.iter().filter(|(number, _)| numbers.contains(number)) {
         if named.has_its_own(*number, objects).is_some() {
             continue;
@@ -160,16 +160,16 @@ fn tell_of_others(claims: &HashMap<ObjectNumber, Claims>, objects: &BTreeSet<Obj
                 last.display()
             );
         } else if let ([], Some(path)) = (&named.files[..], &named.unbelieved) {
-            unconfirmed += 1;
+            unattested += 1;
             example = Some(path);
         }
     }
     let Some(example) = example else { return };
     tracing::warn!(
-        "{} data of this volume, such as {}, and it is not confirmed that it was theirs: they do not get it. If the volume \
+        "{} data of this volume, such as {}, and nothing attests that it was theirs: they do not get it. If the volume \
          was copied without the attributes trusted.*, copy it again, as root, with them (cp -a, rsync -aX, \
          tar --xattrs --xattrs-include='*'); else halocline fsck CACHE tells whom each names, and --repair --give gives it",
-        counted_with(unconfirmed, "file", ("names", "name")),
+        counted_with(unattested, "file", ("names", "name")),
         example.display()
     );
 }

@@ -1,5 +1,5 @@
 //! What the first server notes of the tree: which directory it was when the objects were bound to its files, and whether files
-//! of it are confirmed.
+//! of it are attested.
 //!
 //! The label has the tree's inode number alone, and the root of a file system has the same one in each copy; a birth time
 //! nobody can choose. Earlier versions neither read nor write this file: what must hold is that a volume without it is used as
@@ -17,8 +17,8 @@ use halocline_os::private::PrivateDir;
 /// Its name in the directory of the first server.
 const NAME: &str = "halocline-tree";
 
-/// The word behind the numbers where files are confirmed.
-const CONFIRMED: &str = "confirmed";
+/// The word behind the numbers where files are attested.
+const ATTESTED: &str = "attested";
 
 /// Whether the note, or what an interrupted write of one left, has this name.
 pub(super) fn is_record(name: &str) -> bool {
@@ -32,14 +32,14 @@ pub(super) struct TreeRecord {
     /// Its birth time, in nanoseconds since 1970; 0 if the file system tells none.
     born_ns: u64,
     /// Whether each file whose object has data says so in an attribute that only root sets, as far as root made it.
-    pub(super) is_confirmed: bool,
+    pub(super) is_attested: bool,
 }
 
 impl TreeRecord {
     /// What is to be noted of `tree`.
-    pub(super) fn of(tree: &File, is_confirmed: bool) -> io::Result<Self> {
+    pub(super) fn of(tree: &File, is_attested: bool) -> io::Result<Self> {
         let (inode, born_ns) = (tree.metadata()?.ino(), born_ns_of(tree)?);
-        Ok(Self { inode, born_ns, is_confirmed })
+        Ok(Self { inode, born_ns, is_attested })
     }
 
     /// What is noted on the first server, whose directory is `first`; `None` by earlier versions.
@@ -62,18 +62,18 @@ impl TreeRecord {
         let mut words = line.split(' ');
         let mut number = || words.next()?.parse().ok();
         let (inode, born_ns) = (number()?, number()?);
-        let is_confirmed = match words.next() {
+        let is_attested = match words.next() {
             None => false,
-            Some(word) if word == CONFIRMED && words.next().is_none() => true,
+            Some(word) if word == ATTESTED && words.next().is_none() => true,
             Some(_) => return None,
         };
-        let found = Self { inode, born_ns, is_confirmed };
+        let found = Self { inode, born_ns, is_attested };
         (found.line().as_bytes() == bytes).then_some(found)
     }
 
     fn line(self) -> String {
-        let confirmed = if self.is_confirmed { format!(" {CONFIRMED}") } else { String::new() };
-        format!("{} {}{confirmed}\n", self.inode, self.born_ns)
+        let attested = if self.is_attested { format!(" {ATTESTED}") } else { String::new() };
+        format!("{} {}{attested}\n", self.inode, self.born_ns)
     }
 
     /// Notes it on the first server, durably.
@@ -108,8 +108,8 @@ pub(crate) mod fuzzing {
     /// Seeds of [`tree_record`].
     #[cfg(test)]
     pub(crate) fn seeds() -> [(&'static str, Vec<u8>); 2] {
-        let tree = |is_confirmed| TreeRecord { inode: 131, born_ns: 1 << 60, is_confirmed };
-        [("tree", tree(false)), ("tree-confirmed", tree(true))]
+        let tree = |is_attested| TreeRecord { inode: 131, born_ns: 1 << 60, is_attested };
+        [("tree", tree(false)), ("tree-attested", tree(true))]
             .map(|(name, tree)| (name, tree.line().into_bytes()))
     }
 }
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
-        for is_confirmed in [false, true] {
-            let record = TreeRecord { inode: 2, born_ns: 1_764_000_000_123_456_789, is_confirmed };
+        for is_attested in [false, true] {
+            let record = TreeRecord { inode: 2, born_ns: 1_764_000_000_123_456_789, is_attested };
             assert_eq!(TreeRecord::parse(record.line().as_bytes()), Some(record));
         }
         for other in [
@@ -133,7 +133,7 @@ mod tests {
             "02 3\n",
             "2 3 \n",
             "2 3 sure\n",
-            "2 3 confirmed x\n",
+            "2 3 attested x\n",
         ] {
             assert_eq!(TreeRecord::parse(other.as_bytes()), None, "{other:?}");
         }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_tree_of_which_less_is_known_is_the_same() {
-        let tree = |inode, born_ns| TreeRecord { inode, born_ns, is_confirmed: true };
+        let tree = |inode, born_ns| TreeRecord { inode, born_ns, is_attested: true };
         assert!(tree(2, 7).is_copied_to(tree(2, 8)));
         for (noted, now) in [((2, 7), (2, 7)), ((2, 0), (2, 8)), ((2, 7), (2, 0)), ((3, 7), (2, 8))]
         {
