@@ -153,6 +153,7 @@ fn a_copy_of_a_whole_volume_is_bound_anew() {
     drop(origin);
     // As one that an earlier version made; of others `striped_copies.rs`.
     fs::remove_file(volume.join(RECORD)).unwrap();
+    let _ = rustix::fs::removexattr(tree.join("two"), "trusted.halocline.object");
     // Its inode numbers must be other ones, so the first volume stays.
     copy_volume(&volume, &backup);
     let origin = open_volume(&backup);

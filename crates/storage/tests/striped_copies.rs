@@ -301,10 +301,15 @@ fn files_of_an_earlier_version_are_attested_by_one_who_asks_for_it() {
     fs::remove_file(dir.join(RECORD)).unwrap();
     let number = attribute(&tree.join("away"), OBJECT);
     forge(&tree, "forged", &number);
+    // This version has made another one since.
+    create(&opened(&dir), "new", 9);
+    forge(&tree, "forged-new", &attribute(&tree.join("new"), OBJECT));
     let earlier = scratch.path().join("earlier");
     copy(&dir, &earlier);
     let origin = opened(&earlier);
     has(&origin, "file", 7);
+    has(&origin, "new", 9);
+    has_nothing(&origin, "forged-new");
     assert!(read(&origin, "away").is_err() && read(&origin, "forged").is_err());
     drop(origin);
     let ctime = || fs::metadata(tree.join("file")).unwrap().ctime_nsec();

@@ -33,21 +33,41 @@ pub(super) enum Believed {
     Attested,
 }
 
+/// What the reference of a file says of whose the object is. More beats less.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It is as good as that of any other file.
+    Written,
+    /// Root made it so.
+    Attested,
+}
+
 impl Believed {
-    fn is(self, file: &FoundFile<'_>, state: &FileState, number: ObjectNumber) -> Result<bool> {
-        let own = own_uid();
-        if self == Self::All || (own != 0 && state.owner == own) {
-            return Ok(true);
+    fn weight(
+        self,
+        file: &FoundFile<'_>,
+        state: &FileState,
+        number: ObjectNumber,
+    ) -> Result<Weight> {
+        let is_attested = number.is_attested(&file.path());
+        if is_attested.map_err(Error::at(&file.shown, "read the attributes of"))? {
+            return Ok(Weight::Attested);
         }
-        let found = number.is_attested(&file.path());
-        found.map_err(Error::at(&file.shown, "read the attributes of"))
+        let own = own_uid();
+        let is_own = own != 0 && state.owner == own;
+        Ok(if self == Self::All || is_own { Weight::Written } else { Weight::Nothing })
     }
 }
 
 /// The files that refer to an object.
 #[derive(Default)]
 struct Claims {
-    /// The inode numbers and birth times of those that are believed, without duplicates.
+    /// The greatest weight of a reference.
+    weight: Weight,
+    /// The inode numbers and birth times of those with this weight, if it is any, without duplicates.
     files: Vec<(u64, u64)>,
     /// A name of the first of them, and of the last of the others.
     paths: Vec<PathBuf>,
@@ -58,12 +78,17 @@ struct Claims {
 }
 
 impl Claims {
-    fn take(&mut self, file: &FoundFile<'_>, state: &FileState, is_believed: bool) {
+    fn take(&mut self, file: &FoundFile<'_>, state: &FileState, weight: Weight) {
         let key = (state.inode, state.born_ns);
         self.all.insert(key);
-        if !is_believed {
+        if weight > self.weight {
+            self.weight = weight;
+            self.files.clear();
+            self.paths.clear();
+        }
+        if weight == Weight::Nothing {
             self.unbelieved = Some(file.shown.clone());
-        } else if !self.files.contains(&key) {
+        } else if weight == self.weight && !self.files.contains(&key) {
             self.files.push(key);
             self.paths.truncate(1);
             self.paths.push(file.shown.clone());
@@ -112,6 +137,14 @@ pub(super) fn bind(tree: &Path, servers: &[Arc<Server>], believed: Believed) -> 
         }
     }
     tell_of_others(&claims, &objects);
+    let are_written = claims.values().any(|named| named.weight == Weight::Written);
+    if believed == Believed::All && are_written && own_uid() == 0 {
+        tracing::warn!(
+            "{}: which data is whose is known by attributes alone that whoever could write to a file could set; `halocline \
+             mark-servers` marks the files of the original, before it is copied",
+            tree.display()
+        );
+    }
     rename_objects(servers, &|id| claims.get(&id.number)?.owner(id.number, &objects))
 }
 
@@ -179,8 +212,8 @@ fn claims(tree: &Path, believed: Believed) -> Result<HashMap<ObjectNumber, Claim
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
     let unread = each_file(tree, &mut |file, state| {
         let Some(number) = state.reference.object() else { return Ok(()) };
-        let is_believed = believed.is(file, state, number)?;
-        claims.entry(number).or_default().take(file, state, is_believed);
+        let weight = believed.weight(file, state, number)?;
+        claims.entry(number).or_default().take(file, state, weight);
         Ok(())
     })?;
     unread.into_iter().next().map_or(Ok(claims), Err)
