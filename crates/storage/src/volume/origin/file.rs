@@ -33,7 +33,7 @@ const FREED_BYTES: u64 = 64 << 10;
 
 /// What is wrong with a file that refers to the data of another.
 const OF_ANOTHER: &str = "it names the data of another file: it is a copy that was made past the mount; empty \
-     or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data";
+     or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data (--give)";
 
 /// What is wrong with one, with this inode number, that refers to data that is gone.
 pub(super) fn gone(inode: u64) -> String {
@@ -84,8 +84,7 @@ enum NotOwn {
     /// That of another file, or of this one since it was moved: it is a copy or backup that was put there behind the mount, or
     /// its owner is trying to reach that data.
     OfAnother,
-    /// None that is there, and once it was that of another file.
-    /// The file has this inode number.
+    /// None that is there, and once it was that of another file; this one has this inode number.
     Gone(u64),
 }
 
