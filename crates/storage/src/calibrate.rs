@@ -153,9 +153,13 @@ fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {
     let free = device.space().map_err(Error::at(dir, "ask for free space"))?.available;
     if free / 2 < effort.span {
         let what = format!("{}: {free} bytes are free", dir.display());
+        let least = effort.sizes.iter().max().map_or(0, |size| size * 2);
+        let smaller = match effort.span > least && free / 2 >= least {
+            true => format!(", or give a scratch file of at most {} bytes (--span)", free / 2),
+            false => String::new(),
+        };
         let remedy = format!(
-            "calibration leaves half of the free space alone: free {} bytes, or give a smaller \
-             scratch file",
+            "calibration leaves half of the free space alone: there must be {} bytes{smaller}",
             effort.span * 2
         );
         return Err(Error::invalid(what, remedy));
