@@ -154,12 +154,14 @@ fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {
     if free / 2 < effort.span {
         let what = format!("{}: {free} bytes are free", dir.display());
         let least = effort.sizes.iter().max().map_or(0, |size| size * 2);
-        let smaller = match effort.span > least && free / 2 >= least {
-            true => format!(", or give a scratch file of at most {} bytes (--span)", free / 2),
-            false => String::new(),
+        let is_smaller_enough = effort.span > least && free / 2 >= least;
+        let smaller = if is_smaller_enough {
+            format!(", or give a smaller scratch file, of at most {} bytes", free / 2)
+        } else {
+            String::new()
         };
         let remedy = format!(
-            "calibration leaves half of the free space alone: there must be {} bytes{smaller}",
+            "calibration leaves half of the free space alone: free some, until there are {} bytes{smaller}",
             effort.span * 2
         );
         return Err(Error::invalid(what, remedy));

@@ -13,7 +13,7 @@ use halocline_api::control::MountedPath;
 use halocline_os::bounded;
 use halocline_os::error::Error;
 use halocline_plan::layout::Part;
-use halocline_plan::plan_file::Plan;
+use halocline_plan::plan_file::{Plan, PlannedFile};
 use halocline_plan::servers::Server;
 use halocline_sim::ServerSet;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange, Wish};
@@ -186,7 +186,7 @@ impl PlacementArgs {
             return Vec::new();
         }
         let below = planned_files::below_of(self.below.as_deref(), plan);
-        let paths = plan.file.iter().filter_map(|file| file.path_bytes());
+        let paths = plan.file.iter().filter_map(PlannedFile::path_bytes);
         let paths = paths.map(|path| PathBuf::from(OsString::from_vec(path)));
         let is_outside =
             |path: &PathBuf| planned_files::path_below_mount(below.as_deref(), path).is_none();
@@ -265,8 +265,8 @@ impl PlacementArgs {
         let wishes = self.wishes_of(plan, 0..plan.file.len(), below.as_deref())?;
         // Paths are compared by their components, as they are followed: `a//b` is `a/b`.
         let mut paths = HashSet::new();
-        let plain = |path| Path::strip_prefix(path, ".").unwrap_or(path);
-        if let Some(twice) = wishes.iter().find(|wish| !paths.insert(plain(&wish.path))) {
+        let without_dot = |path| Path::strip_prefix(path, ".").unwrap_or(path);
+        if let Some(twice) = wishes.iter().find(|wish| !paths.insert(without_dot(&wish.path))) {
             return Err(Failure::refused(format!(
                 "{}: {} is there twice; leave one of them out",
                 text::path(&self.plan),
@@ -316,9 +316,8 @@ const BEGINNINGS: usize = 3;
 /// What paths of the plan begin with, for people.
 fn told_beginnings(plan: &Plan) -> String {
     let all = planned_files::beginnings(plan);
-    let told = |dir: &PathBuf| match dir.as_os_str().is_empty() {
-        true => "the names of files".to_owned(),
-        false => text::path(dir),
+    let told = |dir: &PathBuf| {
+        if dir.as_os_str().is_empty() { "the names of files".to_owned() } else { text::path(dir) }
     };
     let mut shown: Vec<String> = all.iter().take(BEGINNINGS).map(told).collect();
     if all.len() > BEGINNINGS {

@@ -77,6 +77,11 @@ pub(super) const UNSTRIPE: &[Metric] = &[
     ),
     metric("unnamed[].bytes", "bytes", "Blocks that it uses on all servers."),
     metric("unnamed[].files[]", "path", "Where it is."),
+    metric(
+        "unnamed[].left_by_move",
+        "yes or no",
+        "A move to another layout that was ended seems to have left it: its file has other data.",
+    ),
     metric("unnamed_bytes", "bytes", "Blocks that all of it uses."),
     metric(
         "unnamed_unknown",
