@@ -61,7 +61,7 @@ impl ResultKind {
             Self::Page => words.starts_with("<!doctype html") || words.starts_with("<html"),
             Self::Plot => words.starts_with("<svg") || words.starts_with("<?xml"),
             Self::Report => words.starts_with('{') || words.starts_with('['),
-            Self::Figures => words.starts_with("# "),
+            Self::Figures => words.starts_with("# ") && words.contains("bench layout --figures"),
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
             (ResultKind::Page, "<!DOCTYPE html>\n<html>"),
             (ResultKind::Plot, "<svg width=\"1\">"),
             (ResultKind::Report, "{\n  \"bytes\": 1\n}\n"),
-            (ResultKind::Figures, "# Figures\n\nMade by\n"),
+            (ResultKind::Figures, "# Figures\n\nMade by `halocline bench layout --figures F`\n"),
         ];
         let bytes = |text: &str| match text.strip_prefix('\u{89}') {
             Some(rest) => [b"\x89", rest.as_bytes()].concat(),

@@ -93,8 +93,8 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let servers = judge::servers(&set).map_err(Failure::refused)?;
     let out = args.out.iter().map(|out| (out, ResultKind::Plan));
     for (file, kind) in out.chain(args.html.iter().map(|html| (html, ResultKind::Page))) {
-        preflight::report_file(file, kind).map_err(Failure::refused)?;
         preflight::no_input(file, &[&args.trace, &args.servers]).map_err(Failure::refused)?;
+        preflight::report_file(file, kind).map_err(Failure::refused)?;
     }
     if let (Some(out), Some(html)) = (&args.out, &args.html) {
         preflight::different_outputs(out, html).map_err(Failure::refused)?;
