@@ -33,6 +33,7 @@ mod print;
 mod progress;
 mod reading;
 mod recording;
+mod replaceable;
 mod self_exec;
 mod shared_tier;
 mod slow_open_notice;

@@ -15,6 +15,7 @@ use halocline_storage::volume::origin::volume_parts;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
+use crate::replaceable::{self, ResultKind};
 use crate::{inherited, mount_lookup, output, text};
 
 /// A cache's file system needs at least this much free space to be useful.
@@ -244,8 +245,9 @@ pub(crate) fn allow_other(config: &Config, may_enter: bool) -> Result<()> {
     ))
 }
 
-/// Checks that a file can be written where a result is to go, so that no job runs for one that cannot be written.
-pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
+/// Checks that a file can be written where a result of this kind is to go, so that no job runs for one that cannot be written,
+/// and that none of another kind is replaced.
+pub(crate) fn report_file(path: &Path, kind: ResultKind) -> Result<PathBuf> {
     let path = std::path::absolute(path)?;
     let parent = path.parent().unwrap_or(Path::new("/"));
     directory("directory of the file to be written", parent)?;
@@ -260,6 +262,7 @@ pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
             error::remedy(&error).unwrap_or("name another file, or correct the permissions");
         Error::invalid(format!("{}: it cannot be written: {error}", shown(&path)), remedy)
     })?;
+    replaceable::check(&path, kind)?;
     Ok(path)
 }
 

@@ -20,7 +20,7 @@ use crate::output;
 use crate::text;
 
 /// First bytes of every trace.
-const MAGIC: &[u8] = b"\x89HCT";
+pub(crate) const MAGIC: &[u8] = b"\x89HCT";
 
 /// A trace being recorded.
 #[derive(Debug)]

@@ -115,6 +115,32 @@ impl FileLayout {
         &self.parts
     }
 
+    /// Whether every byte has the same place in both layouts, however long the file is: on one server alone stripes of any
+    /// width are the same, and rounds may go on from one part to the next.
+    pub fn places_alike(&self, other: &Self) -> bool {
+        self.servers() == other.servers() && self.stretches() == other.stretches()
+    }
+
+    /// Where the places of bytes follow another rule, and the widths there; 1 for a server that has all of a stretch.
+    fn stretches(&self) -> Vec<(u64, Vec<u64>)> {
+        let mut stretches: Vec<(u64, Vec<u64>)> = Vec::new();
+        for (index, part) in self.parts.iter().enumerate() {
+            let end = self.parts.get(index + 1).map_or(u64::MAX, |next| next.start);
+            let lens = || part.striping.local_lens(end - part.start);
+            let widths = match lens().filter(|len| *len > 0).count() {
+                1 => lens().map(|len| len.min(1)).collect(),
+                _ => part.striping.widths().to_vec(),
+            };
+            let goes_on = stretches.last().is_some_and(|(start, last)| {
+                *last == widths && (part.start - start).is_multiple_of(widths.iter().sum())
+            });
+            if !goes_on {
+                stretches.push((part.start, widths));
+            }
+        }
+        stretches
+    }
+
     fn part_of(&self, offset: u64) -> usize {
         match self.parts.len() {
             1 => 0,
@@ -244,6 +270,26 @@ mod tests {
     }
 
     #[test]
+    fn layouts_are_alike_whose_bytes_have_the_same_places() {
+        let of = |parts: &[(u64, [u64; 2])]| {
+            FileLayout::from_parts(parts.iter().map(|(at, widths)| (*at, widths.to_vec()))).unwrap()
+        };
+        let alike = |one: &[(u64, [u64; 2])], other: &[(u64, [u64; 2])]| {
+            of(one).places_alike(&of(other)) && of(other).places_alike(&of(one))
+        };
+        assert!(alike(&[(0, [512, 0])], &[(0, [65536, 0])]), "on one server");
+        assert!(!alike(&[(0, [512, 0])], &[(0, [0, 512])]));
+        assert!(!alike(&[(0, [512, 512])], &[(0, [512, 1024])]));
+        assert!(alike(&[(0, [4, 0]), (7, [0, 9])], &[(0, [1, 0]), (5, [2, 0]), (7, [0, 3])]));
+        assert!(alike(&[(0, [4, 4]), (16, [4, 4])], &[(0, [4, 4])]), "its rounds go on");
+        assert!(!alike(&[(0, [4, 4]), (12, [4, 4])], &[(0, [4, 4])]), "they begin again");
+        // No more than its first stripe is used.
+        assert!(alike(&[(0, [8, 8]), (6, [0, 1])], &[(0, [1, 0]), (6, [0, 5])]));
+        let three = FileLayout::uniform(vec![4, 4, 0]).unwrap();
+        assert!(!three.places_alike(&of(&[(0, [4, 4])])));
+    }
+
+    #[test]
     fn layouts_that_are_none_are_refused() {
         assert!(FileLayout::uniform(vec![]).is_err());
         assert!(FileLayout::uniform(vec![0, 0]).is_err());
@@ -283,6 +329,24 @@ mod tests {
             for (server, next) in next.into_iter().enumerate() {
                 prop_assert_eq!(next, layout.local_len(server, at));
             }
+        }
+
+        /// Layouts are alike only if each byte has the same place in both.
+        #[test]
+        fn alike_is_what_has_the_same_places(
+            one in proptest::collection::vec((0u64..3, 0u64..3), 2), one_border in 1u64..9,
+            other in proptest::collection::vec((0u64..3, 0u64..3), 2), other_border in 1u64..9,
+        ) {
+            let used = |widths: &[(u64, u64)]| widths.iter().all(|(a, b)| a + b > 0);
+            prop_assume!(used(&one) && used(&other));
+            let of = |widths: &[(u64, u64)], border| {
+                let widths = widths.iter().map(|(a, b)| vec![*a, *b]);
+                FileLayout::from_parts([0, border].into_iter().zip(widths)).unwrap()
+            };
+            let (one, other) = (of(&one, one_border), of(&other, other_border));
+            // Longer than the borders and two rounds of each.
+            let is_same = (0..64).all(|x| (0..2).all(|at| one.local_len(at, x) == other.local_len(at, x)));
+            prop_assert_eq!(one.places_alike(&other), is_same);
         }
 
         /// Byte by byte: no byte is lost, none is twice, and each server's local ranges have no holes.

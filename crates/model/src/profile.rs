@@ -44,6 +44,11 @@ pub struct DeviceProfile {
 /// arithmetic.
 const STARTUP_PS_MAX: u64 = 1 << 60;
 const PER_BYTE_PS_MAX: u64 = 1 << 32;
+/// The least time of a request of [`SMALL_BYTES`] in picoseconds, far below that of any memory. Where servers take no time,
+/// no layout is faster than another.
+const SMALL_PS_MIN: u64 = 1000;
+/// A small request, in bytes.
+const SMALL_BYTES: u64 = 4096;
 
 impl DeviceProfile {
     /// What is out of bounds, if it was not measured but written by someone.
@@ -60,6 +65,37 @@ impl DeviceProfile {
             }
         }
         Ok(())
+    }
+
+    /// What is wrong with these times if requests take none.
+    pub fn check_takes_time(&self) -> Result<(), String> {
+        for (direction, service) in [("read", &self.read), ("write", &self.write)] {
+            for (pattern, startup_ps) in [
+                ("sequential", service.startup_sequential_ps),
+                ("random", service.startup_random_ps),
+            ] {
+                let transfer_ps = service.per_byte_ps.saturating_mul(SMALL_BYTES);
+                let took_ps = startup_ps.saturating_add(transfer_ps);
+                if took_ps < SMALL_PS_MIN {
+                    return Err(format!(
+                        "a {pattern} {direction} of 4 KiB takes {took_ps} ps, less than {SMALL_PS_MIN} ps: no device is so fast; \
+                         measure it (halocline calibrate), or correct startup_{pattern}_ps and per_byte_ps"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The times that a client sees behind a network path with these times of a connection and of a byte.
+    #[must_use]
+    pub fn behind(&self, connect_ps: u64, per_byte_ps: u64) -> Self {
+        let behind = |service: ServiceProfile| ServiceProfile {
+            startup_sequential_ps: service.startup_sequential_ps.saturating_add(connect_ps),
+            startup_random_ps: service.startup_random_ps.saturating_add(connect_ps),
+            per_byte_ps: service.per_byte_ps.saturating_add(per_byte_ps),
+        };
+        Self { read: behind(self.read), write: behind(self.write) }
     }
 
     /// Whether random requests of 4 KiB and of 1 MiB take as long as on `other`, give or take a quarter: measurements of

@@ -1,7 +1,9 @@
 //! The error of the engine layer and its one conversion to an errno.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::chattr;
 
 /// What went wrong, to which thing, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A system call on a named path failed outside a program's request.
-    #[error("{path}: cannot {action}: {source}{}", with_remedy(action, source))]
+    #[error("{path}: cannot {action}: {source}{}", with_remedy(path, action, source))]
     Path {
         /// The path.
         path: PathBuf,
@@ -89,9 +91,12 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
 }
 
 /// The remedy as a suffix of the error's own text; empty if there is none.
-fn with_remedy(action: &str, error: &io::Error) -> String {
-    let is_leased = error.raw_os_error() == Some(libc::EAGAIN) && action.starts_with("open");
-    let remedy = if is_leased { Some(LEASED) } else { remedy(error) };
+fn with_remedy(path: &Path, action: &str, error: &io::Error) -> String {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EAGAIN) if action.starts_with("open") => Some(LEASED.to_owned()),
+        Some(libc::EPERM) => chattr::remedy(path),
+        _ => remedy(error).map(str::to_owned),
+    };
     remedy.map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 

@@ -35,6 +35,7 @@ pub mod boot_id;
 pub mod bound_process;
 pub mod bounded;
 pub mod catch_panic;
+pub mod chattr;
 pub mod client_pages;
 pub mod clock;
 pub mod counted;

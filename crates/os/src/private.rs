@@ -131,9 +131,15 @@ impl PrivateDir {
         if found == own {
             return Ok(dir);
         }
+        let remedy = match own {
+            0 => format!(
+                "run this as that user (setpriv --reuid {found}), or name a directory of root"
+            ),
+            _ => "run this as that user, or name a directory of your own".to_owned(),
+        };
         Err(Error::invalid(
             format!("{} belongs to user {found}, not to user {own}", dir.path.display()),
-            "name a directory of your own: whoever owns it could change what is in it",
+            format!("{remedy}: whoever owns it could change what is in it"),
         ))
     }
 

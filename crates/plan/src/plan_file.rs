@@ -261,7 +261,8 @@ impl Plan {
             if server.capacity == Some(0) {
                 return Err(format!("server {} has a capacity of 0 bytes", server.name));
             }
-            server.profile.check().map_err(|what| format!("server {}: {what}", server.name))?;
+            let checked = server.profile.check().and_then(|()| server.seen().check_takes_time());
+            checked.map_err(|what| format!("server {}: {what}", server.name))?;
             if !names.insert(server.name.as_str()) {
                 return Err(format!("two servers are called {}", server.name));
             }

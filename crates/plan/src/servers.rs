@@ -35,12 +35,7 @@ impl Server {
     /// The service times of the device behind its network path, as a client sees them.
     pub fn seen(&self) -> DeviceProfile {
         let Network { connect_ps, per_byte_ps } = self.network;
-        let behind = |service: ServiceProfile| ServiceProfile {
-            startup_sequential_ps: service.startup_sequential_ps.saturating_add(connect_ps),
-            startup_random_ps: service.startup_random_ps.saturating_add(connect_ps),
-            per_byte_ps: service.per_byte_ps.saturating_add(per_byte_ps),
-        };
-        DeviceProfile { read: behind(self.profile.read), write: behind(self.profile.write) }
+        self.profile.behind(connect_ps, per_byte_ps)
     }
 }
 

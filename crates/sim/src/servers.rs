@@ -22,6 +22,8 @@ const SPACE_MAX: u64 = (1 << 63) - 1;
 /// Longest connection time, a minute, and slowest network, about 1 MB per second: higher values are mistakes.
 const CONNECT_US_MAX: f64 = 60e6;
 const NS_PER_BYTE_MAX: f64 = 1e6;
+/// Of a disk, "random" means within this many bytes where its times are only checked.
+const SPAN: u64 = 1 << 30;
 
 /// The properties of a server's device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -319,17 +321,22 @@ impl Table {
         let found = profiles.get(&profile_name).copied();
         let profile = found.or_else(|| Profile::builtin(&profile_name)).ok_or_else(|| {
             let what = format!("no profile is called {profile_name:?}: choose hdd, ssd, hdd-7200, generic-ssd or revodrive-x2, or write [profile.{profile_name}]");
-            (place, what)
+            (place.clone(), what)
         })?;
-        let place = self.capacity.span();
+        let size_place = self.capacity.span();
         let capacity = match self.capacity.into_inner() {
             Size::Bytes(bytes) => Some(bytes),
             Size::Text(text) => parse_bytes(&text),
         };
-        let capacity = capacity
-            .filter(|bytes| *bytes > 0)
-            .ok_or((place, "capacity is not bytes above 0 such as \"500G\" or \"1T\"".into()))?;
+        let capacity = capacity.filter(|bytes| *bytes > 0).ok_or((
+            size_place,
+            "capacity is not bytes above 0 such as \"500G\" or \"1T\"".into(),
+        ))?;
         let network = self.network.map_or(Ok(common), network)?;
+        // A server that was measured from afar may have all of its time in the network.
+        let Network { connect_us, ns_per_byte } = network;
+        let seen = profile.service(SPAN).behind(whole(connect_us * 1e6), whole(ns_per_byte * 1e3));
+        seen.check_takes_time().map_err(|what| (place, format!("{profile_name}: {what}")))?;
         let (place, name) = (self.name.span(), self.name.into_inner());
         if name.is_empty() {
             return Err((place, "a server has an empty name".into()));
@@ -453,6 +460,10 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
     fn errors_name_file_line_and_remedy() {
         let server = "[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = \"1G\"\n";
         let twice = format!("{server}\n{server}");
+        let times = "{ startup_sequential_ps = 1000, startup_random_ps = 4, per_byte_ps = 0 }";
+        let still = server.replace("hdd", "still")
+            + &format!("[profile.still]\nread = {}\nwrite = {times}\n", times.replace('4', "1000"));
+        parse(&format!("{still}[network]\nconnect_us = 1.0\n")).expect("its network takes time");
         let large = twice.replacen("\"a\"", "\"b\"", 1).replace("1G", "5000000T");
         for (text, line, what) in [
             ("", 1, "[[server]]"),
@@ -471,6 +482,8 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
             ("[profile.x]\nkind = \"hdd\"\nrpn = 0.0\n", 1, "rpn"),
             ("[profile.x]\nrpm = 0.0\n", 1, "measured"),
             ("[[server]\n", 1, ""),
+            // Regression: servers that take no time were planned for.
+            (still.as_str(), 3, "a random write of 4 KiB takes 4 ps, less than 1000 ps"),
         ] {
             let error = parse(text).expect_err(text);
             assert_eq!(

@@ -153,9 +153,15 @@ fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {
     let free = device.space().map_err(Error::at(dir, "ask for free space"))?.available;
     if free / 2 < effort.span {
         let what = format!("{}: {free} bytes are free", dir.display());
+        let least = effort.sizes.iter().max().map_or(0, |size| size * 2);
+        let is_smaller_enough = effort.span > least && free / 2 >= least;
+        let smaller = if is_smaller_enough {
+            format!(", or give a smaller scratch file, of at most {} bytes", free / 2)
+        } else {
+            String::new()
+        };
         let remedy = format!(
-            "calibration leaves half of the free space alone: free {} bytes, or give a smaller \
-             scratch file",
+            "calibration leaves half of the free space alone: free some, until there are {} bytes{smaller}",
             effort.span * 2
         );
         return Err(Error::invalid(what, remedy));

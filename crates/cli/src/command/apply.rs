@@ -55,6 +55,7 @@ struct Applied {
     bytes: u64,
     files: Vec<FileJson>,
     missing: Vec<String>,
+    outside: Vec<String>,
     failed: Vec<FailedJson>,
     servers: Vec<ServerBytes>,
 }
@@ -84,7 +85,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         let wishes = wishes(args, &mut plan, &origin)?;
-        let found = args.place.look(&origin, &wishes)?;
+        let found = args.place.look(&plan, &origin, &wishes)?;
         let left = Leftovers::of(&origin).map_err(Failure::refused)?;
         let freed = left.bytes_by_server(&origin).map_err(Failure::refused)?;
         let moves = relayout::moves(&origin, &found.files, &freed).map_err(Failure::refused)?;
@@ -97,7 +98,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let origin = volume.origin();
     let wishes = wishes(args, &mut plan, origin)?;
     let interruption = Interruption::listen()?;
-    let mut found = args.place.look(origin, &wishes)?;
+    let mut found = args.place.look(&plan, origin, &wishes)?;
     let files = &found.files;
     let earlier = volume.clear_moves(&mut |_| Ok(())).map_err(Failure::refused)?;
     let moves = relayout::moves(origin, files, &[]).map_err(Failure::refused)?;
@@ -271,6 +272,8 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         let files = files.iter().map(file).collect();
         let missing = missing.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let (cleared, left) = (leftovers.removed > 0, leftovers.left);
+        let outside = args.place.outside(plan);
+        let outside = outside.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let (dry_run, left_alone) = (args.dry_run, args.leaves_alone(plan));
         let failed = failed.iter().map(FailedJson::of).collect();
         print_json(&Applied {
@@ -281,6 +284,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
             bytes,
             files,
             missing,
+            outside,
             failed,
             servers,
         })?;
@@ -294,10 +298,11 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         );
     }
     say_files(args, &done.found, &detours);
+    args.place.say_outside(&args.place.outside(plan));
+    placement::say_absent(plan, origin, files);
     for server in &servers {
         let dir = text::path(Path::new(&server.directory));
-        let planned = text::bytes(server.planned_bytes);
-        say!("{} ({dir}): {planned} of the plan's files", server.name);
+        say!("{} ({dir}): {}", server.name, server.planned("of the plan's files"));
     }
     let verb = if args.dry_run { "would be moved" } else { "moved" };
     let in_place = files.len() - to_move().count();

@@ -28,6 +28,7 @@ use crate::output;
 use crate::preflight;
 use crate::print::{self, say, tell};
 use crate::progress::Meter;
+use crate::replaceable::ResultKind;
 use crate::text;
 
 /// Longest configuration that is extended, the same as the longest that is read.
@@ -134,7 +135,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
 /// The directories, by canonical paths. Nothing is measured where one of them, or the file to be written, cannot be used.
 fn usable(args: &CalibrateArgs) -> Result<Vec<PathBuf>, Failure> {
     if let Some(file) = args.servers.as_ref().filter(|_| !args.dry_run) {
-        preflight::report_file(file).map_err(Failure::refused)?;
+        preflight::report_file(file, ResultKind::Servers).map_err(Failure::refused)?;
     }
     let usable = |named: &PathBuf| {
         let dir = fs::canonicalize(named).and_then(|dir| fs::read_dir(&dir).map(|_| dir));

@@ -13,7 +13,7 @@ use halocline_api::control::MountedPath;
 use halocline_os::bounded;
 use halocline_os::error::Error;
 use halocline_plan::layout::Part;
-use halocline_plan::plan_file::Plan;
+use halocline_plan::plan_file::{Plan, PlannedFile};
 use halocline_plan::servers::Server;
 use halocline_sim::ServerSet;
 use halocline_storage::volume::origin::relayout::{self, LayoutChange, Wish};
@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::command::{judge, planned_files};
 use crate::failure::Failure;
-use crate::print::tell;
+use crate::print::{say, tell};
 use crate::{mount_lookup, text};
 
 /// The remedy if the files of a plan are missing.
@@ -163,19 +163,42 @@ impl PlacementArgs {
         }
     }
 
-    /// Why no file of the plan is there; `are_elsewhere` if none of its paths begins with what `--below` takes off.
-    pub(crate) fn none_there(&self, are_elsewhere: bool) -> String {
-        let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
+    /// Why no file of the `plan` is there; `are_elsewhere` if none of its paths begins with what `--below` takes off.
+    pub(crate) fn none_there(&self, plan: &Plan, are_elsewhere: bool) -> String {
+        let (name, dir) = (text::path(&self.plan), text::path(&self.dir));
         match &self.below {
             Some(below) if are_elsewhere => format!(
-                "{plan}: none of its paths begins with {}; give what they begin with, as the plan has it, with --below",
-                text::path(below)
+                "{name}: none of its paths begins with {}: they begin with {}; give that mount point with --below, as the plan has it",
+                text::path(below),
+                told_beginnings(plan)
             ),
             Some(below) => format!(
-                "{plan}: none of its files is in {dir}; its paths behind {} must be those below the mount",
+                "{name}: none of its files is in {dir}; its paths behind {} must be those below the mount",
                 text::path(below)
             ),
-            None => format!("{plan}: none of its files is in {dir}; {BELOW}"),
+            None => format!("{name}: none of its files is in {dir}; {BELOW}"),
+        }
+    }
+
+    /// The files of the plan that are left out because they are not below what `--below` takes off.
+    pub(crate) fn outside(&self, plan: &Plan) -> Vec<PathBuf> {
+        if !self.skip_missing {
+            return Vec::new();
+        }
+        let below = planned_files::below_of(self.below.as_deref(), plan);
+        let paths = plan.file.iter().filter_map(PlannedFile::path_bytes);
+        let paths = paths.map(|path| PathBuf::from(OsString::from_vec(path)));
+        let is_outside =
+            |path: &PathBuf| planned_files::path_below_mount(below.as_deref(), path).is_none();
+        paths.filter(is_outside).collect()
+    }
+
+    /// Tells people of these.
+    pub(crate) fn say_outside(&self, outside: &[PathBuf]) {
+        let Some(below) = &self.below else { return };
+        let below = text::path(below);
+        for path in outside {
+            say!("{}: not below {below}, left out", text::path(path));
         }
     }
 
@@ -183,7 +206,12 @@ impl PlacementArgs {
     ///
     /// # Errors
     /// If a file is not there and such files are not left out, or no file can be moved.
-    pub(crate) fn look(&self, origin: &Origin, wishes: &[Wish]) -> Result<FoundFiles, Failure> {
+    pub(crate) fn look(
+        &self,
+        plan: &Plan,
+        origin: &Origin,
+        wishes: &[Wish],
+    ) -> Result<FoundFiles, Failure> {
         let mut found = FoundFiles { files: Vec::new(), missing: Vec::new(), failed: Vec::new() };
         let mut first = None;
         for (path, file) in
@@ -204,7 +232,7 @@ impl PlacementArgs {
                 return Err(self.not_found(&error));
             }
             if self.skip_missing {
-                return Err(Failure::refused(self.none_there(wishes.is_empty())));
+                return Err(Failure::refused(self.none_there(plan, wishes.is_empty())));
             }
         }
         Ok(found)
@@ -237,7 +265,8 @@ impl PlacementArgs {
         let wishes = self.wishes_of(plan, 0..plan.file.len(), below.as_deref())?;
         // Paths are compared by their components, as they are followed: `a//b` is `a/b`.
         let mut paths = HashSet::new();
-        if let Some(twice) = wishes.iter().find(|wish| !paths.insert(wish.path.as_path())) {
+        let without_dot = |path| Path::strip_prefix(path, ".").unwrap_or(path);
+        if let Some(twice) = wishes.iter().find(|wish| !paths.insert(without_dot(&wish.path))) {
             return Err(Failure::refused(format!(
                 "{}: {} is there twice; leave one of them out",
                 text::path(&self.plan),
@@ -266,7 +295,11 @@ impl PlacementArgs {
             let shown = text::path(&path);
             let inside = inside.ok_or_else(|| {
                 let below = text::path(below.unwrap_or(Path::new("")));
-                refused(format!("{shown} is not below {below}; correct --below"))
+                refused(format!(
+                    "{shown} is not below {below}: paths of the plan begin with {}; correct --below, or leave out with \
+                     --skip-missing what is not below it",
+                    told_beginnings(plan)
+                ))
             })?;
             let layout = file.layout(plan.server.len());
             let layout = layout.and_then(|layout| judge::file_layout(&layout));
@@ -274,6 +307,25 @@ impl PlacementArgs {
             Ok(Some(Wish { path: inside.to_owned(), layout }))
         };
         plan.file[which].iter().filter_map(|file| wish(file).transpose()).collect()
+    }
+}
+
+/// Of the directories that paths of a plan begin with, so many are told.
+const BEGINNINGS: usize = 3;
+
+/// What paths of the plan begin with, for people.
+fn told_beginnings(plan: &Plan) -> String {
+    let all = planned_files::beginnings(plan);
+    let told = |dir: &PathBuf| {
+        if dir.as_os_str().is_empty() { "the names of files".to_owned() } else { text::path(dir) }
+    };
+    let mut shown: Vec<String> = all.iter().take(BEGINNINGS).map(told).collect();
+    if all.len() > BEGINNINGS {
+        shown.push(format!("{} more", all.len() - BEGINNINGS));
+    }
+    match shown.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => shown.concat(),
     }
 }
 
@@ -374,21 +426,61 @@ pub(crate) struct ServerBytes {
     pub(crate) name: String,
     /// Its directory in the volume.
     pub(crate) directory: String,
-    /// Bytes of data in the planned layout.
+    /// Bytes of the files in the planned layout, by their sizes.
     pub(crate) planned_bytes: u64,
+    /// Of these, bytes of holes.
+    pub(crate) hole_bytes: u64,
     /// Bytes of blocks in use.
     pub(crate) used_bytes: u64,
+    /// Bytes that it has by the layouts of files that have nothing on it: holes, unless that is lost.
+    pub(crate) absent_bytes: u64,
+}
+
+impl ServerBytes {
+    /// What is planned, for people; `of` says of what.
+    pub(crate) fn planned(&self, of: &str) -> String {
+        let planned = text::bytes(self.planned_bytes);
+        match self.hole_bytes {
+            0 => format!("{planned} {of}"),
+            holes => format!("{planned} {of} ({} of it holes)", text::bytes(holes)),
+        }
+    }
+}
+
+/// Tells people of `files` that have nothing on a server that has some of them by their layouts: nobody knows by that
+/// whether it was lost.
+pub(crate) fn say_absent<'f>(
+    plan: &Plan,
+    origin: &Origin,
+    files: impl IntoIterator<Item = &'f LayoutChange>,
+) {
+    for file in files {
+        let servers = plan.server.iter().zip(origin.servers()).zip(&file.absent);
+        for ((planned, server), bytes) in servers.filter(|(_, bytes)| **bytes > 0) {
+            say!(
+                "{}: none of its data is on {} ({}), which has {} of it by its layout: these are holes, unless the data is lost",
+                text::path(&file.path),
+                planned.name,
+                text::path(server.dir()),
+                text::bytes(*bytes)
+            );
+        }
+    }
 }
 
 /// The same for each server.
 pub(crate) fn by_server(plan: &Plan, origin: &Origin, files: &[LayoutChange]) -> Vec<ServerBytes> {
+    // Sizes are set by users, also of files with holes.
+    let sum = |of: &dyn Fn(&LayoutChange) -> u64| files.iter().map(of).fold(0, u64::saturating_add);
     let servers = plan.server.iter().zip(origin.servers()).enumerate();
     servers
         .map(|(index, (planned, server))| ServerBytes {
             name: planned.name.clone(),
             directory: server.dir().to_string_lossy().into_owned(),
-            planned_bytes: files.iter().map(|file| file.planned[index]).sum(),
-            used_bytes: files.iter().map(|file| file.used[index]).sum(),
+            planned_bytes: sum(&|file| file.sized[index]),
+            hole_bytes: sum(&|file| file.sized[index].saturating_sub(file.planned[index])),
+            used_bytes: sum(&|file| file.used[index]),
+            absent_bytes: sum(&|file| file.absent[index]),
         })
         .collect()
 }

@@ -21,6 +21,7 @@ use crate::failure::{Failure, Outcome as Ended};
 use crate::output;
 use crate::preflight;
 use crate::print::{say, tell};
+use crate::replaceable::ResultKind;
 use crate::text;
 use clap::Args;
 use halocline_os::counted::counted;
@@ -90,12 +91,13 @@ impl FileSystem {
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let set = server_file::read(&args.servers)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
-    for file in args.out.iter().chain(&args.html) {
-        preflight::report_file(file).map_err(Failure::refused)?;
-        preflight::no_input(file, &[&args.trace, &args.servers]).map_err(Failure::refused)?;
-    }
     if let (Some(out), Some(html)) = (&args.out, &args.html) {
         preflight::different_outputs(out, html).map_err(Failure::refused)?;
+    }
+    let out = args.out.iter().map(|out| (out, ResultKind::Plan));
+    for (file, kind) in out.chain(args.html.iter().map(|html| (html, ResultKind::Page))) {
+        preflight::no_input(file, &[&args.trace, &args.servers]).map_err(Failure::refused)?;
+        preflight::report_file(file, kind).map_err(Failure::refused)?;
     }
     let read = if args.html.is_some() { source::summarize_for_report } else { source::summarize };
     let seen = read(&args.trace, set.len())?;

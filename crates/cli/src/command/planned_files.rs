@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use halocline_plan::plan_file::{Plan, PlannedFile};
 use halocline_trace::{Kind, Source};
@@ -19,17 +19,47 @@ pub(super) fn path_below_mount<'p>(below: Option<&Path>, path: &'p Path) -> Opti
     Some(inside.strip_prefix("/").unwrap_or(inside))
 }
 
-/// What paths of a plan begin with: `below` as it is given or, if none of them does, the path of the directory to which that
-/// leads, because recorded paths have no symbolic links.
+/// What paths of a plan begin with: `below` as it is given or, if none of them does, the absolute path without symbolic links
+/// to which that leads, as recorded paths are.
 pub(super) fn below_of<'b>(below: Option<&'b Path>, plan: &Plan) -> Option<Cow<'b, Path>> {
     let below = below?;
     let is_used = |below: &Path| {
         let mut paths = plan.file.iter().filter_map(PlannedFile::path_bytes);
         paths.any(|path| Path::new(OsStr::from_bytes(&path)).starts_with(below))
     };
-    let canonical = || fs::canonicalize(below).ok().filter(|canonical| is_used(canonical));
-    let other = if is_used(below) { None } else { canonical() };
+    let resolved = || resolved(below).filter(|resolved| is_used(resolved));
+    let other = if is_used(below) { None } else { resolved() };
     Some(other.map_or(Cow::Borrowed(below), Cow::Owned))
+}
+
+/// The absolute path without symbolic links to which `path` leads, as far as it exists: a mount point may be gone by now.
+pub(super) fn resolved(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let real = |above: &Path| {
+        let rest = path.strip_prefix(above).ok()?;
+        Some(fs::canonicalize(above).ok()?.join(rest))
+    };
+    path.ancestors().find_map(real)
+}
+
+/// The directories that paths of a plan begin with, those of the most files first: the longest that all of them have that
+/// begin with the same name.
+pub(super) fn beginnings(plan: &Plan) -> Vec<PathBuf> {
+    let mut known: HashMap<PathBuf, (PathBuf, usize)> = HashMap::new();
+    for path in plan.file.iter().filter_map(PlannedFile::path_bytes) {
+        let path = PathBuf::from(OsString::from_vec(path));
+        let dir = path.parent().unwrap_or(&path);
+        let first = path.components().find(|part| matches!(part, Component::Normal(_)));
+        let first = first.map_or_else(PathBuf::new, |first| first.as_os_str().into());
+        let (common, files) = known.entry(first).or_insert_with(|| (dir.to_owned(), 0));
+        let both = common.components().zip(dir.components()).take_while(|(a, b)| a == b);
+        *common = both.map(|(part, _)| part).collect();
+        *files += 1;
+    }
+    let mut known: Vec<_> = known.into_values().collect();
+    known.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    known.dedup_by(|a, b| a.0 == b.0);
+    known.into_iter().map(|(dir, _)| dir).collect()
 }
 
 /// The files of a plan by their paths. A run's mount need not be where that of the plan's trace was: of what a mount
@@ -61,5 +91,25 @@ impl<'p> PlannedFiles<'p> {
         let mountpoint = Path::new(OsStr::from_bytes(&source.name));
         let below = || self.by_path_below.get(name.strip_prefix(mountpoint).ok()?);
         self.by_path.get(name).or_else(|| if is_of_a_mount { below() } else { None }).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_is_given_leads_to_the_path_that_was_recorded() {
+        let scratch = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(scratch.path()).unwrap();
+        symlink(&real, real.join("link")).unwrap();
+        // A mount point that is gone, too.
+        assert_eq!(resolved(&real.join("link/gone/dir")), Some(real.join("gone/dir")));
+        assert_eq!(resolved(&real.join("link")), Some(real));
+        let here = std::env::current_dir().and_then(fs::canonicalize).unwrap();
+        assert_eq!(resolved(Path::new("src")), Some(here.join("src")));
+        assert_eq!(resolved(Path::new("gone")), Some(here.join("gone")));
     }
 }

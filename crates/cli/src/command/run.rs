@@ -36,6 +36,7 @@ use crate::preflight;
 use crate::print::{self, tell};
 use crate::progress::Meter;
 use crate::recording::{self, Recording};
+use crate::replaceable::ResultKind;
 use crate::slow_open_notice::SlowOpenNotice;
 use crate::store_password;
 use crate::text;
@@ -273,7 +274,11 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     let config = args.cluster.fit(args.config.load().map_err(Failure::refused)?);
     let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
     preflight::process_and_device().map_err(Failure::refused)?;
-    let report = args.report.as_deref().map(preflight::report_file).transpose();
+    let report = args
+        .report
+        .as_deref()
+        .map(|file| preflight::report_file(file, ResultKind::Report))
+        .transpose();
     args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
     if let (Some(trace), Some(report)) = (&args.trace, &args.report) {
         preflight::different_outputs(trace, report).map_err(Failure::refused)?;

@@ -61,6 +61,7 @@ struct UnnamedJson {
     object: String,
     bytes: u64,
     files: Vec<String>,
+    left_by_move: bool,
 }
 
 /// Objects that are told to people by their files.
@@ -160,6 +161,7 @@ fn answer(args: &UnstripeArgs, bytes: u64, lacking: &[Error], unnamed: &Unnamed)
         object: it.object.clone(),
         bytes: it.bytes,
         files: it.files.iter().map(|file| file.to_string_lossy().into_owned()).collect(),
+        left_by_move: it.left_by_move,
     };
     Unstriped {
         dry_run: args.dry_run,
@@ -189,7 +191,9 @@ fn tell_unnamed(unnamed: &Unnamed) {
     };
     for it in unnamed.iter().take(SHOWN) {
         let files: Vec<_> = it.files.iter().map(|file| text::path(file)).collect();
-        tell!("no file names {} with {}: {}", it.object, text::bytes(it.bytes), files.join(", "));
+        let why = if it.left_by_move { ", which an ended move to another layout left" } else { "" };
+        let (object, bytes) = (&it.object, text::bytes(it.bytes));
+        tell!("no file names {object} with {bytes}{why}: {}", files.join(", "));
     }
     if unnamed.len() > SHOWN {
         tell!("and {}", counted(unnamed.len() - SHOWN, "further object"));
@@ -204,6 +208,14 @@ fn end(args: &UnstripeArgs, unnamed: &Unnamed) -> Outcome {
     }
     let (objects, bytes) = (counted(unnamed.len(), "object"), text::bytes(bytes_of(unnamed)));
     let verb = if args.dry_run { "would not be" } else { "not" };
+    if unnamed.iter().all(|it| it.left_by_move) {
+        return Err(Failure::failed(format!(
+            "{objects} with {bytes} {verb} copied, because no file names them: moves to other layouts that were ended have left them, \
+             and the copy has all that their files have. `halocline apply` of the plan removes them; where it does not, as in a copy of \
+             the volume, `halocline fsck CACHE --repair --remove-unnamed {}` does",
+            unnamed.len()
+        )));
+    }
     Err(Failure::failed(format!(
         "{objects} with {bytes} {verb} copied, because no file names them: they may be the data of files that were moved out of \
          `namespace` for a while, or whose file system below it is not mounted. Bring these back and copy again; if they are \

@@ -2,6 +2,7 @@
 
 mod measured;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,7 +41,10 @@ pub(crate) struct VerifyArgs {
 struct Verified {
     agrees: bool,
     left_alone: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    none_there: Option<String>,
     files: Vec<FileJson>,
+    outside: Vec<String>,
     servers: Vec<ServerBytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Vec<ServerTimes>>,
@@ -54,29 +58,78 @@ struct FileJson {
     agrees: bool,
     missing: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    same_as: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<Vec<PartJson>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     actual: Option<Vec<PartJson>>,
 }
 
-/// Each wish's file, or why it is not known how it lies.
-type Found = Vec<(PathBuf, Result<LayoutChange, Error>)>;
+/// A file of the plan.
+struct Checked {
+    /// Its path below the mount.
+    path: PathBuf,
+    /// How it lies, or why that is not known.
+    found: Result<LayoutChange, Error>,
+    /// The name under which the same file comes before: its bytes are counted there.
+    same_as: Option<PathBuf>,
+}
 
-fn found(origin: &Origin, wishes: &[Wish]) -> Result<Found, Failure> {
+impl Checked {
+    fn is_right(&self) -> bool {
+        matches!(&self.found, Ok(found) if found.agrees())
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(&self.found, Err(error) if relayout::is_missing(error))
+    }
+
+    fn json(&self) -> FileJson {
+        let found = self.found.as_ref();
+        FileJson {
+            path: self.path.to_string_lossy().into_owned(),
+            agrees: self.is_right(),
+            missing: self.is_missing(),
+            same_as: self.same_as.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            error: found.err().filter(|_| !self.is_missing()).map(ToString::to_string),
+            planned: found.ok().map(|found| placement::parts(&found.wished)),
+            actual: found.ok().map(|found| placement::parts(&found.now)),
+        }
+    }
+
+    fn say(&self) {
+        let path = text::path(&self.path);
+        if let Some(same_as) = &self.same_as {
+            say!("{path}: another name of {}, counted once", text::path(same_as));
+        }
+        match &self.found {
+            Err(_) if self.is_missing() => say!("{path}: missing"),
+            Err(error) => say!("{path}: {error}"),
+            Ok(found) if !found.agrees() => {
+                let [lies, planned] = [&found.now, &found.wished].map(placement::told);
+                say!("{path}: lies in {lies}; planned is {planned}");
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The files of the wishes, each looked at alone: names of one file may all lie as planned.
+fn checked(origin: &Origin, wishes: &[Wish]) -> Result<Vec<Checked>, Failure> {
     let mut files = Vec::new();
+    let mut known: HashMap<(u64, u64), PathBuf> = HashMap::new();
     for wish in wishes {
         let found = relayout::look_at_each(origin, std::slice::from_ref(wish), false);
-        files.extend(found.map_err(Failure::refused)?);
+        for (path, found) in found.map_err(Failure::refused)? {
+            let identity = found.as_ref().ok().map(LayoutChange::identity);
+            let same_as = identity.and_then(|identity| known.get(&identity).cloned());
+            known.extend(identity.filter(|_| same_as.is_none()).map(|it| (it, path.clone())));
+            files.push(Checked { path, found, same_as });
+        }
     }
     Ok(files)
-}
-
-fn is_right(found: &Result<LayoutChange, Error>) -> bool {
-    matches!(found, Ok(found) if found.agrees())
-}
-
-fn is_missing(found: &Result<LayoutChange, Error>) -> bool {
-    matches!(found, Err(error) if relayout::is_missing(error))
 }
 
 /// Executes the command.
@@ -97,42 +150,40 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let measured =
         measured.map(|trace| measured::measure(trace, &plan, &args.place)).transpose()?;
     let (measured, completeness) = measured.unzip();
-    let files = found(&origin, &wishes)?;
-    let is_left_out = |found| args.place.skip_missing && is_missing(found);
-    let is_any_there = files.iter().any(|(_, found)| !is_missing(found));
+    let files = checked(&origin, &wishes)?;
+    let is_left_out = |file: &Checked| args.place.skip_missing && file.is_missing();
+    let is_any_there = files.iter().any(|file| !file.is_missing());
     // Where none is there, the paths are wrong.
     let agrees = (is_any_there || !args.place.skip_missing)
-        && files.iter().all(|(_, found)| is_right(found) || is_left_out(found));
+        && files.iter().all(|file| file.is_right() || is_left_out(file));
+    let none_there = (!is_any_there).then(|| args.place.none_there(&plan, files.is_empty()));
+    let once = files.iter().filter(|file| file.same_as.is_none());
     let there: Vec<LayoutChange> =
-        files.iter().filter_map(|(_, found)| found.as_ref().ok().cloned()).collect();
+        once.filter_map(|file| file.found.as_ref().ok().cloned()).collect();
     let servers = placement::by_server(&plan, &origin, &there);
+    let outside = args.place.outside(&plan);
     if args.place.json {
-        let file = |(path, found): &(PathBuf, Result<LayoutChange, Error>)| FileJson {
-            path: path.to_string_lossy().into_owned(),
-            agrees: is_right(found),
-            missing: is_missing(found),
-            error: found.as_ref().err().filter(|_| !is_missing(found)).map(ToString::to_string),
-            planned: found.as_ref().ok().map(|found| placement::parts(&found.wished)),
-            actual: found.as_ref().ok().map(|found| placement::parts(&found.now)),
-        };
-        let files = files.iter().map(file).collect();
+        let files = files.iter().map(Checked::json).collect();
+        let outside = outside.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         let trace_weight = completeness.map(|completeness| completeness.weight());
-        print_json(&Verified { agrees, left_alone, files, servers, measured, trace_weight })?;
+        print_json(&Verified {
+            agrees,
+            left_alone,
+            none_there,
+            files,
+            outside,
+            servers,
+            measured,
+            trace_weight,
+        })?;
         return Ok(u8::from(!agrees).into());
     }
-    for (path, found) in files.iter().filter(|(_, found)| !is_right(found)) {
-        match found {
-            Err(_) if is_missing(found) => say!("{}: missing", text::path(path)),
-            Err(error) => say!("{}: {error}", text::path(path)),
-            Ok(found) => {
-                let [lies, planned] = [&found.now, &found.wished].map(placement::told);
-                say!("{}: lies in {lies}; planned is {planned}", text::path(path));
-            }
-        }
-    }
+    files.iter().for_each(Checked::say);
+    args.place.say_outside(&outside);
+    placement::say_absent(&plan, &origin, &there);
     for server in &servers {
-        let (planned, used) = (text::bytes(server.planned_bytes), text::bytes(server.used_bytes));
-        say!("{}: {planned} planned, {used} in use", server.name);
+        let used = text::bytes(server.used_bytes);
+        say!("{}: {}, {used} in use", server.name, server.planned("planned"));
     }
     for server in measured.iter().flatten() {
         server.say(completeness.as_ref().is_some_and(Completeness::is_partial));
@@ -140,13 +191,23 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     if let (Some(trace), Some(completeness)) = (&args.trace, &completeness) {
         tell_if_partial(trace, completeness);
     }
-    if !is_any_there {
-        say!("{}", args.place.none_there(files.is_empty()));
+    if let Some(none_there) = none_there {
+        say!("{none_there}");
     }
     if left_alone {
         say!("the plan leaves the layout of its files alone, however they lie");
     }
-    let right = files.iter().filter(|(_, found)| is_right(found)).count();
-    say!("{right} of {} files lie as planned", files.len());
+    say_how_many(&files, outside.len());
     Ok(ExitCode::from(u8::from(!agrees)))
+}
+
+/// How many of the files lie as planned; a file with several names is one.
+fn say_how_many(files: &[Checked], outside: usize) {
+    let once = || files.iter().filter(|file| file.same_as.is_none());
+    let right = once().filter(|file| file.is_right()).count();
+    let left_out = match outside {
+        0 => String::new(),
+        outside => format!("; {outside} not below what --below takes off"),
+    };
+    say!("{right} of {} files lie as planned{left_out}", once().count());
 }

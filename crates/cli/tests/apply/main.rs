@@ -3,6 +3,7 @@
 mod refusals;
 mod renames;
 mod servers;
+mod verified;
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -271,9 +272,14 @@ fn a_move_that_is_killed_goes_on() {
 
 /// A plan for the same file on one server.
 fn on_server(plan: &str, server: usize) -> String {
+    in_stripes(plan, server, 65536)
+}
+
+/// The same in stripes of so many bytes.
+fn in_stripes(plan: &str, server: usize, bytes: u64) -> String {
     let parts = plan.find("[[file.part]]").unwrap();
-    let mut widths = ["0"; 3];
-    widths[server] = "65536";
+    let mut widths = ["0".to_owned(), "0".to_owned(), "0".to_owned()];
+    widths[server] = bytes.to_string();
     let head = &plan[..parts];
     format!("{head}[[file.part]]\nbegin = 0\nwidths = [{}]\n", widths.join(", "))
 }

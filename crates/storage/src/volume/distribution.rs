@@ -84,6 +84,19 @@ impl Distribution {
         }
     }
 
+    /// Whether every byte of a file has the same place in both.
+    pub(super) fn places_alike(&self, other: &Self) -> bool {
+        let varied = |of: &Self| match of {
+            Self::Varied(layout) => Some(Arc::clone(layout)),
+            Self::Even(striping) => {
+                let widths = vec![striping.stripe(); striping.servers() as usize];
+                FileLayout::uniform(widths).ok().map(Arc::new)
+            }
+        };
+        let both = || Some(varied(self)?.places_alike(&*varied(other)?));
+        self == other || both().unwrap_or(false)
+    }
+
     /// Whether, for any range, each server has its first piece before any server has its second.
     pub(super) const fn is_even(&self) -> bool {
         matches!(self, Self::Even(_))

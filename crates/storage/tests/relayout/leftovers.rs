@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use halocline_storage::volume::origin::relayout::{self, Leftovers, Step};
+use halocline_storage::volume::origin::unnamed::unnamed_objects;
 
 use super::*;
 
@@ -277,5 +278,28 @@ fn a_killed_move_of_a_file_without_data_is_found_by_it_too() {
         assert_eq!(cleared.left, 0, "{stop:?}");
         assert!(moved(dir, &empty).agrees(), "{stop:?}");
         assert_eq!(local_files(dir, "layouts").len(), 1, "{stop:?}");
+    }
+}
+
+/// In a copy nothing tells whose the rest of a killed move is: it was told as what may be the data of files that were moved out.
+#[test]
+fn in_a_copy_what_a_killed_move_left_is_told_as_that() {
+    for stop in [Step::CutOver, Step::Settle, Step::Remove] {
+        let scratch = killed_volume(stop);
+        let (dir, copies) = (scratch.path(), tempfile::tempdir().unwrap());
+        let copy = copies.path().join("copy");
+        let done = Command::new("cp").arg("-a").args([dir, &copy]).status().unwrap();
+        assert!(done.success());
+        // Its objects are bound to its files.
+        drop(mounted(&copy));
+        let unnamed = unnamed_objects(&copy).unwrap();
+        assert_eq!(unnamed.len(), 1, "{stop:?}: {unnamed:?}");
+        assert!(unnamed.iter().all(|it| it.left_by_move), "{stop:?}: {unnamed:?}");
+        // What may be a file's is not: neither of the two is named.
+        fs::rename(copy.join("namespace/file"), copy.join("aside")).unwrap();
+        let unnamed = unnamed_objects(&copy).unwrap();
+        assert_eq!(unnamed.len(), 2, "{stop:?}: {unnamed:?}");
+        assert!(unnamed.iter().all(|it| !it.left_by_move), "{stop:?}: {unnamed:?}");
+        assert_eq!(unnamed_objects(dir).unwrap(), [], "{stop:?}: known where it was made");
     }
 }

@@ -35,6 +35,11 @@ pub(super) const APPLY: &[Metric] = &[
     metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
     metric("missing[]", "text", "A file of the plan that is not there, with `--skip-missing`."),
     metric(
+        "outside[]",
+        "text",
+        "A path of the plan that is not below that of `--below`, and left out, with `--skip-missing`.",
+    ),
+    metric(
         "failed[].path",
         "text",
         "A file of the plan that could not be moved, or is another name of one that is; it is not among `files`.",
@@ -45,9 +50,15 @@ pub(super) const APPLY: &[Metric] = &[
     metric(
         "servers[].planned_bytes",
         "bytes",
-        "What it has of the data of these files by the plan.",
+        "What it has of these files by the plan and their sizes, holes included.",
     ),
+    metric("servers[].hole_bytes", "bytes", "Holes of that."),
     metric("servers[].used_bytes", "bytes", "Blocks that these files use on it now."),
+    metric(
+        "servers[].absent_bytes",
+        "bytes",
+        "What it has by the present layouts of files of which it has no data at all: holes, unless the data is lost.",
+    ),
 ];
 
 pub(super) const UNSTRIPE: &[Metric] = &[
@@ -66,6 +77,11 @@ pub(super) const UNSTRIPE: &[Metric] = &[
     ),
     metric("unnamed[].bytes", "bytes", "Blocks that it uses on all servers."),
     metric("unnamed[].files[]", "path", "Where it is."),
+    metric(
+        "unnamed[].left_by_move",
+        "yes or no",
+        "A move to another layout that was ended seems to have left it: its file has other data.",
+    ),
     metric("unnamed_bytes", "bytes", "Blocks that all of it uses."),
     metric(
         "unnamed_unknown",
@@ -81,22 +97,43 @@ pub(super) const VERIFY: &[Metric] = &[
         "yes or no",
         "The plan leaves the layout alone: files lie as planned however they lie.",
     ),
+    metric(
+        "none_there",
+        "text",
+        "Why none of the plan's files was found, and what to do; only then.",
+    ),
     metric("files[].path", "text", "A file of the plan, below the mount."),
     metric("files[].agrees", "yes or no", "It lies as planned."),
     metric("files[].missing", "yes or no", "There is no such file."),
+    metric(
+        "files[].same_as",
+        "text",
+        "The name under which the same file comes before, if there is one: what it has is counted there.",
+    ),
     metric("files[].error", "text", "Why it cannot be looked at, where it cannot, and what to do."),
     metric("files[].planned[].begin", "bytes", "Where a part of it begins by the plan."),
     metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
     metric("files[].actual[].begin", "bytes", "Where a part of it begins."),
     metric("files[].actual[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric(
+        "outside[]",
+        "text",
+        "A path of the plan that is not below that of `--below`, and left out, with `--skip-missing`.",
+    ),
     metric("servers[].name", "text", "A server of the plan."),
     metric("servers[].directory", "path", "Its directory in the volume."),
     metric(
         "servers[].planned_bytes",
         "bytes",
-        "What it has of the data of these files by the plan.",
+        "What it has of these files by the plan and their sizes, holes included.",
     ),
+    metric("servers[].hole_bytes", "bytes", "Holes of that."),
     metric("servers[].used_bytes", "bytes", "Blocks that these files use on it."),
+    metric(
+        "servers[].absent_bytes",
+        "bytes",
+        "What it has by the present layouts of files of which it has no data at all: holes, unless the data is lost.",
+    ),
     metric("measured[].name", "text", "A server, with `--trace`."),
     metric(
         "measured[].requests",

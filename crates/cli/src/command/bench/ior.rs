@@ -23,6 +23,7 @@ use crate::mount_lookup;
 use crate::options::{ConfigArgs, bytes_within};
 use crate::preflight;
 use crate::print::{self, say};
+use crate::replaceable::ResultKind;
 use crate::text;
 
 /// The most bytes of a request, and of all data.
@@ -242,7 +243,11 @@ fn plan(args: &IorArgs) -> Result<Plan, Failure> {
         _ => Phases::WriteRead,
     };
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
-    let json = args.json.as_deref().map(preflight::report_file).transpose();
+    let json = args
+        .json
+        .as_deref()
+        .map(|file| preflight::report_file(file, ResultKind::Report))
+        .transpose();
     Ok(Plan {
         config,
         policies,

@@ -33,6 +33,7 @@ use crate::options::bytes_within;
 use crate::output;
 use crate::preflight;
 use crate::print::{say, tell};
+use crate::replaceable::ResultKind;
 use crate::text;
 use layout_results::{JudgedSetting, LayoutResult, judge};
 use page::JudgedRow;
@@ -176,7 +177,7 @@ impl LayoutArgs {
 pub(super) fn execute(args: &LayoutArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     if let Some(file) = &args.figures {
-        preflight::report_file(file).map_err(Failure::refused)?;
+        preflight::report_file(file, ResultKind::Figures).map_err(Failure::refused)?;
     }
     let scratch = if args.no_measure {
         None

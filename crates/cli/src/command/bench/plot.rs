@@ -15,6 +15,7 @@ pub(crate) use crate::bar_chart::{DrawResult, colour};
 use crate::failure::Failure;
 use crate::output;
 use crate::preflight;
+use crate::replaceable::ResultKind;
 use crate::text;
 
 const PANEL_WIDTH: u32 = 420;
@@ -58,7 +59,7 @@ pub(crate) fn check(file: &Path) -> Result<(), Failure> {
             file.display()
         )));
     }
-    preflight::report_file(file).map_err(Failure::refused).map(drop)
+    preflight::report_file(file, ResultKind::Plot).map_err(Failure::refused).map(drop)
 }
 
 /// Writes what `draw` draws, an SVG document, to `file`.

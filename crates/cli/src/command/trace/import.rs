@@ -19,6 +19,7 @@ use crate::output::Replacement;
 use crate::preflight;
 use crate::print::{say, tell};
 use crate::reading;
+use crate::replaceable::{self, ResultKind};
 use crate::text;
 
 /// Make a trace of what another tool recorded
@@ -84,6 +85,7 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
         _ => Path::new("."),
     };
     preflight::no_input(&args.out, &[&args.file]).map_err(Failure::refused)?;
+    replaceable::check(&args.out, ResultKind::Trace).map_err(Failure::refused)?;
     let out = Replacement::begin(&args.out).map_err(at(&args.out, "write"))?;
     let (kind, resolution_ns) = match format {
         Format::Csv => (Kind::Csv, 0),

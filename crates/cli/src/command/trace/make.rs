@@ -14,6 +14,7 @@ use halocline_trace::{Kind, Op, Process, Source, Writer};
 use crate::failure::{Failure, Outcome};
 use crate::output::Replacement;
 use crate::print::say;
+use crate::replaceable::{self, ResultKind};
 use crate::text;
 
 /// Requests of a trace that is made at most: what is more is a slip.
@@ -223,6 +224,7 @@ fn write(name: &str, workload: &impl Workload, path: &Path) -> Outcome {
     if requests > REQUESTS_MAX {
         return Err(Failure::refused(format!("{requests} requests; at most {REQUESTS_MAX}")));
     }
+    replaceable::check(path, ResultKind::Trace).map_err(Failure::refused)?;
     let out = Replacement::begin(path).map_err(at(path, "write"))?;
     let failed = |error| match error {
         halocline_trace::Error::Io(error) => at(path, "write")(error),

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use halocline_model::file_layout::FileLayout;
 use halocline_model::request::ByteRange;
@@ -28,8 +29,10 @@ use super::layouts;
 use super::tree_walk::file;
 use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
-use crate::volume::Distribution;
+use crate::volume::{Distribution, Server};
+use halocline_os::chattr;
 use halocline_os::error::{Error, Result};
+use halocline_os::process_user::own_uid;
 use halocline_vfs::Seek;
 
 use moving::Moving;
@@ -65,13 +68,25 @@ pub struct LayoutChange {
     pub used: Vec<u64>,
     /// Bytes of data, without holes, on each server in the wished layout.
     pub planned: Vec<u64>,
+    /// Bytes of the whole file, holes included, on each server in the wished layout.
+    pub sized: Vec<u64>,
+    /// Bytes, holes included, that the current layout has on servers where nothing is of the file's data: these are holes,
+    /// unless that is lost. 0 for the others, and for a file to which nothing was ever written.
+    pub absent: Vec<u64>,
+    /// The file system, and the number on it.
+    device: u64,
     inode: u64,
 }
 
 impl LayoutChange {
-    /// Whether nothing needs to be moved.
+    /// Whether nothing needs to be moved: each byte has the place that is wished for, whatever the widths that say so.
     pub fn agrees(&self) -> bool {
-        self.now == self.wished
+        self.now.places_alike(&self.wished)
+    }
+
+    /// Which file it is, whatever its name: the number of its file system, and its number there.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     /// Bytes of its data, without holes.
@@ -274,10 +289,11 @@ pub fn look_at_each(
     for wish in wishes {
         check_layout(origin, wish)?;
     }
-    let mut inodes = BTreeMap::new();
+    // The tree may go on over several file systems.
+    let mut files = BTreeMap::new();
     let mut look = |wish: &Wish| {
         let change = change(origin, wish, to_move)?;
-        if let Some(other) = inodes.insert(change.inode, wish.path.clone()) {
+        if let Some(other) = files.insert(change.identity(), wish.path.clone()) {
             let what = format!(
                 "{} and {} are two names of one file",
                 other.display(),
@@ -336,22 +352,54 @@ fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
     let data = data.map_err(|error| unopened(&namespace_file.shown, error))?;
     let failed = || Error::at(&namespace_file.shown, "look at the data of");
     let wished = distribution_for(origin, &wish.layout);
-    let planned = bytes_by_server(&data, namespace_file.found.len(), &wished).map_err(failed())?;
+    let size = namespace_file.found.len();
+    let planned = bytes_by_server(&data, size, &wished).map_err(failed())?;
+    let now = data.distribution().map_err(failed())?;
+    let absent = absent(origin, &data, &sized(&now, size)).map_err(failed())?;
     Ok(LayoutChange {
         path: wish.path.clone(),
-        now: data.distribution().map_err(failed())?,
+        now,
+        sized: sized(&wished, size),
         wished,
-        size: namespace_file.found.len(),
+        size,
         used: used_by(origin, &data).map_err(failed())?,
         planned,
+        absent,
+        device: namespace_file.found.dev(),
         inode: namespace_file.found.ino(),
     })
+}
+
+/// Bytes that a file of `size` bytes has on each server, holes included.
+fn sized(distribution: &Distribution, size: u64) -> Vec<u64> {
+    (0..distribution.servers()).map(|server| distribution.local_len(server, size)).collect()
+}
+
+/// What of the `sized` bytes on each server is on those that have no local file for it.
+fn absent(origin: &Origin, data: &OriginFile, sized: &[u64]) -> io::Result<Vec<u64>> {
+    let Some(object) = origin.object_of(data.namespace_file())? else {
+        return Ok(vec![0; sized.len()]);
+    };
+    let path = object.path();
+    let on = |(server, bytes): (&Arc<Server>, &u64)| {
+        let directory = server.directory();
+        let is_there = || Ok::<_, io::Error>(directory.open_to_read(&path)?.is_some());
+        let is_known = *bytes == 0 || directory.allocated_of(&path)? > 0 || is_there()?;
+        Ok(if is_known { 0 } else { *bytes })
+    };
+    origin.servers().iter().zip(sized).map(on).collect()
 }
 
 /// Why a file could not be opened, with what its owner, or who runs it, can do.
 fn unopened(shown: &Path, error: io::Error) -> Error {
     let remedy = match error.raw_os_error() {
         Some(libc::ETXTBSY) => "end the program that runs from it, past the mount",
+        Some(libc::EPERM) if chattr::remedy(shown).is_some() => {
+            return Error::at(shown, "open")(error);
+        }
+        Some(libc::EACCES | libc::EPERM) if own_uid() == 0 => {
+            "look how its file system is mounted, and what its attributes and rules of the system forbid (lsattr, dmesg)"
+        }
         Some(libc::EACCES | libc::EPERM) => {
             "give the volume's owner the permission to write it, or run this as root"
         }

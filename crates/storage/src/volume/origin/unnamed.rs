@@ -17,6 +17,8 @@ pub struct UnnamedObject {
     pub bytes: u64,
     /// Its files on the servers.
     pub files: Vec<PathBuf>,
+    /// Whether a move to another layout that was ended seems to have left it: its note has another object, which a file has.
+    pub left_by_move: bool,
 }
 
 /// The objects with data in the striped origin in `origin_dir` that no file names, but for those that a move has left, of whose
@@ -35,7 +37,8 @@ pub fn unnamed_objects(origin_dir: &Path) -> Result<Vec<UnnamedObject>> {
         let path = id.path();
         let files = origin.servers().iter().map(|server| server.dir().join(&path));
         let files = files.filter(|file| file.symlink_metadata().is_ok()).collect();
-        UnnamedObject { object: id.to_string(), bytes, files }
+        let left_by_move = left.has_likely(&id);
+        UnnamedObject { object: id.to_string(), bytes, files, left_by_move }
     });
     Ok(objects.collect())
 }

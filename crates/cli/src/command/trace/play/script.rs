@@ -9,6 +9,7 @@ use halocline_os::counted::counted;
 use halocline_os::memory::MemoryInfo;
 use halocline_trace::{Op, Reader, Request};
 
+use crate::command::planned_files::resolved;
 use crate::failure::Failure;
 use crate::print::tell;
 use crate::reading;
@@ -181,10 +182,14 @@ pub(super) fn relative(name: &[u8], below: Option<&Path>) -> Result<PathBuf, Str
     let name = Path::new(OsStr::from_bytes(name));
     let inside = match below {
         None => name,
-        Some(below) => name.strip_prefix(below).map_err(|_| {
-            let (name, below) = (text::path(name), text::path(below));
-            format!("{name} is not below {below}; correct --below")
-        })?,
+        Some(below) => {
+            // Recorded paths have no symbolic links.
+            let resolved = || name.strip_prefix(resolved(below)?).ok();
+            name.strip_prefix(below).ok().or_else(resolved).ok_or_else(|| {
+                let (name, below) = (text::path(name), text::path(below));
+                format!("{name} is not below {below}; correct --below")
+            })?
+        }
     };
     let mut path = PathBuf::new();
     for part in inside.strip_prefix("/").unwrap_or(inside).components() {
@@ -241,6 +246,8 @@ mod tests {
         assert_eq!(good("ior.0", None).unwrap(), "ior.0");
         assert_eq!(good("./x//y", None).unwrap(), "x/y");
         assert_eq!(good("/mnt/x/y", Some("/mnt")).unwrap(), "x/y");
+        let here = std::env::current_dir().and_then(std::fs::canonicalize).unwrap().join("gone/x");
+        assert_eq!(good(here.to_str().unwrap(), Some("gone")).unwrap(), "x", "as it was recorded");
         for (name, below) in [
             ("../a", None),
             ("/a/../../b", None),

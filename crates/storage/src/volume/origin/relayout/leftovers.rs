@@ -23,6 +23,9 @@ pub struct Leftovers {
     pub(super) objects: Vec<ObjectId>,
     /// Moves of whose objects that is not known, because no file was found that refers to one of them.
     pub(super) unknown: Vec<MoveNote>,
+    /// Objects in these notes to which no file refers, while one refers to its own object there: the moves seem to have left
+    /// them, but whose they are is not known, as in a copy of the volume.
+    likely: BTreeSet<ObjectId>,
     /// What could not be read of the tree: their files may be there.
     pub(super) unread: Unread,
     /// The file systems with the files that refer to others, by device numbers.
@@ -78,6 +81,12 @@ impl Leftovers {
                 .extend(of_note().filter(|id| is_known(id) && !named.contains_key(&id.number)));
             if !of_note().all(is_known) {
                 found.unknown.push(note.clone());
+                let names_its_own = |id: &ObjectId| {
+                    named.get(&id.number).is_some_and(|by| by.iter().any(|file| is_of(id, file)))
+                };
+                let unnamed = of_note().filter(|id| !named.contains_key(&id.number));
+                let is_moved = of_note().any(names_its_own);
+                found.likely.extend(unnamed.filter(|id| is_moved && !is_known(id)));
             }
         }
         Ok(found)
@@ -121,6 +130,11 @@ impl Leftovers {
         let mut synced = self.file_systems.values().map(rustix::fs::syncfs);
         let synced = synced.try_for_each(|synced| synced);
         synced.map_err(|errno| Error::at(origin.namespace_dir(), "sync")(errno.into()))
+    }
+
+    /// Whether a move seems to have left this object, but whose it is is not known.
+    pub fn has_likely(&self, object: &ObjectId) -> bool {
+        self.likely.contains(object)
     }
 
     /// The objects to which no file refers.

@@ -14,7 +14,8 @@ use super::super::tree_walk::file;
 use super::super::volume_directory::VolumeDir;
 use super::notes::takes_no_more;
 use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step, unopened};
-use crate::volume::{Distribution, Server, VolumeFile};
+use crate::volume::{Distribution, Server, VolumeFile, object_paths};
+use halocline_os::chattr;
 use halocline_os::error::{Error, Result};
 
 /// What a system call that changes an attribute says if it has changed nothing.
@@ -94,7 +95,7 @@ impl<'m> Moving<'m> {
         let copy = VolumeFile::lazy(volume, 0, self.to.wished.clone(), &path);
         // Which server has no room, or fails, is to be told: there may be hundreds.
         let on_server = |(server, error): (&Server, io::Error)| {
-            unwritten(server, "write the new data of a file in", error)
+            unwritten(server, &path, "write the new data of a file in", error)
         };
         let mut refused = None;
         let mut put = |offset, bytes: &[u8]| {
@@ -171,6 +172,8 @@ impl<'m> Moving<'m> {
     /// On the first server that takes it: one without room, or one that cannot be changed, is what moves are for.
     fn write_layout(&self, layout: &FileLayout) -> Result<()> {
         self.allow_layouts(false)?;
+        let (path, what) =
+            (self.new.path_in(object_paths::LAYOUTS), "write the layout of a file in");
         let mut refused = None;
         for (index, server) in self.origin.servers().iter().enumerate() {
             if index == 1 && !self.allow_layouts(true)? {
@@ -181,21 +184,26 @@ impl<'m> Moving<'m> {
                 Err(error) if error.raw_os_error().is_some_and(takes_no_more) => {
                     refused.get_or_insert((server, error));
                 }
-                Err(error) => return Err(Error::at(&self.shown, "write the layout of")(error)),
+                Err(error) => return Err(unwritten(server, &path, what, error)),
             }
         }
         let Some((server, error)) = refused else { return Ok(()) };
-        Err(unwritten(server, "write the layout of a file in", error))
+        Err(unwritten(server, &path, what, error))
     }
 }
 
-/// The error of a server that does not take what a plan puts there: it has no other directory.
-fn unwritten(server: &Server, action: &'static str, error: io::Error) -> Error {
-    if error.raw_os_error() != Some(libc::EROFS) {
-        return Error::at(server.dir(), action)(error);
+/// The error of a server that does not take what a plan puts at `path` there: it has no other directory.
+fn unwritten(server: &Server, path: &Path, action: &'static str, error: io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EROFS) => Some("mount it for writing, or plan without it".to_owned()),
+        Some(libc::EPERM) => chattr::remedy(&server.dir().join(path)),
+        _ => None,
+    };
+    let what = || format!("{}: cannot {action}: {error}", server.dir().display());
+    match remedy {
+        Some(remedy) => Error::invalid(what(), remedy),
+        None => Error::at(server.dir(), action)(error),
     }
-    let what = format!("{}: cannot {action}: {error}", server.dir().display());
-    Error::invalid(what, "mount it for writing, or plan without it")
 }
 
 fn changed(shown: &Path) -> Error {
