@@ -8,11 +8,11 @@ use crate::places::tree::candidates;
 /// Tells of something that gets another name than it should have: that with its number. A dry run does not know the number.
 pub(super) fn conflict(path: &str, wanted: &Name, number: u64) -> String {
     let escaped = |name: &Name| name.as_bytes().escape_ascii().to_string();
-    let is_known = numbers::is_given_by_store(number);
     let wanted_name = escaped(wanted);
-    let name = match is_known {
-        true => escaped(&candidates(wanted, number)[1]),
-        false => format!("{wanted_name}~NUMBER"),
+    let name = if numbers::is_given_by_store(number) {
+        escaped(&candidates(wanted, number)[1])
+    } else {
+        format!("{wanted_name}~NUMBER")
     };
     format!("{path}: something else has its name {wanted_name}, so it is named {name}")
 }

@@ -77,9 +77,10 @@ fn add_one(builder: &mut Builder<'_>, at: At, is_copy: bool) -> Result<u64> {
         builder.view.names.contains(&place) && !is_its
     };
     let shown = builder.disks[at.0].shown(at.1);
-    let what = match is_copy {
-        true => "it says that it is another directory, and gets a number of its own",
-        false => "its directory is missing on the shared disk",
+    let what = if is_copy {
+        "it says that it is another directory, and gets a number of its own"
+    } else {
+        "its directory is missing on the shared disk"
     };
     let [plain, numbered] = candidates(&place.1, number);
     if is_taken {
