@@ -11,6 +11,7 @@ use halocline_meta::identity::CACHE_FILE;
 use halocline_os::bounded;
 use halocline_os::error::{self, Error, Result};
 use halocline_os::private;
+use halocline_storage::volume::origin::volume_parts;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
@@ -36,6 +37,7 @@ pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Side
     }
     let sides = Sides { origin: directory("origin", origin)?, cache: directory("cache", cache)? };
     apart(&sides)?;
+    volume_parts::check_is_none(&sides.origin)?;
     // What is already there is served even from a full file system.
     writable_unless_full("cache", &sides.cache, sides.cache.join(CACHE_FILE).exists())?;
     if config.mode != Mode::ReadOnly {
@@ -67,7 +69,7 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     let roots = crate::open_engine::tier_set(&root, config)?.roots;
     crate::open_engine::tier_options(config)?;
     for tier in &roots {
-        directory("tier", tier)?;
+        volume_parts::check_is_none(&directory("tier", tier)?)?;
         let is_known = tier.join(halocline_api::control::tier::PRIVATE).exists();
         writable_unless_full("tier", tier, is_known)?;
     }

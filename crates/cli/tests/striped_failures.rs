@@ -137,7 +137,7 @@ fn who_owns_one_file_keeps_no_other_from_being_moved_compared_and_copied() {
         (Some(b"junk"), "is not an object number"),
         (Some(b""), "is not an object number"),
         (Some(&letters), "is not an object number"),
-        (Some(&no_layout), "its layout"),
+        (Some(&no_layout), "names data that is not there"),
         (None, "the data of another file"),
     ];
     for (turn, (value, what)) in values.into_iter().enumerate() {

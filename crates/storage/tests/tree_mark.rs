@@ -1,17 +1,20 @@
 //! The directory with the names of a striped volume is that of its names: by an empty one, as the mount point of a file system
 //! that is not mounted, all data would seem to belong to no file.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use halocline_api::config::{VolumeKind, VolumeShape};
+use halocline_os::error::Result;
 use halocline_storage::device::Device;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
 use halocline_storage::volume::origin::relayout::Relayout;
+use halocline_testkit::skipping::skip;
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 2, stripe: 4096 };
@@ -49,14 +52,18 @@ fn is_whole(dir: &Path, files: &[&str]) -> bool {
 
 /// What each use of the volume says.
 fn refused(dir: &Path) -> Vec<String> {
-    let opened = [
+    opened(dir).map(|opened| opened.unwrap_err().to_string()).into()
+}
+
+/// What becomes of each use of the volume.
+fn opened(dir: &Path) -> [Result<()>; 5] {
+    [
         Origin::open_or_create(dir, SHAPE, &undecorated).map(drop),
         Origin::open_volume(dir).map(drop),
         Origin::open_to_look(dir).map(drop),
         Relayout::open(dir).map(drop),
         Origin::open_alone(dir).and_then(|origin| origin.unwrap().check_tree()),
-    ];
-    opened.into_iter().map(|opened| opened.unwrap_err().to_string()).collect()
+    ]
 }
 
 fn mark(dir: &Path) -> Option<Vec<u8>> {
@@ -191,5 +198,82 @@ fn a_volume_without_a_name_gets_its_mark_with_those_of_the_servers() {
     }
     assert!(mark_servers(&dir, Evidence::Contents).unwrap().servers);
     assert!(mark(&dir).is_some_and(|name| name.len() == 32));
+    assert!(is_whole(&dir, &FILES));
+}
+
+/// As that of any file system. Everything refused the volume then, and told to remove the directory with all of its names.
+#[test]
+fn the_root_of_the_tree_may_be_given_to_anybody() {
+    if !rustix::process::geteuid().is_root() {
+        skip("only root can give files away");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let [dir, backup, open] = ["volume", "backup", "open"].map(|name| scratch.path().join(name));
+    volume(&dir, &FILES);
+    let tree = dir.join("namespace");
+    chown(&tree, Some(1300), Some(1300)).unwrap();
+    for mode in [0, 0o700, 0o777, 0o1777, 0o6755] {
+        fs::set_permissions(&tree, Permissions::from_mode(mode)).unwrap();
+        assert!(is_whole(&dir, &FILES), "{mode:o}");
+        for refusal in opened(&dir) {
+            refusal.unwrap();
+        }
+    }
+    copy(&dir, &backup);
+    assert!(is_whole(&backup, &FILES));
+    // Whoever may write beside the tree could have put another one there.
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+    assert!(is_whole(&dir, &FILES), "the label knows it");
+    copy(&dir, &open);
+    let refused = refused(&open);
+    for told in &refused {
+        assert!(told.contains("namespace: it belongs to user 1300, others may write to"), "{told}");
+        assert!(told.contains("chmod go-w") && !told.contains("remove"), "{told}");
+    }
+    fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+    assert!(is_whole(&open, &FILES));
+}
+
+/// A part of a volume was taken for a plain origin: files read as zeros, and what was written went into their names.
+#[test]
+fn a_part_of_a_volume_is_no_origin() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("volume");
+    volume(&dir, &FILES);
+    let names = dir.join("namespace");
+    fs::create_dir_all(names.join("dir/e")).unwrap();
+    let link = scratch.path().join("link");
+    symlink(names.join("dir"), &link).unwrap();
+    let plain = VolumeShape { kind: VolumeKind::Plain, ..SHAPE };
+    let parts = [
+        names.clone(),
+        names.join("dir/e"),
+        link,
+        dir.join("server-1"),
+        dir.join("server-0/objects"),
+    ];
+    for part in parts {
+        for shape in [plain, SHAPE] {
+            let refused = Origin::open_or_create(&part, shape, &undecorated).unwrap_err();
+            let told = format!("{refused}");
+            assert!(told.contains("a part of a striped volume"), "{told}");
+            let dir = fs::canonicalize(&dir).unwrap();
+            let remedy = format!("give the volume's own directory, {}", dir.display());
+            assert!(told.contains(&remedy), "{told}");
+        }
+    }
+    // Wherever the names are seen, unless it is known that they are none.
+    let (elsewhere, name) = (scratch.path().join("elsewhere"), dir.join("server-7"));
+    copy(&names, &elsewhere);
+    for part in [&elsewhere, &elsewhere.join("dir")] {
+        let told = Origin::open_or_create(part, plain, &undecorated).unwrap_err().to_string();
+        assert!(told.contains(&format!("setfattr -x {MARK} ")), "{told}");
+    }
+    removexattr(&elsewhere, MARK).unwrap();
+    fs::create_dir(&name).unwrap();
+    for other in [&elsewhere, &name, scratch.path()] {
+        Origin::open_or_create(other, plain, &undecorated).unwrap();
+    }
     assert!(is_whole(&dir, &FILES));
 }

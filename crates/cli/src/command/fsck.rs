@@ -33,7 +33,7 @@ use crate::text;
 /// dirty files against the origin
 ///
 /// Without --repair nothing is changed, and a second check finds the same. The status is 1 when
-/// something is wrong.
+/// something is wrong, or could not be checked, as a striped origin that is mounted.
 #[derive(Debug, Args)]
 pub(crate) struct FsckArgs {
     /// The cache directory, or the root of a file tier's directories
@@ -102,8 +102,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         tell(&findings);
         tell_unnamed(&findings, args, objects);
     }
-    let clean = findings.wrong() == 0;
-    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if findings.are_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Cache {
@@ -246,12 +245,18 @@ impl Cache {
 
     /// Looks at the objects of a striped origin.
     fn check_origin(&mut self, args: &FsckArgs, gifts: &Gifts) -> Result<usize, Failure> {
-        let binding = self.offline.binding.as_ref().filter(|binding| binding.origin.is_dir());
+        let binding = self.offline.binding.as_ref();
+        if let Some(gone) = binding.filter(|binding| !binding.origin.is_dir()) {
+            let origin = text::path(&gone.origin);
+            self.origin_unchecked =
+                Some(format!("{origin}: there is no such directory; mount or move it there"));
+        }
+        let binding = binding.filter(|binding| binding.origin.is_dir());
         let objects = binding.map(|binding| OriginObjects::check(&binding.origin, args, gifts));
         let objects = objects.transpose()?.unwrap_or_default();
         objects.check_what_was_asked(args, gifts)?;
         self.problems.extend(objects.problems);
-        self.origin_unchecked = objects.unchecked;
+        self.origin_unchecked = self.origin_unchecked.take().or(objects.unchecked);
         Ok(objects.count)
     }
 }
@@ -269,7 +274,7 @@ fn tell(findings: &Findings) {
     );
     say!("{} have checksums", text::bytes(findings.verified_bytes));
     if let Some(why) = &findings.origin_unchecked {
-        say!("the origin's objects were not checked: {why}");
+        say!("the origin was not checked: {why}");
     }
     let is_stray = |problem: &&Problem| matches!(problem, Problem::StrayObject { .. });
     let (strays, others): (Vec<_>, Vec<_>) =
@@ -282,7 +287,8 @@ fn tell(findings: &Findings) {
         say!("{objects} named by no record: the next mount removes what no record names");
     }
     match (findings.wrong(), findings.repaired) {
-        (0, _) => say!("clean"),
+        (0, _) if findings.are_clean() => say!("clean"),
+        (0, _) => say!("nothing is wrong with what was checked; not all was: see above"),
         (count, true) => say!("{}, repaired where that is possible", counted(count, "problem")),
         (count, false) => {
             let problems = counted(count, "problem");
@@ -323,9 +329,7 @@ fn describe(problem: &Problem) -> String {
              it is listed below, and --repair drops it",
             text::path(server)
         ),
-        Problem::StrayObject { file, .. } => {
-            format!("object {file:016x}: no record names it; it only takes space")
-        }
+        Problem::StrayObject { file, .. } => stray_object(*file),
         Problem::NotReachable { path, dirty_bytes, reason } => format!(
             "{}: {} are dirty, and nobody knows whether the origin has the file: {reason}; they stay on the \
              cache until a mount finds it",
@@ -355,6 +359,7 @@ fn describe(problem: &Problem) -> String {
         Problem::LeftoverObject { object, bytes } => leftover_object(object, *bytes),
         Problem::MisnamedObject { object, named_by } => misnamed_object(object, named_by),
         Problem::UnreadName { reason } => reason.clone(),
+        Problem::UnreadableFile { path, owner, reason } => unreadable_file(path, *owner, reason),
         Problem::OtherTree { reason } => format!("the origin's names cannot be right: {reason}"),
         Problem::Uncounted { allocated_bytes, counted_bytes } => {
             uncounted(*allocated_bytes, *counted_bytes)
@@ -370,9 +375,18 @@ fn uncounted(allocated: u64, counted: u64) -> String {
     )
 }
 
+fn stray_object(file: u64) -> String {
+    format!("object {file:016x}: no record names it; it only takes space")
+}
+
 fn unnamed_object(object: &str, bytes: u64, removed: bool) -> String {
     let takes = if removed { "took" } else { "takes" };
     format!("origin object {object}: no file names it; it {takes} {}", text::bytes(bytes))
+}
+
+fn unreadable_file(path: &Path, owner: u32, reason: &str) -> String {
+    let path = text::path(path);
+    format!("{path} (of user {owner}) cannot be read: {reason}")
 }
 
 fn leftover_object(object: &str, bytes: u64) -> String {

@@ -24,6 +24,7 @@ mod tree_record;
 pub(super) mod tree_walk;
 pub mod unnamed;
 mod volume_directory;
+pub mod volume_parts;
 
 use std::fs::File;
 use std::io;
@@ -47,7 +48,7 @@ use halocline_vfs::Stat;
 
 pub use file::OriginFile;
 pub use identity::ObjectId;
-pub use orphans::{Misnamed, NamedObjects};
+pub use orphans::{Misnamed, NamedObjects, UnreadableFile};
 
 use creation::{check_can_become_striped, create_striped, open_servers, server_name};
 use file::{Data, SizeLocks, Striped};
@@ -106,6 +107,7 @@ impl Origin {
             return Err(Error::invalid(what, "give at least one server and one byte"));
         }
         let volume_dir = VolumeDir::open(dir)?;
+        volume_parts::check_is_none(dir)?;
         match (VolumeLabel::read(&volume_dir)?, shape.kind) {
             (Some(found), VolumeKind::Striped)
                 if (found.servers, found.stripe) != (shape.servers, shape.stripe) =>
@@ -219,7 +221,7 @@ impl Origin {
         let servers = dirs.iter().zip(&names).enumerate();
         let servers = servers.map(|(at, (dir, name))| open(dir, name, at, decorate));
         let servers = servers.collect::<Result<Vec<_>>>()?;
-        let tree = volume_dir.directory(label::NAMESPACE)?;
+        let tree = volume_dir.tree(label::NAMESPACE, |inode| label.is_bound_to(inode))?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
         let tree_device = tree.metadata().map_err(Error::at(&namespace, "stat"))?.dev();
         let volume = Volume::new(servers, label.stripe);

@@ -170,7 +170,7 @@ pub(super) const FSCK: &[Metric] = &[
     metric(
         "problems[].problem",
         "word",
-        "`lost-at-power-loss`: a power loss took these bytes, and the next mount, or a repair, forgets them; `missing-data`: the records name bytes that are not there; `damaged-data`: bytes are not what was written; `lost-server`: a server of the cache holds nothing of it; `stray-object`: an object that no record names; `no-origin`: the origin has no such file any more; `not-reachable`: its file cannot be looked at; `conflict`: others changed the file under its dirty bytes; `copy`: the directory is a copy of a cache, with dirty bytes; `orphan-object`: an object of a striped origin that no file names; `leftover-object`: one that an interrupted move left; `misnamed-object`: one whose file is not found, and that others name; `unread-name`: a directory or file of the origin's tree cannot be read, so that no object is taken for one without a name; `other-tree`: the origin's names are not those of its objects; `uncounted`: more is in use than the records know of. Each has some of the keys below.",
+        "`lost-at-power-loss`: a power loss took these bytes, and the next mount, or a repair, forgets them; `missing-data`: the records name bytes that are not there; `damaged-data`: bytes are not what was written; `lost-server`: a server of the cache holds nothing of it; `stray-object`: an object that no record names; `no-origin`: the origin has no such file any more; `not-reachable`: its file cannot be looked at; `conflict`: others changed the file under its dirty bytes; `copy`: the directory is a copy of a cache, with dirty bytes; `orphan-object`: an object of a striped origin that no file names; `leftover-object`: one that an interrupted move left; `misnamed-object`: one whose file is not found, and that others name; `unread-name`: a directory or file of the origin's tree cannot be read, so that no object is taken for one without a name; `unreadable-file`: the data of a file of a striped origin cannot be read, and programs get EIO; `other-tree`: the origin's names are not those of its objects; `uncounted`: more is in use than the records know of. Each has some of the keys below.",
     ),
     metric("problems[].path", "path", "The file that it is about, below the mount."),
     metric("problems[].offset", "bytes", "First byte of the range in the file."),
@@ -187,6 +187,7 @@ pub(super) const FSCK: &[Metric] = &[
         "text",
         "Why the file, or the name, cannot be looked at, or the origin's names cannot be right.",
     ),
+    metric("problems[].owner", "number", "The number of the file's owner."),
     metric("problems[].server", "path", "Directory of the server."),
     metric("problems[].file", "number", "Number of the file that the object was made for."),
     metric(
@@ -209,7 +210,7 @@ pub(super) const FSCK: &[Metric] = &[
     metric(
         "origin_unchecked",
         "text",
-        "Why objects of a striped origin were not looked at; absent where they were, or where there are none.",
+        "Why objects of a striped origin were not looked at, or that the origin is not there; absent otherwise. The status is 1 then.",
     ),
 ];
 

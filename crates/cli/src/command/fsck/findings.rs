@@ -72,6 +72,13 @@ pub(super) enum Problem {
     MisnamedObject { object: String, named_by: Vec<NamedBy> },
     /// A directory or file of a striped origin's tree that cannot be read: any object may be that of a file there.
     UnreadName { reason: String },
+    /// A file of a striped origin whose data cannot be read: programs get EIO.
+    UnreadableFile {
+        #[serde(serialize_with = "path_as_json")]
+        path: PathBuf,
+        owner: u32,
+        reason: String,
+    },
     /// The tree of a striped origin is not that of its objects.
     OtherTree { reason: String },
     /// More blocks are in use than the records account for (I5).
@@ -113,7 +120,7 @@ pub(super) struct Findings {
     pub(super) verified_bytes: u64,
     pub(super) problems: Vec<Problem>,
     pub(super) repaired: bool,
-    /// Why a striped origin's objects were not examined.
+    /// Why the origin was not examined: a striped one's objects, or any that is not there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) origin_unchecked: Option<String>,
 }
@@ -123,5 +130,10 @@ impl Findings {
     /// recorded: they were not acknowledged, and nothing is lost.
     pub(super) fn wrong(&self) -> usize {
         self.problems.iter().filter(|problem| !problem.ends_by_itself()).count()
+    }
+
+    /// Whether all was looked at, and nothing is wrong.
+    pub(super) fn are_clean(&self) -> bool {
+        self.wrong() == 0 && self.origin_unchecked.is_none()
     }
 }

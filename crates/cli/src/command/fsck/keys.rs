@@ -33,6 +33,7 @@ fn every_problem_is_described() {
             named_by: vec![NamedBy { path: path(), owner: 0 }],
         },
         Problem::UnreadName { reason: String::new() },
+        Problem::UnreadableFile { path: path(), owner: 0, reason: String::new() },
         Problem::OtherTree { reason: String::new() },
         Problem::Uncounted { allocated_bytes: 0, counted_bytes: 0 },
     ];

@@ -10,7 +10,7 @@ use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::relayout::Leftovers;
-use halocline_storage::volume::origin::{Misnamed, NamedObjects};
+use halocline_storage::volume::origin::{Misnamed, NamedObjects, UnreadableFile};
 
 use super::FsckArgs;
 use super::findings::{Findings, NamedBy, Problem};
@@ -92,7 +92,7 @@ impl OriginObjects {
         named: NamedObjects,
         args: &FsckArgs,
     ) -> Result<(), Failure> {
-        let NamedObjects { unnamed, misnamed, unread } = named;
+        let NamedObjects { unnamed, misnamed, unreadable, unread } = named;
         if !unread.is_empty() {
             self.unchecked = Some(format!(
                 "{} of its names cannot be read, and what lies there may name any of them",
@@ -109,6 +109,10 @@ impl OriginObjects {
                 named_by.into_iter().map(|(path, owner)| NamedBy { path, owner }).collect();
             self.problems.push(Problem::MisnamedObject { object: object.to_string(), named_by });
         }
+        let unreadable = unreadable.into_iter().map(|UnreadableFile { path, owner, reason }| {
+            Problem::UnreadableFile { path, owner, reason }
+        });
+        self.problems.extend(unreadable);
         if let Some(count) = args.remove_unnamed {
             if count != unnamed.len() {
                 let found = counted(unnamed.len(), "object");

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use super::identity::ObjectId;
+use super::identity::{self, ObjectId};
 use super::layouts;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
@@ -30,6 +30,21 @@ pub(super) type SizeLocks = [Mutex<()>; 64];
 
 /// What is freed of a namespace file's blocks: whole ones of any file system.
 const FREED_BYTES: u64 = 64 << 10;
+
+/// What is wrong with a file that refers to the data of another.
+const OF_ANOTHER: &str = "it names the data of another file: it is a copy that was made past the mount; empty \
+     or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data (--give)";
+
+/// What is wrong with one, with this inode number, that refers to data that is gone.
+pub(super) fn gone(inode: u64) -> String {
+    format!(
+        "it names data that is not there: it is a copy or backup, put there past the mount, of a file whose data was removed \
+         since; empty or remove it, or restore its contents from a backup that has them; or, if somebody changed its {} past the \
+         mount, {}",
+        identity::ATTRIBUTE,
+        identity::remedy_for_number(inode)
+    )
+}
 
 /// The data of an open origin file.
 ///
@@ -59,14 +74,28 @@ enum ObjectReference<'a> {
     Absent,
     /// Its own, which may have no data yet.
     Own(&'a VolumeFile),
-    /// The data of another file: this one is a copy made behind the mount, or its owner is trying to reach that data.
-    OfAnother,
+    /// Data that is not this file's.
+    NotOwn(NotOwn),
 }
 
-fn of_another() -> io::Error {
-    let what = "it names the data of another file: it is a copy that was made past the mount; empty \
-                or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data (--give)";
-    io::Error::new(io::ErrorKind::InvalidData, what)
+/// Which data a file refers to that is not its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NotOwn {
+    /// That of another file, or of this one since it was moved: it is a copy or backup that was put there behind the mount, or
+    /// its owner is trying to reach that data.
+    OfAnother,
+    /// None that is there, and once it was that of another file; this one has this inode number.
+    Gone(u64),
+}
+
+impl From<NotOwn> for io::Error {
+    fn from(data: NotOwn) -> Self {
+        let what = match data {
+            NotOwn::OfAnother => OF_ANOTHER.to_owned(),
+            NotOwn::Gone(inode) => gone(inode),
+        };
+        Self::new(io::ErrorKind::InvalidData, what)
+    }
 }
 
 impl OriginFile {
@@ -159,7 +188,7 @@ impl OriginFile {
             Data::Plain { file, .. } => Ok(file.on_server().allocated()? / SECTOR),
             Data::Striped(striped) => match striped.find()? {
                 ObjectReference::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
-                ObjectReference::Absent | ObjectReference::OfAnother => Ok(0),
+                ObjectReference::Absent | ObjectReference::NotOwn(_) => Ok(0),
             },
         }
     }
@@ -208,27 +237,38 @@ impl Striped {
         let Some(id) = ObjectId::of(self.namespace_file.file())? else {
             return Ok(ObjectReference::Absent);
         };
-        let Some(object) = self.object(id)? else {
-            let other = self.is_of_another(id)?;
-            return if other { Ok(ObjectReference::OfAnother) } else { Err(layouts::missing(id)) };
-        };
-        if !object.is_anywhere() && self.is_of_another(id)? {
-            return Ok(ObjectReference::OfAnother);
+        let found = self.object(id)?;
+        if let Some(object) = found.filter(VolumeFile::is_anywhere) {
+            return Ok(ObjectReference::Own(self.attach(id, object)));
         }
+        if let Some(other) = self.not_own(id)? {
+            return Ok(ObjectReference::NotOwn(other));
+        }
+        let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
         Ok(ObjectReference::Own(self.attach(id, object)))
     }
 
-    /// Whether the object to which the file refers has no data of this file but data of another.
-    fn is_of_another(&self, id: ObjectId) -> io::Result<bool> {
+    /// What the file refers to, if its own object, which is `id`, has no data.
+    fn not_own(&self, id: ObjectId) -> io::Result<Option<NotOwn>> {
         let dir = id.number.directory();
+        let mut is_there = false;
         for server in self.volume.servers() {
             let names = server.directory().names(&dir)?;
-            let mut ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
-            if ids.any(|other| other.number == id.number && other != id) {
-                return Ok(true);
+            for other in names.iter().filter_map(|name| ObjectId::parse(name.to_str()?)) {
+                is_there |= other == id;
+                if other != id && other.number.family() == id.number.family() {
+                    return Ok(Some(NotOwn::OfAnother));
+                }
             }
         }
-        Ok(false)
+        // A file that had data has them or their layout; what was killed before it wrote any has a number of its own alone.
+        let is_known = if id.number.has_layout {
+            self.object(id)?.is_some()
+        } else {
+            id.is_first_of_its_number()
+        };
+        let inode = id.inode.unwrap_or(0);
+        Ok((!is_there && !is_known).then_some(NotOwn::Gone(inode)))
     }
 
     /// The object; `None` if the file never had data.
@@ -236,8 +276,8 @@ impl Striped {
         match self.find()? {
             ObjectReference::Own(object) => Ok(Some(object)),
             ObjectReference::Absent => Ok(None),
-            ObjectReference::OfAnother if self.size()? == 0 => Ok(None),
-            ObjectReference::OfAnother => Err(of_another()),
+            ObjectReference::NotOwn(_) if self.size()? == 0 => Ok(None),
+            ObjectReference::NotOwn(other) => Err(other.into()),
         }
     }
 
@@ -251,10 +291,10 @@ impl Striped {
         let id = match self.find()? {
             ObjectReference::Own(object) => return Ok(object),
             ObjectReference::Absent => ObjectId::ensure(self.namespace_file.file())?,
-            ObjectReference::OfAnother if self.size()? == 0 => {
+            ObjectReference::NotOwn(_) if self.size()? == 0 => {
                 ObjectId::give(self.namespace_file.file(), XattrFlags::REPLACE)?
             }
-            ObjectReference::OfAnother => return Err(of_another()),
+            ObjectReference::NotOwn(other) => return Err(other.into()),
         };
         let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
         Ok(self.attach(id, object))
@@ -363,9 +403,9 @@ impl Striped {
         let _size = self.size_lock().lock();
         match self.find()? {
             ObjectReference::Own(object) => object.cut(len)?,
-            ObjectReference::OfAnother if len > 0 => return Err(of_another()),
+            ObjectReference::NotOwn(other) if len > 0 => return Err(other.into()),
             // The object has no data of this file to cut.
-            ObjectReference::OfAnother | ObjectReference::Absent => {}
+            ObjectReference::NotOwn(_) | ObjectReference::Absent => {}
         }
         self.set_size(len)
     }

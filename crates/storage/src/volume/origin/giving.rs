@@ -106,11 +106,17 @@ fn gift<'g>(
         Reference::Object(number) | Reference::BeingGiven(number) => Some(number),
         Reference::None | Reference::Nonsense => None,
     };
-    if named != Some(given.number) {
+    // Names that are older than a move have the number before it.
+    let Some(named) = named.filter(|it| it.family() == given.number.family()) else {
         return refused(format!("{} does not name the object {object}", found.shown.display()));
-    }
+    };
     let identity = identity(&found, given.number)?;
     let own = ObjectId::of_file(given.number, identity.0, identity.1);
+    let has = |number| all.contains(&ObjectId::of_file(number, identity.0, identity.1));
+    if named != given.number && has(named) {
+        let what = format!("{} has its data, the object {named}", found.shown.display());
+        return Err(Error::invalid(what, "leave it as it is"));
+    }
     // After an interrupted call the whole object may have the file's name.
     let object = if all.contains(&given) { given } else { own };
     if !all.contains(&object) {

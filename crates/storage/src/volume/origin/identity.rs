@@ -11,14 +11,20 @@ use halocline_os::birth_time::born_ns_of;
 use halocline_os::random::random_bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::attestation;
 use crate::volume::object_paths;
 
 pub(super) const ATTRIBUTE: &str = "user.halocline.object";
 
-/// The attribute's value: 128 random bits, so that a copied tree or a restored backup never assigns one object to two
+/// The attribute's value: 128 bits, most of them random, so that a copied tree or a restored backup never assigns one object to two
 /// files by restarting a counter. Anyone who may write to a file can set this to any value.
+///
+/// The first 64 bits are the number's family, which a file keeps when it gets another object: a number of which there is
+/// no object, because it was copied or restored, leads to the file's present one by that. The last 32 are a checksum of the others and of
+/// the file that got the number: a file without an object that got its own number has no data yet, and one that has another's had some.
+/// All 128 are random in numbers of earlier versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ObjectNumber {
     random: u128,
@@ -29,6 +35,10 @@ pub(super) struct ObjectNumber {
     /// the mount names another object.
     pub(super) has_birth: bool,
 }
+
+/// Where the bits of the family begin, and how many those of the checksum are.
+const FAMILY_AT: u32 = 64;
+const CHECKSUM_BITS: u32 = 32;
 
 /// Suffix of a number that has a layout.
 const HAS_LAYOUT: char = 'v';
@@ -55,10 +65,37 @@ impl ObjectNumber {
         random.map(|random| Self { random, has_layout, has_birth })
     }
 
-    /// A number that no object has had before.
-    pub(super) fn random(has_layout: bool) -> io::Result<Self> {
-        let random = u128::from_be_bytes(random_bytes()?);
-        Ok(Self { random, has_layout, has_birth: true })
+    /// A number that no object has had before, for the file with this inode number and birth time: one of the family of `former`,
+    /// that of the file until now, if it has one.
+    pub(super) fn for_file(
+        (inode, born_ns): (u64, u64),
+        has_layout: bool,
+        former: Option<Self>,
+    ) -> io::Result<Self> {
+        let is_same = |random: u128| {
+            former.is_some_and(|it| it.random >> CHECKSUM_BITS == random >> CHECKSUM_BITS)
+        };
+        loop {
+            let mut random = u128::from_be_bytes(random_bytes()?);
+            if let Some(former) = former {
+                let own = random & ((1 << FAMILY_AT) - 1);
+                random = u128::from(former.family()) << FAMILY_AT | own;
+            }
+            if !is_same(random) {
+                let random = checksummed(random, inode, born_ns);
+                return Ok(Self { random, has_layout, has_birth: true });
+            }
+        }
+    }
+
+    /// What the numbers of a file have in common.
+    pub(super) fn family(self) -> u64 {
+        u64::try_from(self.random >> FAMILY_AT).expect("64 bits are left")
+    }
+
+    /// Whether it was made for the file with this inode number and birth time. False of nearly all numbers of earlier versions.
+    pub(super) fn is_made_for(self, inode: u64, born_ns: u64) -> bool {
+        self.has_birth && checksummed(self.random, inode, born_ns) == self.random
     }
 
     /// The directory below each server in which the object's local files are.
@@ -127,6 +164,14 @@ pub(super) enum Reference {
 }
 
 impl Reference {
+    /// The number that the attribute has, whether the file has its object or is being given it.
+    pub(super) fn number(self) -> Option<ObjectNumber> {
+        match self {
+            Self::Object(number) | Self::BeingGiven(number) => Some(number),
+            Self::None | Self::Nonsense => None,
+        }
+    }
+
     /// The number, if it refers to an object; nonsense refers to none.
     pub(super) fn object(self) -> Option<ObjectNumber> {
         match self {
@@ -194,10 +239,7 @@ impl ObjectId {
             )),
             Reference::Nonsense => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!(
-                    "its {ATTRIBUTE} is not an object number: somebody set it past the mount; {}",
-                    remedy_for_number(rustix::fs::fstat(namespace_file)?.st_ino)
-                ),
+                nonsense(rustix::fs::fstat(namespace_file)?.st_ino),
             )),
         }
     }
@@ -235,10 +277,55 @@ impl ObjectId {
 
     /// Assigns to a namespace file an object that no file has had before.
     pub(super) fn give(namespace_file: impl AsFd, how: XattrFlags) -> io::Result<Self> {
-        let number = ObjectNumber::random(false)?;
-        number.name_by(&namespace_file, how)?;
-        Self::bound(number, namespace_file)
+        Self::give_of_family(namespace_file, how, None)
     }
+
+    /// The same, with a number of the family of another one.
+    pub(super) fn give_of_family(
+        namespace_file: impl AsFd,
+        how: XattrFlags,
+        other: Option<ObjectNumber>,
+    ) -> io::Result<Self> {
+        let id = Self::new(&namespace_file, false, other)?;
+        id.number.name_by(namespace_file, how)?;
+        Ok(id)
+    }
+
+    /// An object for a namespace file that no file has had before, as [`ObjectNumber::for_file`].
+    pub(super) fn new(
+        namespace_file: impl AsFd,
+        has_layout: bool,
+        former: Option<ObjectNumber>,
+    ) -> io::Result<Self> {
+        let inode = rustix::fs::fstat(&namespace_file)?.st_ino;
+        let born_ns = born_ns_of(namespace_file)?;
+        let number = ObjectNumber::for_file((inode, born_ns), has_layout, former)?;
+        Ok(Self::of_file(number, inode, born_ns))
+    }
+
+    /// Whether its number was made for the file whose object it is.
+    pub(super) fn is_first_of_its_number(self) -> bool {
+        let file = self.inode.zip(self.born_ns);
+        file.is_some_and(|(inode, born_ns)| self.number.is_made_for(inode, born_ns))
+    }
+}
+
+/// The same with the checksum in its last bits.
+fn checksummed(random: u128, inode: u64, born_ns: u64) -> u128 {
+    let rest = random >> CHECKSUM_BITS << CHECKSUM_BITS;
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&rest.to_be_bytes());
+    bytes[16..24].copy_from_slice(&inode.to_be_bytes());
+    bytes[24..].copy_from_slice(&born_ns.to_be_bytes());
+    rest | u128::from(xxh3_64(&bytes)) & ((1 << CHECKSUM_BITS) - 1)
+}
+
+/// What is wrong with a file that refers to nonsense.
+pub(super) fn nonsense(inode: u64) -> String {
+    format!(
+        "its {ATTRIBUTE} is not an object number: somebody set it past the mount; {}",
+        remedy_for_number(inode)
+    )
 }
 
 /// What to do about a file whose number was changed past the mount.

@@ -59,7 +59,7 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<Marked> {
     origin.check_bound()?;
     origin.check_tree()?;
     let servers = open_servers(&volume_dir, label.servers, Use::Alone)?;
-    let tree = volume_dir.directory(label::NAMESPACE)?;
+    let tree = volume_dir.tree(label::NAMESPACE, |inode| label.is_bound_to(inode))?;
     let is_new = label.volume().is_none();
     if is_new {
         mark(&origin, (&volume_dir, label), (&servers, &tree), evidence)?;

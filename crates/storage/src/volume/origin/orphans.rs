@@ -7,9 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::identity::{ObjectId, ObjectNumber, Reference};
+use halocline_model::striping::Striping;
+
+use super::file::gone;
+use super::identity::{self, ObjectId, ObjectNumber, Reference};
 use super::layouts;
-use super::tree_walk::{Unread, each_file_if_still};
+use super::tree_walk::{FileState, Unread, each_file_if_still};
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
 
@@ -28,6 +31,17 @@ pub struct Misnamed {
     pub named_by: Vec<(PathBuf, u32)>,
 }
 
+/// A file that has no data to read: every access to it fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableFile {
+    /// Its path below the mount.
+    pub path: PathBuf,
+    /// The number of its owner.
+    pub owner: u32,
+    /// Why, for people.
+    pub reason: String,
+}
+
 /// Whose the objects of a volume are.
 #[derive(Debug, Default)]
 pub struct NamedObjects {
@@ -36,6 +50,8 @@ pub struct NamedObjects {
     /// Those that are named by others than their own files alone: backups of these, or somebody who wants to reach their data.
     /// Nothing here can tell; empty if not all names could be read.
     pub misnamed: Vec<Misnamed>,
+    /// Files without data that can be read, but for those that name a misnamed object; empty if not all names could be read.
+    pub unreadable: Vec<UnreadableFile>,
     /// What could not be read of the tree.
     pub unread: Unread,
 }
@@ -61,7 +77,7 @@ pub(super) fn find(volume: &Volume, tree: &Path) -> Result<NamedObjects> {
         }
     }
     // The names are read second: a file created meanwhile has a name before it has an object.
-    names(objects, tree)
+    names(objects, volume, tree)
 }
 
 /// Removes an object, with its layout, from all servers that can be changed, and returns the error of the first other one.
@@ -115,35 +131,26 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
 
 /// Who names these objects. What a file's owner can write is no error, or one user would keep all objects from being checked; of a
 /// file that refers to nonsense, its own objects are kept, because whoever knows its number can write it again.
-fn names(mut objects: Orphans, tree: &Path) -> Result<NamedObjects> {
-    let numbers: BTreeSet<_> = objects.keys().map(|id| id.number).collect();
-    // Objects whose files were found, and the others that are named, by whom.
-    let mut found = BTreeSet::new();
-    let mut named: BTreeMap<ObjectNumber, Vec<(PathBuf, u32)>> = BTreeMap::new();
-    let mut nonsense = BTreeSet::new();
+fn names(mut objects: Orphans, volume: &Volume, tree: &Path) -> Result<NamedObjects> {
+    let families: BTreeSet<_> = objects.keys().map(|id| id.number.family()).collect();
+    let mut names = Names::default();
     let read = each_file_if_still(tree, &mut |file, state| {
-        let number = match state.reference {
-            Reference::Nonsense => {
-                nonsense.insert((state.inode, state.born_ns));
-                return Ok(());
-            }
-            Reference::Object(number) | Reference::BeingGiven(number)
-                if numbers.contains(&number) =>
-            {
-                number
-            }
-            Reference::Object(_) | Reference::BeingGiven(_) | Reference::None => return Ok(()),
-        };
-        let id = ObjectId::of_file(number, state.inode, state.born_ns);
-        // What is being given an object has none yet, also where some servers have followed.
-        if matches!(state.reference, Reference::Object(_)) && objects.contains_key(&id) {
-            found.insert(id);
-        }
         let path = file.shown.strip_prefix(tree).unwrap_or(&file.shown);
-        let paths = named.entry(number).or_default();
-        // As many as anybody would look at.
-        if !found.contains(&id) && paths.len() < NAMES_MAX && !paths.iter().any(|it| it.0 == path) {
-            paths.push((path.to_owned(), state.owner));
+        let key = (state.inode, state.born_ns);
+        let id = state.reference.number().map(|it| ObjectId::of_file(it, key.0, key.1));
+        let is_own = id.is_some_and(|id| objects.contains_key(&id));
+        if matches!(state.reference, Reference::Nonsense) {
+            names.nonsense.insert(key);
+        } else if let Some(id) = id.filter(|id| families.contains(&id.number.family())) {
+            // What is being given an object has none yet, also where some servers have followed.
+            if is_own && matches!(state.reference, Reference::Object(_)) {
+                names.found.insert(id);
+            }
+            names.add(id, (path, state.owner));
+        }
+        if let Some(reason) = unreadable(volume, state, is_own, &families) {
+            let file = UnreadableFile { path: path.to_owned(), owner: state.owner, reason };
+            names.unreadable.entry(key).or_insert(file);
         }
         Ok(())
     })?;
@@ -158,19 +165,118 @@ fn names(mut objects: Orphans, tree: &Path) -> Result<NamedObjects> {
     if !unread.is_empty() {
         return Ok(NamedObjects { unread, ..NamedObjects::default() });
     }
-    objects.retain(|id, _| {
-        // Nobody can tell whose one of an earlier format is.
-        let is_kept = id.inode.map_or(!nonsense.is_empty(), |_| {
-            nonsense.iter().any(|(inode, born_ns)| id.is_of(*inode, *born_ns))
-        });
-        !is_kept && !found.contains(id)
-    });
-    let is_named = |id: &ObjectId| named.get(&id.number).is_some_and(|paths| !paths.is_empty());
-    let has_own = |id: &ObjectId| found.iter().any(|other| other.number == id.number);
-    let of_others = objects.keys().filter(|id| is_named(id) && !has_own(id));
-    let misnamed =
-        of_others.map(|id| Misnamed { object: *id, named_by: named[&id.number].clone() });
-    let misnamed = misnamed.collect();
-    objects.retain(|id, _| !named.contains_key(&id.number));
-    Ok(NamedObjects { unnamed: objects, misnamed, unread })
+    objects.retain(|id, _| !names.keep(id) && !names.found.contains(id));
+    let of_others = Claims::of(&names);
+    let misnamed: Vec<_> = objects.keys().filter_map(|id| of_others.misnamed(*id)).collect();
+    objects.retain(|id, _| of_others.is_unnamed(*id));
+    let told: BTreeSet<_> = misnamed.iter().flat_map(|it| &it.named_by).map(|it| &it.0).collect();
+    let unreadable = names.unreadable.values().filter(|file| !told.contains(&file.path)).cloned();
+    let unreadable = unreadable.collect();
+    Ok(NamedObjects { unnamed: objects, misnamed, unreadable, unread })
+}
+
+/// What the files of a tree name.
+#[derive(Default)]
+struct Names {
+    /// Objects whose files were found.
+    found: BTreeSet<ObjectId>,
+    /// The paths of others that name each, and their owners.
+    named: BTreeMap<ObjectNumber, Vec<(PathBuf, u32)>>,
+    /// The files that refer to nonsense, by inode numbers and birth times.
+    nonsense: BTreeSet<(u64, u64)>,
+    /// The files that cannot be read, by the same.
+    unreadable: BTreeMap<(u64, u64), UnreadableFile>,
+}
+
+impl Names {
+    fn add(&mut self, id: ObjectId, (path, owner): (&Path, u32)) {
+        let paths = self.named.entry(id.number).or_default();
+        // As many as anybody would look at.
+        let is_new = || paths.len() < NAMES_MAX && !paths.iter().any(|it| it.0 == path);
+        if !self.found.contains(&id) && is_new() {
+            paths.push((path.to_owned(), owner));
+        }
+    }
+
+    /// Whether an object may be that of a file that refers to nonsense; nobody can tell whose one of an earlier format is.
+    fn keep(&self, id: &ObjectId) -> bool {
+        id.inode.map_or(!self.nonsense.is_empty(), |_| {
+            self.nonsense.iter().any(|(inode, born_ns)| id.is_of(*inode, *born_ns))
+        })
+    }
+}
+
+/// Which objects others name than their own files. A number whose object is gone leads to the one that its file got since,
+/// which has a number of the same family.
+struct Claims<'n> {
+    named: &'n BTreeMap<ObjectNumber, Vec<(PathBuf, u32)>>,
+    by_family: BTreeMap<u64, Vec<ObjectNumber>>,
+    /// The numbers, and families, of objects whose files were found.
+    own: (BTreeSet<ObjectNumber>, BTreeSet<u64>),
+}
+
+impl<'n> Claims<'n> {
+    fn of(names: &'n Names) -> Self {
+        let mut by_family: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for number in names.named.keys() {
+            by_family.entry(number.family()).or_default().push(*number);
+        }
+        let numbers = names.found.iter().map(|id| id.number);
+        let own = (numbers.clone().collect(), numbers.map(ObjectNumber::family).collect());
+        Self { named: &names.named, by_family, own }
+    }
+
+    /// The numbers by which an object may be named.
+    fn numbers(&self, id: ObjectId) -> Vec<ObjectNumber> {
+        let (number, family) = (id.number, id.number.family());
+        if self.own.1.contains(&family) || self.named.contains_key(&number) {
+            return vec![number];
+        }
+        self.by_family.get(&family).cloned().unwrap_or_default()
+    }
+
+    fn is_unnamed(&self, id: ObjectId) -> bool {
+        !self.numbers(id).iter().any(|number| self.named.contains_key(number))
+    }
+
+    fn misnamed(&self, object: ObjectId) -> Option<Misnamed> {
+        if self.own.0.contains(&object.number) {
+            return None;
+        }
+        let named_by = self.numbers(object).into_iter().filter_map(|it| self.named.get(&it));
+        let named_by: Vec<_> = named_by.flatten().take(NAMES_MAX).cloned().collect();
+        (!named_by.is_empty()).then_some(Misnamed { object, named_by })
+    }
+}
+
+/// Why a file of a tree cannot be read, if it cannot; `is_own` if its own object, or the layout of that, is there. `families` are
+/// those of all objects.
+fn unreadable(
+    volume: &Volume,
+    state: &FileState,
+    is_own: bool,
+    families: &BTreeSet<u64>,
+) -> Option<String> {
+    let number = match state.reference {
+        Reference::Nonsense => return Some(identity::nonsense(state.inode)),
+        Reference::BeingGiven(number) => {
+            return Some(format!(
+                "it was being given the data of an object {number}, and not all servers have followed: give it that again"
+            ));
+        }
+        Reference::Object(number) if state.len > 0 || is_own => number,
+        Reference::Object(_) | Reference::None => return None,
+    };
+    if is_own {
+        let id = ObjectId::of_file(number, state.inode, state.born_ns);
+        let layout = layouts::distribution_of(id, volume, Striping::new(1, 1));
+        let found = layout.and_then(|found| found.ok_or_else(|| layouts::missing(id)));
+        return found.err().map(|error| error.to_string());
+    }
+    if families.contains(&number.family()) {
+        let copied = "it names the data of another file: it is a copy that was made past the mount; empty or remove it";
+        return Some(copied.into());
+    }
+    let is_empty = !number.has_layout && number.is_made_for(state.inode, state.born_ns);
+    (!is_empty).then(|| gone(state.inode))
 }

@@ -20,12 +20,17 @@ use crate::volume::Volume;
 use halocline_os::error::{Error, Result};
 
 /// The extended attribute of the tree's root with the volume's name.
-const ATTRIBUTE: &str = "user.halocline.tree";
+pub(super) const ATTRIBUTE: &str = "user.halocline.tree";
 
 /// Marks `tree` as that of the volume called `name`, durably.
 pub(super) fn write(tree: &File, name: &str) -> io::Result<()> {
     fsetxattr(tree, ATTRIBUTE, name.as_bytes(), XattrFlags::empty())?;
     tree.sync_all()
+}
+
+/// Whether the directory at `path` has the mark of any volume.
+pub(super) fn is_on(path: &Path) -> bool {
+    rustix::fs::getxattr(path, ATTRIBUTE, &mut [0_u8; 64]).is_ok_and(|len| len > 0)
 }
 
 /// Whether `tree` has the mark of the volume called `name`; any mark counts for a volume without a name.

@@ -2,7 +2,8 @@
 //!
 //! What must hold: nothing in it is opened, created, truncated or given away through a symbolic link; a label, a server
 //! and the tree are trusted only if they belong to the user as whom we act, to root, or to the directory's own owner,
-//! whose data it is.
+//! whose data it is. The root of the tree may be given to anybody, as that of any file system: then it is trusted where nobody
+//! else could have put it, or where the label knows it.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -21,6 +22,9 @@ use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 use halocline_os::leased_files::open_at;
+
+/// Bits of a mode by which others than the owner change a directory; with an ACL those of the group are its mask.
+const CHANGE: u32 = 0o022;
 
 /// An open directory that is, or becomes, a striped volume.
 #[derive(Debug)]
@@ -59,16 +63,62 @@ impl VolumeDir {
         }
     }
 
+    /// Opens the directory with the volume's names; `is_known` says whether the label has this inode number.
+    pub(super) fn tree(&self, name: &str, is_known: impl Fn(u64) -> bool) -> Result<File> {
+        let (opened, found) = self.found(name, OFlags::DIRECTORY, FileType::Directory)?;
+        let is_closed = self.stat.st_mode & CHANGE == 0;
+        if self.is_trusted(found.st_uid) || is_closed || is_known(found.st_ino) {
+            return Ok(opened.into());
+        }
+        let (path, dir) = (self.path.join(name), self.path.display());
+        Err(Error::invalid(
+            format!(
+                "{}: it belongs to user {}, others may write to {dir}, and it is not the directory in which the volume's \
+                 names were",
+                path.display(),
+                found.st_uid
+            ),
+            format!(
+                "look for the volume's own one, which may lie beside it, and move that there; if this is it, as in a copy of \
+                 the volume, close the other: chmod go-w {dir}"
+            ),
+        ))
+    }
+
     fn entry(&self, name: &str, extra: OFlags, kind: FileType) -> Result<File> {
+        let (opened, found) = self.found(name, extra, kind)?;
+        if !self.is_trusted(found.st_uid) {
+            let own = geteuid().as_raw();
+            return Err(Error::invalid(
+                format!(
+                    "{}: user {} made it, not user {own}",
+                    self.path.join(name).display(),
+                    found.st_uid
+                ),
+                format!(
+                    "if it is the volume's own and was given away, take it back: chown {own}; else move it away"
+                ),
+            ));
+        }
+        Ok(opened.into())
+    }
+
+    /// Whether this user is one of those whose data the volume may be.
+    fn is_trusted(&self, owner: u32) -> bool {
+        [geteuid().as_raw(), 0, self.stat.st_uid].contains(&owner)
+    }
+
+    /// Opens what is there, if it is of this kind, and looks at it.
+    fn found(&self, name: &str, extra: OFlags, kind: FileType) -> Result<(OwnedFd, Stat)> {
         let path = self.path.join(name);
-        let refuse = |what: String| {
-            let remedy = "remove it unless you know who made it: a volume's own are not like that";
+        let refuse = |what: &str| {
+            let remedy = "find out who made it, and move it away: a volume's own are not like that";
             Error::invalid(format!("{}: {what}", path.display()), remedy)
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | extra;
         let opened = match openat(&self.fd, name, flags, Mode::empty()) {
             Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
-                Err(refuse("a link, or no such kind of file".into()))
+                Err(refuse("a link, or no such kind of file"))
             }
             Err(Errno::NOENT) if kind == FileType::Directory => Err(Error::invalid(
                 format!("{}: this directory of the volume is not there", path.display()),
@@ -78,16 +128,12 @@ impl VolumeDir {
         }?;
         let found = fstat(&opened).map_err(|errno| Error::at(&path, "look at")(errno.into()))?;
         if FileType::from_raw_mode(found.st_mode) != kind {
-            return Err(refuse("not the kind of file that a volume has here".into()));
-        }
-        let (owner, own) = (found.st_uid, geteuid().as_raw());
-        if ![own, 0, self.stat.st_uid].contains(&owner) {
-            return Err(refuse(format!("user {owner} made it, not user {own}")));
+            return Err(refuse("not the kind of file that a volume has here"));
         }
         if kind == FileType::RegularFile && found.st_nlink != 1 {
-            return Err(refuse("a file with another name".into()));
+            return Err(refuse("a file with another name"));
         }
-        Ok(opened.into())
+        Ok((opened, found))
     }
 
     /// The content of a small file in it; `None` if there is none.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use halocline_model::file_layout::FileLayout;
 use rustix::fs::XattrFlags;
 
-use super::super::identity::{ObjectId, ObjectNumber};
+use super::super::identity::ObjectId;
 use super::super::label::VolumeLabel;
 use super::super::layouts;
 use super::super::sparse_copy::copy_data;
@@ -53,8 +53,8 @@ impl<'m> Moving<'m> {
             return Err(changed(&shown));
         }
         let has_layout = matches!(to.wished, Distribution::Varied(_));
-        let new = ObjectNumber::random(has_layout)
-            .and_then(|number| ObjectId::bound(number, file.namespace_file()))
+        let former = state.object.map(|object| object.number);
+        let new = ObjectId::new(file.namespace_file(), has_layout, former)
             .map_err(Error::at(&shown, "name an object for"))?;
         Ok(Self { origin, to, shown, file, state, new, may_be_cut_over: false })
     }
@@ -63,7 +63,9 @@ impl<'m> Moving<'m> {
     /// and is refused the same at the cutover.
     pub(super) fn name_former_object(&mut self) -> Result<()> {
         let file = self.file.namespace_file();
-        if self.state.object.is_some() || ObjectId::give(file, XattrFlags::CREATE).is_err() {
+        let give =
+            || ObjectId::give_of_family(file, XattrFlags::CREATE, Some(self.new.number)).is_ok();
+        if self.state.object.is_some() || !give() {
             return Ok(());
         }
         let state =
@@ -106,6 +108,11 @@ impl<'m> Moving<'m> {
         let copied = copy_data(&self.file, self.to.size, &mut put, progress);
         refused.map_or(Ok(()), Err)?;
         copied.map_err(at("copy the data of"))?;
+        if !self.new.number.has_layout && self.to.size > 0 && !copy.is_anywhere() {
+            // A file of holes alone: in a copy of the volume, whose files' numbers are not theirs, this tells that it is one. In the
+            // volume itself its number does, so a server need not have room for it.
+            let _ = copy.truncate(1);
+        }
         before(Step::Sync)?;
         copy.sync_servers(false).map_err(on_server)?;
         if State::of(self.origin, &self.file).map_err(at("look at"))? != self.state {
