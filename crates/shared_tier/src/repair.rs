@@ -20,6 +20,7 @@ mod links_and_devices;
 mod looks;
 mod lost;
 mod merge;
+mod named;
 mod numbers;
 mod report;
 pub(crate) mod scan;
@@ -191,7 +192,6 @@ impl<'a> Repair<'a> {
             is_rebuilt: self.is_rebuilt,
             missing: lost::missing(self),
             told: found.told.clone(),
-            conflicts: found.conflicts.clone(),
             not_rebuilt: found.not_rebuilt.clone(),
             ..Findings::default()
         };
@@ -227,6 +227,7 @@ impl<'a> Repair<'a> {
             }
         }
         self.name(found, &mut findings);
+        named::tell(self, found, &mut findings);
         self.plan_unfollowed(found, &mut findings);
         findings
     }
@@ -460,14 +461,17 @@ impl<'a> Repair<'a> {
             let names: Vec<_> = names.collect();
             for ((_, wanted), (_, name)) in wanted.iter().zip(&names) {
                 if name != wanted {
-                    tell(conflicts, conflict(&self.path(*at), wanted, name));
+                    tell(conflicts, conflict(&self.path(*at), wanted, *number));
                 }
             }
             build.file(*number, &names, attributes, numbers).map_err(of_store)?;
         }
         for StandIn { number, name: (directory, name), attributes } in stand_ins {
-            let names = [(*directory, free(*directory, name, *number))];
-            build.file(*number, &names, attributes, numbers).map_err(of_store)?;
+            let free = free(*directory, name, *number);
+            if free != *name {
+                tell(conflicts, conflict(&format!("the copy of file {number}"), name, *number));
+            }
+            build.file(*number, &[(*directory, free)], attributes, numbers).map_err(of_store)?;
         }
         let others: Vec<_> = self.others.iter().map(|at| &found.others[*at]).collect();
         let several = &self.disks.all[0].several;

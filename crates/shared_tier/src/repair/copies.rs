@@ -19,7 +19,7 @@ use super::disks::Disks;
 use super::findings::{About, Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames, Numbers};
 use super::scan::describe;
-use super::view::View;
+use super::view::{View, path};
 use crate::places::SSD;
 use crate::places::copies::{Copies, CopyName, Version, mark};
 use crate::places::missed::MissedChange;
@@ -178,20 +178,27 @@ impl CleanCopies {
                 note(&mut findings.set_aside, Finding::new(About::Numbered(*inode, 0), line));
             }
         }
-        for one in &self.stand_ins {
-            let node = one.attributes.location.as_ref().and_then(|place| place.node.as_deref());
-            if let Some(node) = node.filter(|node| !is_missing(node)) {
-                let line = format!(
-                    "file {} is not on the SSD of node {node}; the shared disk has its copy, which `halocline cluster drain \
-                     {node}` makes the file",
-                    one.number
-                );
-                note(&mut findings.told, Finding::new(About::Numbered(one.number, 0), line));
-            }
-        }
+        self.tell_of_stand_ins(repair, found, findings);
         tell_of_lost_copies(repair, found, findings);
         findings.named[1] += self.stand_ins.len() as u64;
         self.tell_of_missing(findings);
+    }
+
+    /// Tells of files that SSDs which are reached have lost.
+    fn tell_of_stand_ins(&self, repair: &Repair<'_>, found: &FoundNames, findings: &mut Findings) {
+        let above = found.directories.iter().map(|one| (one.number, (one.parent, &one.name)));
+        let above: BTreeMap<u64, _> = above.collect();
+        for StandIn { number, name: (directory, name), attributes } in &self.stand_ins {
+            let node = attributes.location.as_ref().and_then(|place| place.node.as_deref());
+            let is_missing = |node: &&str| repair.disks.missing.iter().any(|(one, _)| one == node);
+            let Some(node) = node.filter(|node| !is_missing(node)) else { continue };
+            let path = path(&|number| above.get(&number).copied(), above.len(), (*directory, name));
+            let line = format!(
+                "{path}: it is not on the SSD of node {node}; the shared disk has its copy, which `halocline cluster drain {node}` \
+                 makes the file"
+            );
+            note(&mut findings.told, Finding::new(About::Numbered(*number, 0), line));
+        }
     }
 
     /// Adds to why SSDs are missing what the shared disk has of their files.

@@ -5,6 +5,7 @@
 //! store has it, with its number, is that file or directory, no matter who else claims the number, as copies made by
 //! `cp -a` past the mounts do.
 
+mod copied_directories;
 mod directory_names;
 mod directory_times;
 mod half_made_renames;
@@ -85,8 +86,11 @@ pub(crate) struct FoundNames {
     pub(crate) left_copies: Vec<(At, u64)>,
     /// Copies of files that were removed during a move, and files that were replaced by something else.
     pub(crate) never_arrived: Vec<(At, u64)>,
-    /// Files that get another name than they say, because something else has that.
-    pub(crate) conflicts: Vec<Finding>,
+    /// Files and directories that get another name than they say, because something else has that: if they get one, with
+    /// their numbers.
+    pub(crate) conflicts: Vec<(u64, Finding)>,
+    /// What is told of directories that get names, with their numbers.
+    pub(crate) told_if_named: Vec<(u64, Finding)>,
     /// Names that a rebuild does not give back.
     pub(crate) not_rebuilt: Vec<String>,
     /// Inconsistent things that were left alone.
@@ -105,6 +109,8 @@ struct Builder<'a> {
     /// The number of each directory of each disk.
     directory_of: BTreeMap<At, u64>,
     owners: BTreeMap<u64, Owner>,
+    /// Directories on SSDs that are copies of others there.
+    copied_directories: BTreeSet<At>,
     /// Numbers of files.
     used: BTreeSet<u64>,
     /// Those of files that were found where a sound store has them.
@@ -124,6 +130,7 @@ pub(crate) fn merge(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
         taken: BTreeMap::new(),
         directory_of: BTreeMap::new(),
         owners: BTreeMap::new(),
+        copied_directories: BTreeSet::new(),
         used: BTreeSet::new(),
         at_places: BTreeSet::new(),
         claims: Vec::new(),
@@ -162,6 +169,16 @@ impl<'a> Builder<'a> {
         let line = format!("{}: {what}", self.disks[at.0].shown(at.1));
         let about = About::item(self.item(at));
         note(&mut self.found.told, Finding::new(about, line));
+    }
+
+    fn conflicts(&mut self, at: At, number: u64, line: String) {
+        let finding = Finding::new(About::item(self.item(at)), line);
+        self.found.conflicts.push((number, finding));
+    }
+
+    fn told_if_named(&mut self, at: At, number: u64, line: String) {
+        let finding = Finding::new(About::item(self.item(at)), line);
+        self.found.told_if_named.push((number, finding));
     }
 
     /// All items of a kind on a disk.
@@ -296,7 +313,7 @@ impl<'a> Builder<'a> {
         });
         for key in groups {
             let copies = numbered.remove(&key).unwrap_or_default();
-            self.copies(key.0, &copies)?;
+            self.copies(key.0, copies)?;
         }
         for paths in unnumbered {
             if self.item(paths[0]).number.is_some() {
@@ -309,13 +326,14 @@ impl<'a> Builder<'a> {
     }
 
     /// Chooses among copies that claim a number. Of two made by a move, the one not written since is left over.
-    fn copies(&mut self, number: u64, copies: &[Vec<At>]) -> Result<()> {
+    fn copies(&mut self, number: u64, mut copies: Vec<Vec<At>>) -> Result<()> {
         let is_gone = missed_changes::is_gone(self, number);
         if is_gone || copies.iter().all(|paths| self.has_never_arrived(number, paths)) {
             let all = copies.iter().flatten().map(|path| (*path, number));
             self.found.never_arrived.extend(all);
             return Ok(());
         }
+        copies.sort_by_cached_key(|paths| self.is_in_copied_directory(paths[0]));
         let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
         self.at_places.extend(stored.map(|_| number));
         let all = self.disks;
@@ -349,7 +367,7 @@ impl<'a> Builder<'a> {
                 }
                 self.file(is_first.then_some(number), paths)?;
             } else if moves == (None, None)
-                || (stored.is_none()
+                || ((stored.is_none() || paths[0].0 == copies[chosen][0].0)
                     && precedence::may_be_newer(item, self.item(copies[chosen][0])))
             {
                 self.told(
@@ -362,6 +380,11 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+
+    fn is_in_copied_directory(&self, at: At) -> bool {
+        let above = self.item(at).above;
+        above.is_some_and(|above| self.copied_directories.contains(&(at.0, above)))
     }
 
     /// Whether this is a copy whose move was never made, while its source is gone: then the file was removed.
@@ -406,20 +429,24 @@ impl<'a> Builder<'a> {
             let paths = claim.file.paths.iter();
             paths.map(|at| (self.above(*at), name_of(self.item(*at)))).collect()
         });
+        // What a sound store has keeps its names, whatever else claims them.
+        let view = self.view;
+        claims.sort_by_key(|claim| !view.files.contains_key(&claim.file.number));
         for Claim { mut file, .. } in claims {
-            for (directory, name) in &mut file.names {
-                let [plain, numbered] = candidates(name, file.number);
-                let is_free = !self.taken.contains_key(&(*directory, plain.clone()));
-                *name = if is_free {
-                    plain
-                } else {
-                    let disk = &self.disks[file.at.0];
-                    let line = conflict(&disk.shown(file.at.1), &plain, &numbered);
-                    let about = About::item(self.item(file.at));
-                    note(&mut self.found.conflicts, Finding::new(about, line));
-                    numbered
-                };
-                self.taken.insert((*directory, name.clone()), None);
+            if let Some(stored) = view.files.get(&file.number) {
+                self.taken.extend(stored.names.iter().map(|name| (name.clone(), None)));
+                self.found.files.push(file);
+                continue;
+            }
+            for place in &mut file.names {
+                if self.taken.contains_key(place) || view.names.contains(place) {
+                    let shown = self.disks[file.at.0].shown(file.at.1);
+                    let line = conflict(&shown, &place.1, file.number);
+                    self.conflicts(file.at, file.number, line);
+                    let [_, numbered] = candidates(&place.1, file.number);
+                    place.1 = numbered;
+                }
+                self.taken.insert(place.clone(), None);
             }
             self.found.files.push(file);
         }

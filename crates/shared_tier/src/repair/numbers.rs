@@ -45,6 +45,11 @@ impl Numbers for StoreNumbers<'_> {
     }
 }
 
+/// Whether it is a number of the store, and not one of a dry run.
+pub(super) const fn is_given_by_store(number: u64) -> bool {
+    number < Shown::FIRST
+}
+
 /// Numbers for a dry run.
 pub(super) struct Shown(u64);
 

@@ -28,7 +28,7 @@ pub struct Report {
     pub attributes: Vec<String>,
     /// Files and links without a name; they are set aside.
     pub set_aside: Vec<String>,
-    /// Files that have got another name than the disks say, because something else has that.
+    /// Files and directories that have got another name than the disks say, because something else has that.
     pub conflicts: Vec<String>,
     /// Names of files that a rebuild does not give back. In a sound store they are right, and stay.
     pub not_rebuilt: Vec<String>,

@@ -123,19 +123,29 @@ impl View {
     }
 
     /// The path of a name, for people.
-    pub(crate) fn path(&self, mut directory: u64, name: &Name) -> String {
-        let mut names = vec![name.as_bytes().escape_ascii().to_string()];
-        while let Some((above, name)) = self.directories.get(&directory) {
-            names.push(name.as_bytes().escape_ascii().to_string());
-            directory = *above;
-            // Forged names in the store may form a cycle.
-            if names.len() > self.directories.len() + 1 {
-                break;
-            }
-        }
-        names.reverse();
-        shown(&names.join("/"))
+    pub(crate) fn path(&self, directory: u64, name: &Name) -> String {
+        let above = |number| self.directories.get(&number).map(|(above, name)| (*above, name));
+        path(&above, self.directories.len(), (directory, name))
     }
+}
+
+/// The path of a name, for people, in a tree of so many directories at most. `above` has the place of each.
+pub(super) fn path<'a>(
+    above: &dyn Fn(u64) -> Option<(u64, &'a Name)>,
+    most: usize,
+    (mut directory, name): (u64, &Name),
+) -> String {
+    let mut names = vec![name.as_bytes().escape_ascii().to_string()];
+    while let Some((parent, name)) = above(directory) {
+        names.push(name.as_bytes().escape_ascii().to_string());
+        directory = parent;
+        // Forged names in the store may form a cycle.
+        if names.len() > most + 1 {
+            break;
+        }
+    }
+    names.reverse();
+    shown(&names.join("/"))
 }
 
 /// The positions of those that are so.
