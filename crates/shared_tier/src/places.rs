@@ -19,6 +19,7 @@ pub(crate) mod missed;
 pub(crate) mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
+pub(crate) mod refused_changes;
 pub(crate) mod room;
 pub(crate) mod shared_disk;
 pub(crate) mod spare_room;
