@@ -7,8 +7,10 @@
 mod files_below;
 mod label;
 mod links;
+pub(crate) mod mark;
 mod refusals;
 mod shared_names;
+mod unchangeable;
 mod users_links;
 
 use std::ops::Deref;
@@ -29,14 +31,15 @@ use rustix::io::Errno;
 use crate::disk_users::Alone;
 use crate::places::own_xattrs;
 use crate::places::own_xattrs::owner_permissions::{OnlyLooking, set_attr};
-use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::Tree;
 use crate::places::users_xattrs;
+use crate::places::{peers, refused_changes};
 use crate::repair::scan::{Item, Scanned, scan};
 use crate::stat_conversion::split;
 use files_below::{FilesBelow, clear_own_xattrs};
 use links::{Link, Links};
+pub use mark::refuse_if_begun;
 use shared_names::SharedNames;
 
 /// On the SSD: all names are on the shared disk, and directories are now being closed.
@@ -53,6 +56,8 @@ pub struct Adopted {
     pub disk_files: u64,
     /// Directories that keep their owner out, and whose content is not counted: only a repair opens them.
     pub unopened: u64,
+    /// Whether it was adopted before, and only the names in the store may be missing.
+    pub is_done: bool,
 }
 
 /// Turns the tier of one node below `root` into the tier of node `node` in a shared tier. Without `repair` nothing is
@@ -77,6 +82,12 @@ pub(crate) fn run_watched(
         [root.join("ssd"), root.join("hdd")].map(|path| Tree::open(&path, steps.clone()));
     let (ssd, shared) = (ssd?, shared?);
     let _lock = lock(&ssd.private)?;
+    if is_done((&ssd, &shared), node)? {
+        if repair {
+            mark::clear([&ssd, &shared])?;
+        }
+        return Ok(Adopted { is_done: true, ..Adopted::default() });
+    }
     check(&ssd, root)?;
     shared.check_attributes()?;
     ssd.check_attributes()?;
@@ -88,12 +99,14 @@ pub(crate) fn run_watched(
         let below = read(&shared, !repair)?;
         adopted.unopened += below.unlisted.len() as u64;
         refusals::check((&ssd, &shared), &links, (&scanned, &below))?;
+        unchangeable::check((&ssd, &shared), &links, (&scanned, &below))?;
     }
     let adoption = Adoption { ssd, shared, links };
     OnSsd::all(&scanned).for_each(|item| adoption.count(&item, &mut adopted));
     if !repair {
         return Ok(adopted);
     }
+    mark::set([&adoption.ssd, &adoption.shared], node)?;
     if !is_closing {
         adoption.names(&scanned)?;
         adoption.directory_attributes(&scanned)?;
@@ -104,9 +117,20 @@ pub(crate) fn run_watched(
     adoption.close(&scanned)?;
     let tier = peers::tier_id(&adoption.shared.private)?;
     peers::note(&adoption.shared.private, node)?;
-    peers::claim(&adoption.ssd, node, &tier)?;
-    adoption.ssd.private.remove(CLOSING)?;
+    adoption
+        .ssd
+        .step("making the SSD that of a node", || peers::claim(&adoption.ssd, node, &tier))?;
+    mark::clear([&adoption.ssd, &adoption.shared])?;
     Ok(adopted)
+}
+
+/// Whether the SSD is that of the node already, of the tier with this shared disk.
+fn is_done((ssd, shared): (&Tree, &Tree), node: &str) -> Result<bool> {
+    // A shared disk without an id would get one.
+    if !peers::is_of_a_node(&ssd.path) || !peers::has_tier_id(&shared.path) {
+        return Ok(false);
+    }
+    peers::is_claimed((&ssd.private, &ssd.path), node, &peers::tier_id(&shared.private)?)
 }
 
 /// Reads all of a disk; if this run only looks, except for directories that a repair would open.
@@ -260,14 +284,7 @@ impl Adoption {
 
     /// Says at which name an adoption stopped.
     fn at(&self, item: OnSsd<'_>, error: Error) -> Error {
-        if !matches!(error.errno(), libc::EEXIST | libc::ENOENT | libc::ENOTDIR) {
-            return error;
-        }
-        let path = item.scanned.shown(item.at);
-        Error::invalid(
-            format!("{}/{path}: {error}", self.ssd.path.display()),
-            "see what has this name on the disk below, and begin again: what was done is kept",
-        )
+        stopped_at(&self.ssd, &item.scanned.shown(item.at), error)
     }
 
     fn directory(&self, item: OnSsd<'_>) -> Result<()> {
@@ -283,12 +300,15 @@ impl Adoption {
     /// Copies the attributes of directories on the SSD to the shared disk; the lowest first, because of the times.
     fn directory_attributes(&self, scanned: &Scanned) -> Result<()> {
         for item in OnSsd::directories(scanned).rev() {
-            self.liken(&self.shared.look(Some(&item.path()))?, &item.attributes)?;
+            let there = self.shared.look(Some(&item.path())).map_err(Error::from);
+            let likened = there.and_then(|there| self.liken(&there, &item.attributes));
+            let path = item.scanned.shown(item.at);
+            likened.map_err(|error| stopped_at(&self.shared, &path, error))?;
         }
-        match &scanned.root {
-            Some(root) => self.liken(&self.shared.look(None)?, root),
-            None => Ok(()),
-        }
+        let Some(root) = &scanned.root else { return Ok(()) };
+        let likened = self.shared.look(None).map_err(Error::from);
+        let likened = likened.and_then(|there| self.liken(&there, root));
+        likened.map_err(|error| stopped_at(&self.shared, "", error))
     }
 
     /// Gives a directory exactly these attributes: one that was made for files may be that of another directory, which had
@@ -307,20 +327,35 @@ impl Adoption {
     fn close(&self, scanned: &Scanned) -> Result<()> {
         let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
         for item in OnSsd::directories(scanned) {
-            let fd = self.ssd.look(Some(&item.path()))?;
+            let at = |error: Error| self.at(item, error);
+            let fd = self.ssd.look(Some(&item.path())).map_err(|errno| at(errno.into()))?;
             let closed = SetAttr {
                 mode: Some(0o700),
                 uid: Some(uid),
                 gid: Some(gid),
                 ..times(&item.attributes)
             };
-            self.ssd.step("closing a directory", || {
+            let closed = self.ssd.step("closing a directory", || {
                 own_xattrs::clear(&fd, own_xattrs::DIRECTORY)?;
                 set_attr(&fd, &closed)
-            })?;
+            });
+            closed.map_err(at)?;
         }
         Ok(())
     }
+}
+
+/// Says at which path an adoption stopped.
+fn stopped_at(tree: &Tree, path: &str, error: Error) -> Error {
+    let Error::Io(source) = error else { return error };
+    let remedy = match source.raw_os_error().unwrap_or(libc::EIO) {
+        libc::EEXIST | libc::ENOENT | libc::ENOTDIR => "see what has this name on the disk below",
+        errno => refused_changes::remedy(errno),
+    };
+    Error::invalid(
+        format!("{}/{path}: {source}", tree.path.display()),
+        format!("{remedy}; then finish the adoption by the same command: what was done is kept"),
+    )
 }
 
 /// The times of something.

@@ -22,7 +22,7 @@ mod lost;
 mod merge;
 mod numbering;
 mod numbers;
-mod refused;
+pub(crate) mod refused;
 mod report;
 pub(crate) mod scan;
 mod settle;

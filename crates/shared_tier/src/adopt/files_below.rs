@@ -16,7 +16,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use rustix::io::Errno;
 
-use super::OnSsd;
+use super::{OnSsd, stopped_at};
 use crate::places::descriptor_path::proc_path;
 use crate::places::own_xattrs;
 use crate::places::tree::Tree;
@@ -72,7 +72,8 @@ impl<'a> FilesBelow<'a> {
         }
         for (link, (item, place)) in elsewhere {
             if open_waiting(self.shared, item)?.is_none() {
-                self.shared.rename_to(place, &self.waiting, &link.to_string())?;
+                let taken = self.shared.rename_to(place, &self.waiting, &link.to_string());
+                taken.map_err(|error| stopped_at(self.shared, &place.to_string(), error))?;
             }
         }
         Ok(())

@@ -9,11 +9,13 @@ use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_os::beneath::TreeCursor;
 use rustix::fs::{
-    AtFlags, CWD, FileType, OFlags, Timespec, Timestamps, linkat, mknodat, openat, utimensat,
+    AtFlags, CWD, FileType, IFlags, OFlags, Timespec, Timestamps, linkat, mknodat, openat,
+    utimensat,
 };
 
 use super::*;
 use crate::acl::DEFAULT;
+use crate::repair::refused::tests::Flagged;
 use crate::repair::tests::{Death, Node, World};
 
 /// Where the disk below was at an earlier mount.
@@ -181,7 +183,11 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     let now = ["n1/ssd/hot", "shared/cold", "shared/new/deep/moved"].map(inode);
     assert_eq!(now, [hot, cold, moved]);
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
-    assert!(run(&world.at("n1"), "n1", Some(&world.alone())).is_err(), "it is shared by now");
+    // It is shared by now.
+    assert!(run(&world.at("n1"), "n1", Some(&world.alone())).unwrap().is_done);
+    assert!(run(&world.at("n1"), "n1", None).unwrap().is_done);
+    let other = run(&world.at("n1"), "n2", Some(&world.alone())).unwrap_err().to_string();
+    assert!(other.contains("that of node n1, not of n2"), "{other}");
     // All of it is recorded on the disks.
     world.forget();
     world.repair(true);
@@ -301,22 +307,71 @@ fn a_check_finds_further_paths_of_a_file_and_a_repair_removes_them() {
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
 }
 
+/// Regression: a mount without --cluster was accepted, and lost names; late deaths could not be completed by the same command.
 #[test]
-fn an_adoption_that_dies_at_any_step_is_completed() {
+fn an_adoption_that_dies_at_any_step_is_completed_and_not_mounted_before() {
+    let (mut free, mut late) = (0, 0);
     for steps in 0.. {
         let world = old();
+        let root = world.at("n1");
         let death = Arc::new(Death::default());
         death.end_after(steps);
-        let died = run_watched(&world.at("n1"), "n1", true, Some(death)).is_err();
-        if died {
-            run(&world.at("n1"), "n1", Some(&world.alone()))
-                .unwrap_or_else(|error| panic!("{steps}: {error}"));
+        let died = run_watched(&root, "n1", true, Some(death)).is_err();
+        let is_claimed = root.join("ssd/.halocline/node").exists();
+        match refuse_if_begun(&root) {
+            Ok(()) => free += 1,
+            Err(error) if is_claimed => {
+                assert!(error.to_string().contains("--cluster"), "{steps}: {error}");
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("--adopt NODE --repair"), "{steps}: {error}");
+                let alone = world.alone();
+                let refused = crate::repair::run(&root, None, &world.store, Some(&alone));
+                let refused = refused.unwrap_err().to_string();
+                assert!(refused.contains("--adopt NODE --repair"), "{steps}: {refused}");
+            }
         }
+        if died {
+            late += u32::from(is_claimed);
+            let again = run(&root, "n1", Some(&world.alone()));
+            again.unwrap_or_else(|error| panic!("{steps}: {error}"));
+        }
+        assert!(!mark::is_on(&root.join("ssd")), "{steps}");
         world.repair(true);
         check(&world);
         if !died {
             break;
         }
+    }
+    // Before its first step nothing is changed; the last ones take the marks away.
+    assert_eq!((free, late), (1, 3));
+}
+
+/// Regression: an adoption ended halfway at what it could not change, with a bare errno.
+#[test]
+fn what_cannot_be_changed_is_refused_before_anything_is() {
+    for path in ["n1/ssd/hot", "n1/ssd/q", "n1/ssd/.", "shared/cold", "shared/new", "shared/."] {
+        let world = old();
+        let flagged = Flagged::new(world.at(path), IFlags::IMMUTABLE);
+        let Some(flagged) = flagged else { return };
+        // The private directory of a disk whose root is fixed must be there.
+        for repair in [false, true] {
+            let refused = run(&world.at("n1"), "n1", repair.then(|| world.alone()).as_ref());
+            let refused = refused.unwrap_err().to_string();
+            let shown = path.replace("shared/", "hdd/").replace("/.", "/");
+            assert!(
+                refused.contains(&format!("{shown}: Operation not permitted"))
+                    && refused.contains("chattr -i -a")
+                    && refused.contains("nothing was changed"),
+                "{path}: {refused}"
+            );
+        }
+        assert!(refuse_if_begun(&world.at("n1")).is_ok());
+        assert!(world.at("n1/ssd/cold").is_symlink() && !world.at("shared/q").exists());
+        drop(flagged);
+        run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
+        world.repair(true);
+        check(&world);
     }
 }
 

@@ -7,8 +7,14 @@ use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::statfs;
 use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::descriptor_path::proc_path;
+
+/// Whether this process may change owner and mode of what is another user's.
+pub(crate) fn is_above_owners() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::FOWNER))
+}
 
 /// Why this process cannot give a file or directory an extended attribute; `None` if nothing is known that keeps it from that.
 /// Its owner may always: permissions that he has taken from himself become withheld ones.
@@ -21,6 +27,12 @@ pub(crate) fn of_attributes(fd: &impl AsFd) -> Option<Errno> {
         return None;
     }
     accessat(CWD, proc_path(fd), Access::WRITE_OK, AtFlags::EACCESS).err()
+}
+
+/// The same for its owner and mode.
+pub(crate) fn of_owner(fd: &impl AsFd) -> Option<Errno> {
+    let is_ours = || stat_descriptor(fd).is_ok_and(|stat| stat.raw.st_uid == own_uid());
+    of_anybody(fd).or_else(|| (!is_ours() && !is_above_owners()).then_some(Errno::PERM))
 }
 
 /// What keeps everybody from a change: a file system that is read only, or a flag (`chattr(1)`).

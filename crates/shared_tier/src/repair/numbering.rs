@@ -5,8 +5,10 @@
 
 use std::collections::BTreeSet;
 
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
+use halocline_os::process_user::own_uid;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
 
@@ -16,10 +18,11 @@ use super::findings::{About, Finding, Findings, note};
 use super::merge::{At, FoundDirectory, FoundFile, FoundNames, merge};
 use super::numbers::Shown;
 use super::refused::{Refused, error_of, line};
+use super::scan::Item;
 use super::view::View;
 use super::{Repair, unfinished_changes};
 use crate::places::own_xattrs;
-use crate::places::refused_changes::of_attributes;
+use crate::places::refused_changes::{is_above_owners, of_attributes};
 
 /// What is said of a file without a number.
 const NO_FILE: &str = "it can be given no number, so it gets no name";
@@ -42,6 +45,11 @@ impl Unnamed {
     pub(super) fn has(&self, directory: u64) -> bool {
         self.directories.contains(&directory)
     }
+}
+
+/// Whether only root could make a directory like this one, of an SSD, on the shared disk.
+fn is_of_another(directory: &Attributes) -> bool {
+    directory.uid != own_uid() && !is_above_owners()
 }
 
 /// Why a disk would refuse an attribute, as far as that is known before.
@@ -74,8 +82,17 @@ pub(super) fn leave_out_directories(
     found: &FoundNames,
     findings: &mut Findings,
 ) -> Result<()> {
-    leave_out(repair, found, &mut |repair, _, at| {
-        let Some(errno) = refusal(repair.disk(at), at.1) else { return Ok(None) };
+    leave_out(repair, found, &mut |repair, one, at| {
+        let (at, refused) = match at {
+            Some(at) => (at, refusal(repair.disk(at), at.1)),
+            None => {
+                let refused = is_of_another(&one.attributes).then_some(Errno::PERM);
+                let on_ssd = found.directory_of.iter().find(|(_, number)| **number == one.number);
+                let Some((at, _)) = on_ssd else { return Ok(None) };
+                (*at, refused)
+            }
+        };
+        let Some(errno) = refused else { return Ok(None) };
         let line = line(&repair.path(at), NO_DIRECTORY, &errno.into());
         note(&mut findings.told, Finding::new(About::item(repair.item(at)), line.clone()));
         Ok(Some(line))
@@ -83,17 +100,15 @@ pub(super) fn leave_out_directories(
 }
 
 /// Says why a directory has no number, if it has none.
-type Refuses<'a> = &'a mut dyn FnMut(&Repair<'_>, &FoundDirectory, At) -> Result<Option<String>>;
+type Refuses<'a> =
+    &'a mut dyn FnMut(&Repair<'_>, &FoundDirectory, Option<At>) -> Result<Option<String>>;
 
 /// Leaves out the directories without numbers that refuse them, and what is in them. Parents come first.
 fn leave_out(repair: &mut Repair<'_>, found: &FoundNames, refuses: Refuses<'_>) -> Result<()> {
     for at in std::mem::take(&mut repair.directories) {
         let one = &found.directories[at];
         let is_below = repair.unnamed.has(one.parent);
-        let why = match one.at.filter(|_| !one.is_numbered && !is_below) {
-            Some(at) => refuses(repair, one, at)?,
-            None => None,
-        };
+        let why = if one.is_numbered || is_below { None } else { refuses(repair, one, one.at)? };
         if !is_below && why.is_none() {
             repair.directories.push(at);
             continue;
@@ -139,15 +154,20 @@ fn refuse_lost(repair: &Repair<'_>, stand_ins: &[StandIn]) -> Result<()> {
 
 /// Refuses a rebuild that would certainly lose names, before anything is changed.
 pub(super) fn refuse_to_lose(disks: &Disks) -> Result<()> {
-    let shared = &disks.all[0];
-    let mut directories = shared.scanned.items.iter().enumerate();
     // Claims that are not believed are rare, and found when numbers are given.
-    let is_refused = |(at, item): (usize, &super::Item)| {
-        item.attributes.kind == super::Kind::Directory
-            && item.number.is_none()
-            && refusal(shared, at).is_some()
+    let is_refused = |disk: &Disk, at: usize, item: &Item| {
+        let is_unnumbered = item.attributes.kind == Kind::Directory && item.number.is_none();
+        let refuses = || match disk.node {
+            Some(_) => is_of_another(&item.attributes),
+            None => refusal(disk, at).is_some(),
+        };
+        is_unnumbered && refuses()
     };
-    if !directories.any(is_refused) {
+    let has_refused = |disk: &Disk| {
+        let mut items = disk.scanned.items.iter().enumerate();
+        items.any(|(at, item)| is_refused(disk, at, item))
+    };
+    if !disks.all.iter().any(has_refused) {
         return Ok(());
     }
     let found = merge(&disks.all, &View::default(), &mut Shown::new())?;
@@ -170,6 +190,8 @@ pub(super) fn number(
     refused: &mut Refused,
 ) -> Result<()> {
     leave_out(repair, found, &mut |repair, directory, at| {
+        // Those of SSDs are made on the shared disk later, with their numbers.
+        let Some(at) = at else { return Ok(None) };
         let disk = repair.disk(at);
         let numbered = disk.look(at.1).map_err(Error::from).and_then(|fd| {
             disk.tree.step("numbering a directory", || {

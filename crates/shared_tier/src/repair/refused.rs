@@ -112,4 +112,4 @@ impl Refused {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

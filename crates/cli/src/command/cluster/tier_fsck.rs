@@ -124,6 +124,10 @@ fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome
 /// Makes a tier of one node a shared one, or says what that would concern.
 fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure> {
     let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
+    if adopted.is_done {
+        tell!("the SSD is that of node {} already", text::line(node));
+        return Ok(());
+    }
     tell!(
         "{}, {} on the SSD and {} below {} adopted; no byte is copied",
         counted(adopted.directories, "directory"),
