@@ -174,6 +174,22 @@ fn a_directory_that_cannot_be_read_keeps_nobody_from_the_others() {
     scratch.succeed(&["fsck", "cache"]);
 }
 
+/// Root may not enter what a user has mounted: whoever ran `apply` as root was told to run it as root.
+fn files_that_are_hidden_are_named(scratch: &Scratch) {
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    fs::write(scratch.path("hidden.toml"), plan.replace("/z/f\"", "/u/own\"")).unwrap();
+    let what = "namespace/u: another user has mounted a file system there; unmount it (umount -l)";
+    let moved = hidden(scratch, &["apply", "hidden.toml", "volume"]);
+    ended(&moved, 1, &[what, "0 files of 1 moved"]);
+    let compared = hidden(scratch, &["verify", "hidden.toml", "volume"]);
+    ended(&compared, 1, &[what, "1 of 2 files lie as planned"]);
+    for told in [written(&moved), written(&compared)] {
+        assert!(!told.contains("as root"), "{told}");
+    }
+    scratch.succeed(&["apply", "hidden.toml", "volume"]);
+    scratch.succeed(&["verify", "hidden.toml", "volume"]);
+}
+
 /// A move that was killed is noted; what is not found stays noted, and the others move.
 #[test]
 fn what_a_killed_move_left_keeps_no_other_file_from_moving() {
@@ -203,6 +219,7 @@ fn what_a_killed_move_left_keeps_no_other_file_from_moving() {
     scratch.succeed(&["verify", "plan.toml", "volume"]);
     scratch.succeed(&["apply", "plan.toml", "volume"]);
     assert_eq!(fs::read(scratch.path("volume/server-0/halocline-moving")).unwrap(), b"");
+    files_that_are_hidden_are_named(&scratch);
     // One file under two names of the same path: `verify` found nothing, and `apply` refused the second.
     let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
     let twice = plan.replace("/z/f\"", "/a//f\"");

@@ -1,6 +1,6 @@
 //! Computes DEF, PA, PSA and ours, and chooses among them.
 
-use halocline_model::file_layout::stored_bytes;
+use halocline_model::file_layout::{BLOCK_BYTES, stored_bytes};
 use halocline_trace::Request;
 
 use crate::Error;
@@ -172,14 +172,19 @@ pub fn plan(
     let (mut ties, mut unanswered) = (Vec::new(), Vec::new());
     let (def, rest) = default_layout(servers, workload, judge, &sample)?;
     let mut papers = vec![Ok(def)];
+    // The default needs no layouts.
+    let servers = &beside_layouts(servers, workload.files.len());
     for scheme in [Scheme::Pa, Scheme::Psa] {
-        papers.push(match paper::lay_out(scheme, servers, workload, judge)? {
-            Ok(laid_out) => {
+        papers.push(match paper::lay_out(scheme, servers, workload, judge) {
+            Ok(Ok(laid_out)) => {
                 ties.extend(laid_out.ties);
                 unanswered.extend(laid_out.unanswered);
                 Ok(measured(servers, workload, judge, &sample, laid_out.layouts))
             }
-            Err(why) => Err(why),
+            Ok(Err(why)) => Err(why),
+            // As they lie the files fit, as was seen.
+            Err(why @ Error::NoSpace { .. }) => Err(why.to_string()),
+            Err(error) => return Err(error),
         });
     }
     let found = Search::new(servers, workload).run(judge, &starts(&papers));
@@ -210,6 +215,18 @@ pub fn plan(
         unanswered,
         replays,
     })
+}
+
+/// The servers without the room that putting a plan of so many files in place takes: of the layout of each file and the note about a
+/// move, on the first server that has it, as `apply` writes them.
+fn beside_layouts(servers: &Servers, files: usize) -> Servers {
+    let mut blocks = u64::try_from(files).unwrap_or(u64::MAX).saturating_add(1);
+    let mut room = servers.room();
+    for room in &mut room {
+        let taken = blocks.min(*room / BLOCK_BYTES);
+        (*room, blocks) = (*room - taken * BLOCK_BYTES, blocks - taken);
+    }
+    servers.with_room(&room)
 }
 
 /// What users have without a plan: the faster of the default layouts, and the other one if they differ.

@@ -149,7 +149,8 @@ fn unmark(dir: &Path) {
 fn marked(dir: &Path, evidence: Evidence) -> Result<bool, String> {
     let mut said = None;
     eventually("the volume", || {
-        let marked = mark_servers(dir, evidence).map_err(|error| error.to_string());
+        let marked =
+            mark_servers(dir, evidence).map(|it| it.servers).map_err(|error| error.to_string());
         let is_free =
             marked.is_ok() || marked.as_ref().is_err_and(|error| !error.contains("in use"));
         said = Some(marked);

@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, XattrFlags, flock};
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 const OBJECT: &str = "user.halocline.object";
 const LABEL: &str = "halocline-volume.toml";
+const RECORD: &str = "server-0/halocline-tree";
 
 /// What somebody does with a file that names the object of another.
 type Attack<'a> = &'a dyn Fn(&OriginFile);
@@ -150,6 +151,9 @@ fn a_copy_of_a_whole_volume_is_bound_anew() {
     fs::hard_link(tree.join("one"), tree.join("d/other")).unwrap();
     name(&tree.join("forged"), &named_by(&tree.join("two")));
     drop(origin);
+    // As one that an earlier version made; of others `striped_copies.rs`.
+    fs::remove_file(volume.join(RECORD)).unwrap();
+    let _ = rustix::fs::removexattr(tree.join("two"), "trusted.halocline.object");
     // Its inode numbers must be other ones, so the first volume stays.
     copy_volume(&volume, &backup);
     let origin = open_volume(&backup);
@@ -166,7 +170,7 @@ fn a_copy_of_a_whole_volume_is_bound_anew() {
     let [misnamed] = &named.misnamed[..] else { panic!("{named:?}") };
     assert_eq!(misnamed.named_by.iter().map(|it| &*it.0).collect::<Vec<_>>(), [Path::new("two")]);
     assert!(read(&open(&origin, "two")).is_err());
-    origin.give_object(&misnamed.object.to_string(), "two".as_ref()).unwrap();
+    origin.give_objects(&[(misnamed.object.to_string(), "two".into())]).unwrap();
     assert_eq!(read(&open(&origin, "two")).unwrap(), vec![2; 20_000]);
     drop(origin);
     unstripe_tree(&backup, &scratch.path().join("out"), &mut |_| ()).unwrap();
@@ -253,6 +257,7 @@ fn a_volume_of_an_earlier_version_is_bound() {
         fs::rename(&file, file.with_file_name(&name[..32])).unwrap();
     }
     name(&tree.join("file"), &named_by(&tree.join("file"))[..32]);
+    fs::remove_file(dir.path().join(RECORD)).unwrap();
     fs::write(dir.path().join(LABEL), "format = 1\nservers = 3\nstripe = 4096\n").unwrap();
     let ctime = |path: &Path| fs::metadata(path).map(|stat| (stat.ctime(), stat.ctime_nsec()));
     let before = ctime(&tree.join("file")).unwrap();

@@ -22,7 +22,7 @@ use halocline_storage::volume::label;
 
 use self::contents::Contents;
 use self::findings::{Findings, Problem};
-use self::origin_objects::{OriginObjects, misnamed_object, tell_unnamed};
+use self::origin_objects::{Gifts, OriginObjects, gifts, misnamed_object, tell_unnamed};
 use super::offline_cache::{self, OfflineCache};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -50,6 +50,9 @@ pub(crate) struct FsckArgs {
     /// backup restored of the object's own file, which is gone. May be given more than once
     #[arg(long, value_name = "OBJECT=FILE", requires = "repair")]
     give: Vec<OsString>,
+    /// The same for each line OBJECT=FILE of a file, `-` for standard input: all of them are given at once, or none if one is refused
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    give_from: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -67,6 +70,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
         return outcome;
     }
+    let gifts = gifts(args)?;
     let dir = offline_cache::cache_dir(&args.cache)?;
     let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
     cache.check_servers()?;
@@ -78,7 +82,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     let verified_bytes = contents.verified_bytes;
     drop(contents);
     cache.check_objects(args.repair)?;
-    let objects = cache.check_origin(args)?;
+    let objects = cache.check_origin(args, &gifts)?;
     cache.offline.leave()?;
     let usage = cache.offline.dmt.index().usage();
     let findings = Findings {
@@ -241,11 +245,11 @@ impl Cache {
     }
 
     /// Looks at the objects of a striped origin.
-    fn check_origin(&mut self, args: &FsckArgs) -> Result<usize, Failure> {
+    fn check_origin(&mut self, args: &FsckArgs, gifts: &Gifts) -> Result<usize, Failure> {
         let binding = self.offline.binding.as_ref().filter(|binding| binding.origin.is_dir());
-        let objects = binding.map(|binding| OriginObjects::check(&binding.origin, args));
+        let objects = binding.map(|binding| OriginObjects::check(&binding.origin, args, gifts));
         let objects = objects.transpose()?.unwrap_or_default();
-        objects.check_what_was_asked(args)?;
+        objects.check_what_was_asked(args, gifts)?;
         self.problems.extend(objects.problems);
         self.origin_unchecked = objects.unchecked;
         Ok(objects.count)

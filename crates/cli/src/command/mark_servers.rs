@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, UseAs};
+use halocline_os::counted::counted_with;
 use halocline_os::error::Error;
 use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
 
@@ -13,11 +14,14 @@ use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::text;
 
-/// Mark the servers of a striped origin, so that a server that is not mounted is noticed
+/// Mark the servers of a striped origin, so that a server that is not mounted is noticed, and its files
 ///
 /// Volumes made since format 4 are marked. An earlier one is marked where the servers hold what they should: bytes that a
 /// server in its place cannot have are refused, and so is a server without anything of files that have a part on it. The
-/// origin must not be mounted. Earlier versions of Halocline refuse the volume from then on.
+/// origin must not be mounted. Earlier versions of Halocline refuse such a volume from then on.
+///
+/// As root it also marks each file whose data is there, where this is not done yet, so that in a copy of the volume no other file
+/// gets that data. Do this before you copy a volume that an earlier version, or another user, has written to.
 #[derive(Debug, Args)]
 pub(crate) struct MarkServersArgs {
     /// The striped origin: the directory that `mount` has as origin
@@ -36,10 +40,17 @@ pub(crate) fn execute(args: &MarkServersArgs) -> Outcome {
     let evidence = if args.known { Evidence::UserKnows } else { Evidence::Contents };
     let marked = mark_servers(&dir, evidence).map_err(Failure::refused)?;
     let shown = text::path(&dir);
-    if marked {
+    if marked.servers {
         say!("{shown}: its servers are marked");
     } else {
         say!("{shown}: its servers were marked already");
+    }
+    match marked.files {
+        None => say!(
+            "{shown}: its files are not marked: only root can, on a file system with attributes `trusted.*`"
+        ),
+        Some(0) => say!("{shown}: its files were marked already"),
+        Some(files) => say!("{shown}: {} marked", counted_with(files, "file", ("is", "are"))),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -163,6 +163,22 @@ impl PlacementArgs {
         }
     }
 
+    /// Why no file of the plan is there; `are_elsewhere` if none of its paths begins with what `--below` takes off.
+    pub(crate) fn none_there(&self, are_elsewhere: bool) -> String {
+        let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
+        match &self.below {
+            Some(below) if are_elsewhere => format!(
+                "{plan}: none of its paths begins with {}; give what they begin with, as the plan has it, with --below",
+                text::path(below)
+            ),
+            Some(below) => format!(
+                "{plan}: none of its files is in {dir}; its paths behind {} must be those below the mount",
+                text::path(below)
+            ),
+            None => format!("{plan}: none of its files is in {dir}; {BELOW}"),
+        }
+    }
+
     /// What moving the files of the `wishes` would take. The files must be writable.
     ///
     /// # Errors
@@ -188,26 +204,19 @@ impl PlacementArgs {
                 return Err(self.not_found(&error));
             }
             if self.skip_missing {
-                let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
-                return Err(Failure::refused(format!(
-                    "{plan}: none of its files is in {dir}; {BELOW}"
-                )));
+                return Err(Failure::refused(self.none_there(wishes.is_empty())));
             }
         }
         Ok(found)
     }
 
-    /// A path of the plan as it is below the mount; `None` if it is not below what `--below` takes off.
-    fn path_below_mount<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        planned_files::path_below_mount(self.below.as_deref(), path)
-    }
-
     /// Gives the files of a plan that leaves the layout alone the layouts that they have. Those that are not there, or
     /// cannot be read, keep what the plan has.
     pub(crate) fn plan_as_they_lie(&self, plan: &mut Plan, origin: &Origin) -> Result<(), Failure> {
+        let below = planned_files::below_of(self.below.as_deref(), plan);
         for at in 0..plan.file.len() {
             // Each alone: the path of another one may be that of no file.
-            let wishes = self.wishes_of(plan, at..at + 1)?;
+            let wishes = self.wishes_of(plan, at..at + 1, below.as_deref())?;
             let there = relayout::look_at_each(origin, &wishes, false).map_err(Failure::refused)?;
             let Some((_, Ok(there))) = there.first() else { continue };
             let found = parts(&there.now);
@@ -224,7 +233,8 @@ impl PlacementArgs {
 
     /// The files of the plan with their layouts.
     pub(crate) fn wishes(&self, plan: &Plan) -> Result<Vec<Wish>, Failure> {
-        let wishes = self.wishes_of(plan, 0..plan.file.len())?;
+        let below = planned_files::below_of(self.below.as_deref(), plan);
+        let wishes = self.wishes_of(plan, 0..plan.file.len(), below.as_deref())?;
         // Paths are compared by their components, as they are followed: `a//b` is `a/b`.
         let mut paths = HashSet::new();
         if let Some(twice) = wishes.iter().find(|wish| !paths.insert(wish.path.as_path())) {
@@ -237,19 +247,25 @@ impl PlacementArgs {
         Ok(wishes)
     }
 
-    /// Some of them.
-    fn wishes_of(&self, plan: &Plan, which: Range<usize>) -> Result<Vec<Wish>, Failure> {
+    /// Some of them, whose paths begin with `below`.
+    fn wishes_of(
+        &self,
+        plan: &Plan,
+        which: Range<usize>,
+        below: Option<&Path>,
+    ) -> Result<Vec<Wish>, Failure> {
         let name = text::path(&self.plan);
         let refused = |what: String| Failure::refused(format!("{name}: {what}"));
         let wish = |file: &halocline_plan::plan_file::PlannedFile| {
             let bytes = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
             let path = PathBuf::from(OsString::from_vec(bytes));
-            if self.skip_missing && self.path_below_mount(&path).is_none() {
+            let inside = planned_files::path_below_mount(below, &path);
+            if self.skip_missing && inside.is_none() {
                 return Ok(None);
             }
             let shown = text::path(&path);
-            let inside = self.path_below_mount(&path).ok_or_else(|| {
-                let below = text::path(self.below.as_deref().unwrap_or(Path::new("")));
+            let inside = inside.ok_or_else(|| {
+                let below = text::path(below.unwrap_or(Path::new("")));
                 refused(format!("{shown} is not below {below}; correct --below"))
             })?;
             let layout = file.layout(plan.server.len());

@@ -1,7 +1,9 @@
 //! The files of a plan, as a trace of another run names them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,19 @@ pub(super) fn path_below_mount<'p>(below: Option<&Path>, path: &'p Path) -> Opti
     Some(inside.strip_prefix("/").unwrap_or(inside))
 }
 
+/// What paths of a plan begin with: `below` as it is given or, if none of them does, the path of the directory to which that
+/// leads, because recorded paths have no symbolic links.
+pub(super) fn below_of<'b>(below: Option<&'b Path>, plan: &Plan) -> Option<Cow<'b, Path>> {
+    let below = below?;
+    let is_used = |below: &Path| {
+        let mut paths = plan.file.iter().filter_map(PlannedFile::path_bytes);
+        paths.any(|path| Path::new(OsStr::from_bytes(&path)).starts_with(below))
+    };
+    let canonical = || fs::canonicalize(below).ok().filter(|canonical| is_used(canonical));
+    let other = if is_used(below) { None } else { canonical() };
+    Some(other.map_or(Cow::Borrowed(below), Cow::Owned))
+}
+
 /// The files of a plan by their paths. A run's mount need not be where that of the plan's trace was: of what a mount
 /// recorded, paths below it are compared with those of the plan below what `--below` takes off.
 #[derive(Debug)]
@@ -28,10 +43,11 @@ pub(super) struct PlannedFiles<'p> {
 impl<'p> PlannedFiles<'p> {
     pub(super) fn new(plan: &'p Plan, below: Option<&Path>) -> Self {
         let (mut by_path, mut by_path_below) = (HashMap::new(), HashMap::new());
+        let below = below_of(below, plan);
         for file in &plan.file {
             let Some(name) = file.path_bytes() else { continue };
             let name = PathBuf::from(OsString::from_vec(name));
-            let inside = path_below_mount(below, &name).map(Path::to_owned);
+            let inside = path_below_mount(below.as_deref(), &name).map(Path::to_owned);
             by_path_below.extend(inside.map(|inside| (inside, file)));
             by_path.insert(name, file);
         }

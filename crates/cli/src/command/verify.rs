@@ -140,8 +140,8 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     if let (Some(trace), Some(completeness)) = (&args.trace, &completeness) {
         tell_if_partial(trace, completeness);
     }
-    if args.place.below.is_none() && !is_any_there && !files.is_empty() {
-        say!("none of them is there; {}", placement::BELOW);
+    if !is_any_there {
+        say!("{}", args.place.none_there(files.is_empty()));
     }
     if left_alone {
         say!("the plan leaves the layout of its files alone, however they lie");

@@ -189,3 +189,50 @@ fn the_servers_of_an_earlier_volume_are_marked_by_a_command() {
     scratch.succeed(&["unstripe", "volume", &file, "plain"]);
     assert!(fs::read(scratch.path("plain")).unwrap() == content());
 }
+
+/// The shell's directory may be a symbolic link, and a recorded trace has the path without it.
+#[test]
+fn what_paths_begin_with_may_be_given_by_a_symbolic_link() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let good = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let point = fs::canonicalize(scratch.path("mnt")).unwrap();
+    let recorded = format!("path = \"{}/{file}\"", point.display());
+    fs::write(scratch.path("there.toml"), good.replace(&format!("path = \"{file}\""), &recorded))
+        .unwrap();
+    std::os::unix::fs::symlink(scratch.root(), scratch.path("link")).unwrap();
+    let by_link = scratch.path("link/mnt");
+    let with = |command, below: &str| {
+        scratch.halocline(&[command, "there.toml", "volume", "--below", below, "--skip-missing"])
+    };
+    // Nothing was moved, and it was advised to give --below.
+    for command in ["apply", "verify"] {
+        let other = with(command, scratch.path("cache").to_str().unwrap());
+        let told = said(&other) + &written(&other);
+        assert_ne!(other.status.code(), Some(0), "{told}");
+        assert!(told.contains("none of its paths begins with"), "{told}");
+    }
+    for command in ["apply", "verify"] {
+        let output = with(command, by_link.to_str().unwrap());
+        assert_eq!(output.status.code(), Some(0), "{}{}", written(&output), said(&output));
+    }
+    let verified = written(&with("verify", by_link.to_str().unwrap()));
+    assert!(verified.contains("1 of 1 files lie as planned"), "{verified}");
+    // Each layout that a plan may have chosen is compared, but for the default.
+    for chosen in ["def", "pa", "psa", "ours", "default"] {
+        let elsewhere = super::on_server(&good, 1);
+        let line = good.lines().find(|line| line.starts_with("chosen")).unwrap();
+        let other = elsewhere.replace(line, &format!("chosen = \"{chosen}\""));
+        fs::write(scratch.path("other.toml"), other).unwrap();
+        let output = scratch.halocline(&["verify", "other.toml", "volume"]);
+        let (status, told) = match chosen {
+            "def" => (0, "the plan leaves the layout of its files alone, however they lie"),
+            "default" => (2, "no layout is called \"default\""),
+            _ => (1, "0 of 1 files lie as planned"),
+        };
+        assert_eq!(output.status.code(), Some(status), "{chosen}: {}", said(&output));
+        let said = said(&output) + &written(&output);
+        assert!(said.contains(told), "{chosen}: {said}");
+    }
+}

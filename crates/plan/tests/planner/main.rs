@@ -93,9 +93,15 @@ fn within_room(servers: &Servers, workload: &Workload, outcome: &Outcome) {
             let bytes = judged.layouts.of(file.number).bytes(file.bytes);
             used.iter_mut().zip(bytes).for_each(|(used, bytes)| *used += bytes);
         }
+        let mut free = 0_u64;
         for (used, room) in used.iter().zip(servers.room()) {
             assert!(*used <= room, "{}: {used} of {room}", name.text());
+            free = free.saturating_add((room - used) / (4 * K));
         }
+        // `apply` puts the layout of each file on the first server that has room for it, beside the note about the move.
+        let has_layouts = outcome.of(Name::Def).is_ok_and(|def| def.layouts != judged.layouts);
+        let needed = workload.files.len() as u64 + 1;
+        assert!(!has_layouts || free >= needed, "{}: {free} blocks of {needed}", name.text());
     }
 }
 

@@ -62,3 +62,22 @@ fn all_files_that_are_alike_get_layouts() {
     let gain = def.simulated_seconds / ours.simulated_seconds - 1.0;
     assert!(gain > 0.5, "{gain}");
 }
+
+/// A plan filled its servers to the last block, and `apply` had no room for the layouts of the files.
+#[test]
+fn the_layouts_of_files_have_room_beside_these() {
+    let size = 16 * K;
+    let mut all = requests(1024, 64, size, Op::Read, |n| n / 64 * 7 % 2);
+    for request in &mut all {
+        request.file = request.process;
+    }
+    // 2 MiB in 64 files.
+    for (spare, has_room) in [(128 * K, false), (512 * K, true)] {
+        let (ssd, disk) = (DeviceProfile::ssd_revodrive_x2(), DeviceProfile::hdd_7200());
+        let servers = servers(&[(1, disk, Some((1 << 20) + spare)), (1, ssd, Some(1 << 20))]);
+        let (workload, outcome) = planned(&servers, &all);
+        assert_eq!(workload.files.len(), 64);
+        let [def, ours] = [Name::Def, Name::Ours].map(|name| outcome.of(name).expect("a layout"));
+        assert_eq!(def.layouts != ours.layouts, has_room, "{spare}");
+    }
+}

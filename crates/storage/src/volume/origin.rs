@@ -4,9 +4,12 @@
 //! the real size, and the data in objects on the servers, so that renaming, linking and changing attributes only touch
 //! the tree. `docs/FORMAT.md` describes the format.
 
+mod attestation;
+mod creation;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod giving;
 mod identity;
 mod label;
 mod layouts;
@@ -17,6 +20,7 @@ pub mod relayout;
 mod server_marks;
 pub(super) mod sparse_copy;
 mod tree_mark;
+mod tree_record;
 pub(super) mod tree_walk;
 pub mod unnamed;
 mod volume_directory;
@@ -45,10 +49,12 @@ pub use file::OriginFile;
 pub use identity::ObjectId;
 pub use orphans::{Misnamed, NamedObjects};
 
+use creation::{check_can_become_striped, create_striped, open_servers, server_name};
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
-use object_binding::bind;
+use object_binding::{Believed, bind};
 use orphans::Orphans;
+use tree_record::TreeRecord;
 use volume_directory::VolumeDir;
 
 /// An origin, opened.
@@ -153,13 +159,24 @@ impl Origin {
     /// As [`Origin::open_volume`], and [`Error::Invalid`] for a volume that was copied and not used since: its objects are
     /// not bound to its files yet, so it would look empty.
     pub fn open_to_look(dir: &Path) -> Result<Self> {
+        let origin = Self::open_to_look_at_names(dir)?;
+        origin.check_bound().map(|()| origin)
+    }
+
+    /// The same, also of such a volume: of its files all but the data can be looked at.
+    pub(super) fn open_to_look_at_names(dir: &Path) -> Result<Self> {
         let volume_dir = VolumeDir::open(dir)?;
         let label = required_label(&volume_dir)?;
-        let origin = Self::open_striped(&volume_dir, label, Use::Look, &|_, device| device)?;
-        if origin.is_bound {
-            return Ok(origin);
-        }
-        Err(not_bound(dir))
+        Self::open_striped(&volume_dir, label, Use::Look, &|_, device| device)
+    }
+
+    /// Refuses a volume whose objects are not bound to its files yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with what binds them.
+    pub fn check_bound(&self) -> Result<()> {
+        let dir = self.dir.parent().unwrap_or(&self.dir);
+        if self.is_bound { Ok(()) } else { Err(not_bound(dir)) }
     }
 
     /// Bytes of blocks that the files of a striped volume use on the server with this index.
@@ -204,29 +221,58 @@ impl Origin {
         let servers = servers.collect::<Result<Vec<_>>>()?;
         let tree = volume_dir.directory(label::NAMESPACE)?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
-        let found = tree.metadata().map_err(Error::at(&namespace, "stat"))?;
-        let (inode, tree_device) = (found.ino(), found.dev());
-        let (volume, name) = (Volume::new(servers, label.stripe), label.volume());
+        let tree_device = tree.metadata().map_err(Error::at(&namespace, "stat"))?.dev();
+        let volume = Volume::new(servers, label.stripe);
+        let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
+        let opened = Self { tree_device, name: label.volume(), ..opened };
+        opened.bound(volume_dir, label, (&tree, &dirs[0]), how)
+    }
+
+    /// Checks that `tree` has the volume's names, and binds its objects to their files if they are not; `first` is the
+    /// directory of the first server.
+    fn bound(
+        mut self,
+        volume_dir: &VolumeDir,
+        label: VolumeLabel,
+        (tree, first): (&File, &PrivateDir),
+        how: Use,
+    ) -> Result<Self> {
+        let namespace = &self.dir;
+        let noted = TreeRecord::read(first)?;
+        let is_attested = noted.is_some_and(|noted| noted.is_attested);
+        let here = TreeRecord::of(tree, is_attested).map_err(Error::at(namespace, "stat"))?;
+        let here = here.with_what_was(noted);
+        let is_copy = noted.is_some_and(|noted| noted.is_copied_to(here));
+        let was_bound = label.is_bound_to(here.inode) && !is_copy;
         let is_marked = how == Use::Alone || {
-            let marked = (&volume, name.as_deref());
-            tree_mark::check((&tree, &namespace), marked, label.is_bound_to(inode))?
+            let marked = (&self.volume, self.name.as_deref());
+            tree_mark::check((tree, namespace), marked, was_bound)?
         };
-        let is_bound = label.is_bound_to(inode) || how == Use::Shared;
-        if !label.is_bound_to(inode) && is_bound {
-            label::relock(volume_dir, &in_use, Use::Alone)?;
+        self.is_bound = was_bound || how == Use::Shared;
+        if !was_bound && let (Use::Shared, Some(in_use)) = (how, &self.in_use) {
+            label::relock(volume_dir, in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", volume_dir.path().display());
-            bind(&namespace, volume.servers())?;
-            label.bound_to(inode).write(volume_dir)?;
-            label::relock(volume_dir, &in_use, how)?;
+            let believed = if is_attested { Believed::Attested } else { Believed::All };
+            bind(namespace, self.servers(), believed)?;
+            label.bound_to(here.inode).write(volume_dir)?;
+            label::relock(volume_dir, in_use, how)?;
         }
-        if let (Use::Shared, false, Some(name)) = (how, is_marked, &name)
-            && let Err(error) = tree_mark::write(&tree, name)
+        if how != Use::Shared {
+            return Ok(self);
+        }
+        if noted != Some(here)
+            && let Err(error) = here.write(first)
+        {
+            // A copy is bound anew by the next opening; where nothing is noted the label alone says whether it is one.
+            tracing::debug!("{}: not noted: {error}", namespace.display());
+        }
+        if let (false, Some(name)) = (is_marked, &self.name)
+            && let Err(error) = tree_mark::write(tree, name)
         {
             // Its own files show whose it is, at the next opening, too.
             tracing::debug!("{}: not marked: {error}", namespace.display());
         }
-        let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
-        Ok(Self { tree_device, is_bound, name, ..opened })
+        Ok(self)
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
@@ -384,14 +430,16 @@ impl Origin {
         orphans::remove(id, &self.volume)
     }
 
-    /// Gives the object with this name to the file at `relative`, which names it, as is needed after the file was restored from a
-    /// backup. Whether it is that file's nobody can tell but who asks for it: who may write to a file can have it name any object.
-    /// The caller guarantees that the origin is not mounted ([`Origin::open_alone`]), and that the object's own file is gone.
+    /// Gives each object with such a name to the file at the path beside it, below the mount, which names it, as is needed after
+    /// files were restored from a backup. Whether it is that file's nobody can tell but who asks for it: who may write to a file
+    /// can have it name any object. The caller guarantees that the origin is not mounted ([`Origin::open_alone`]), and that the
+    /// objects' own files are gone.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such object or file, or the file does not name it; else if objects cannot be renamed.
-    pub fn give_object(&self, object: &str, relative: &Path) -> Result<()> {
-        object_binding::give_named(self, object, relative)
+    /// [`Error::Invalid`] if there is no such object or file, a file does not name it, or one of either is there twice: then nothing
+    /// is given. Else if objects cannot be renamed.
+    pub fn give_objects(&self, pairs: &[(String, PathBuf)]) -> Result<()> {
+        giving::give(self, pairs)
     }
 
     /// Corrects wrong attributes from the namespace for a regular file: a striped file's blocks are elsewhere. They are
@@ -408,62 +456,6 @@ impl Origin {
 /// programs.
 pub const REGISTRY: &str = ".halocline-cluster";
 
-/// Refuses a directory with anything but what an interrupted creation of a striped volume leaves.
-fn check_can_become_striped(volume_dir: &VolumeDir) -> Result<()> {
-    volume_dir.check_empty(|name| {
-        let is_ours = name == label::NAMESPACE || name.starts_with("server-");
-        is_ours || [REGISTRY, "lost+found"].contains(&name) || name.starts_with(label::NAME)
-    })
-}
-
-/// Makes an empty directory a striped volume, or continues an interrupted creation. The label comes last: without it
-/// there is no volume.
-fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLabel> {
-    check_can_become_striped(volume_dir)?;
-    for index in 0..shape.servers {
-        volume_dir.make_directory(&server_name(index), server_marks::is_mark)?;
-    }
-    // The tree's root gets the owner and mode of the directory.
-    let namespace = volume_dir.make_directory(label::NAMESPACE, |_| false)?;
-    volume_dir.liken(&namespace, label::NAMESPACE)?;
-    let (inode, changed_ns) = tree_and_time(volume_dir, &namespace)?;
-    let label = VolumeLabel::new(shape.servers, shape.stripe, inode, changed_ns);
-    if let Some(volume) = label.volume() {
-        server_marks::write(&volume, &open_servers(volume_dir, shape.servers, Use::Alone)?)?;
-        let path = volume_dir.path().join(label::NAMESPACE);
-        tree_mark::write(&namespace, &volume).map_err(Error::at(path, "mark the tree"))?;
-    }
-    label.write(volume_dir)?;
-    Ok(label)
-}
-
-/// What names a volume: the inode number of its tree, and when that was last changed.
-fn tree_and_time(volume_dir: &VolumeDir, tree: &File) -> Result<(u64, u64)> {
-    let found = tree.metadata().map_err(Error::at(volume_dir.path(), "stat the tree in"))?;
-    let changed_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-    Ok((found.ino(), changed_ns.cast_unsigned()))
-}
-
-fn server_name(index: u32) -> String {
-    format!("server-{index}")
-}
-
-/// The directories of the servers. Anyone who could put objects there could make us read and write files of their choice.
-fn open_servers(volume_dir: &VolumeDir, servers: u32, how: Use) -> Result<Vec<PrivateDir>> {
-    let open = if how == Use::Look { PrivateDir::open_to_read } else { PrivateDir::open };
-    let open = |index| {
-        let path = volume_dir.path().join(server_name(index));
-        open(&path).map_err(|error| match error.errno() {
-            libc::ENOENT => Error::invalid(
-                format!("{}: this server of the volume is not there", path.display()),
-                "move or mount it there, or restore it from a backup",
-            ),
-            _ => error,
-        })
-    };
-    (0..servers).map(open).collect()
-}
-
 /// The label of the volume in `volume_dir`.
 fn required_label(volume_dir: &VolumeDir) -> Result<VolumeLabel> {
     VolumeLabel::read(volume_dir)?.ok_or_else(|| {
@@ -475,10 +467,13 @@ fn required_label(volume_dir: &VolumeDir) -> Result<VolumeLabel> {
 
 fn not_bound(dir: &Path) -> Error {
     let what = format!(
-        "{}: a copy of a striped volume, whose objects are not yet those of its files",
+        "{}: a copy of a striped volume, or one of an early version, whose objects are not yet those of its files",
         dir.display()
     );
-    Error::invalid(what, "mount it once: the first mount finds out whose each object is")
+    Error::invalid(
+        what,
+        "mount it once where it can be written: the first mount finds out whose each object is",
+    )
 }
 
 fn reopen(namespace_file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {

@@ -119,7 +119,7 @@ pub fn planned_bytes(
     relative: Option<&Path>,
     out: &Path,
 ) -> Result<(u64, Unread)> {
-    let origin = Origin::open_volume(origin_dir)?;
+    let origin = Origin::open_to_look_at_names(origin_dir)?;
     let planned = match relative {
         Some(relative) => (file(&origin, relative, WHOLE_TREE)?.found.len(), Unread::new()),
         None => tree_bytes(origin.namespace_dir())?,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use halocline_os::error::Error;
 use halocline_storage::calibrate::{Calibration, NetworkCost};
 use halocline_storage::volume::Origin;
+use halocline_storage::volume::origin::relayout::OVERHEAD_BYTES;
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::table_of;
@@ -37,8 +38,9 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         table["name"] = value(&name);
         table["directory"] = value(path);
         table["profile"] = value(&name);
-        // The space that a plan may use; a server without space is refused there.
-        table["capacity"] = value(i64::try_from(free.saturating_add(own)).unwrap_or(i64::MAX));
+        // The space that a plan may use, so that `apply` has what it needs; a server without space is refused there.
+        let capacity = free.saturating_add(own).saturating_sub(OVERHEAD_BYTES);
+        table["capacity"] = value(i64::try_from(capacity).unwrap_or(i64::MAX));
         if let Some(cost) = &found.network {
             table["network"] = network(*cost);
         }

@@ -1,9 +1,11 @@
 //! The objects of a striped origin: those that a crash or a move left, those without names, and those that others name.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
+use halocline_os::bounded;
 use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_storage::volume::Origin;
@@ -15,6 +17,9 @@ use super::findings::{Findings, NamedBy, Problem};
 use crate::failure::Failure;
 use crate::print::say;
 use crate::text;
+
+/// Limit of a file with pairs of objects and files, in bytes.
+const PAIRS_BYTES_MAX: u64 = 1 << 30;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -32,7 +37,7 @@ pub(super) struct OriginObjects {
 
 impl OriginObjects {
     /// Looks at those of the origin in `dir`, gives files those that are asked for, and removes what is asked for.
-    pub(super) fn check(dir: &Path, args: &FsckArgs) -> Result<Self, Failure> {
+    pub(super) fn check(dir: &Path, args: &FsckArgs, gifts: &Gifts) -> Result<Self, Failure> {
         let mut found = Self::default();
         let origin = match Origin::open_alone(dir) {
             Ok(Some(origin)) => origin,
@@ -46,9 +51,12 @@ impl OriginObjects {
             found.problems.push(Problem::OtherTree { reason: error.to_string() });
             return Ok(found);
         }
-        for (object, file) in args.give.iter().map(object_and_file) {
-            origin.give_object(&object.to_string_lossy(), Path::new(file))?;
+        // Until they are bound to the files of a copy all objects look like those of files that are gone.
+        if let Err(error) = origin.check_bound() {
+            found.unchecked = Some(error.to_string());
+            return Ok(found);
         }
+        origin.give_objects(gifts)?;
         found.has_given = true;
         // Of what moves have left, the file that it was of is known.
         let left = Leftovers::of(&origin)?;
@@ -122,8 +130,12 @@ impl OriginObjects {
     }
 
     /// Refuses what was asked for, and could not be done, because the objects were not looked at.
-    pub(super) fn check_what_was_asked(&self, args: &FsckArgs) -> Result<(), Failure> {
-        let asked = match (args.remove_unnamed, args.give.is_empty()) {
+    pub(super) fn check_what_was_asked(
+        &self,
+        args: &FsckArgs,
+        gifts: &Gifts,
+    ) -> Result<(), Failure> {
+        let asked = match (args.remove_unnamed, gifts.is_empty()) {
             (Some(_), _) if !self.is_checked => "nothing without a name was removed",
             (None, false) if !self.has_given => "nothing was given to any file",
             _ => return Ok(()),
@@ -146,13 +158,44 @@ impl OriginObjects {
     }
 }
 
+/// What is to be given, by the names of objects, and to which files below the mount.
+pub(super) type Gifts = Vec<(String, PathBuf)>;
+
+/// What is asked for: each `OBJECT=FILE` of the command line, and each line of the file of such pairs.
+///
+/// # Errors
+/// If that cannot be read, or one of them is no such pair.
+pub(super) fn gifts(args: &FsckArgs) -> Result<Gifts, Failure> {
+    let mut pairs = args.give.clone();
+    if let Some(path) = &args.give_from {
+        let read = if path == Path::new("-") {
+            bounded::read_from(io::stdin().lock(), PAIRS_BYTES_MAX)
+        } else {
+            bounded::read(path, PAIRS_BYTES_MAX)
+        };
+        let read = read.map_err(|error| Failure::unreadable(path, &error))?;
+        let lines = read.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        pairs.extend(lines.map(|line| OsString::from_vec(line.to_vec())));
+    }
+    pairs.iter().map(|pair| object_and_file(pair)).collect()
+}
+
 /// The parts of `OBJECT=FILE`.
-pub(super) fn object_and_file(given: &OsString) -> (&OsStr, &OsStr) {
+fn object_and_file(given: &OsStr) -> Result<(String, PathBuf), Failure> {
     let bytes = given.as_bytes();
-    let at = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
-    let file = bytes.get(at + 1..).unwrap_or_default();
-    let file = file.strip_prefix(b"/").unwrap_or(file);
-    (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(file))
+    let at = bytes.iter().position(|byte| *byte == b'=');
+    let parts = at.map(|at| (&bytes[..at], &bytes[at + 1..]));
+    let parts = parts.map(|(object, file)| (object, file.strip_prefix(b"/").unwrap_or(file)));
+    match parts {
+        Some((object, file)) if !object.is_empty() && !file.is_empty() => {
+            let file = PathBuf::from(OsStr::from_bytes(file));
+            Ok((String::from_utf8_lossy(object).into_owned(), file))
+        }
+        _ => Err(Failure::refused(format!(
+            "{}: not OBJECT=FILE; give each pair as `halocline fsck` tells object and file",
+            text::path(Path::new(given))
+        ))),
+    }
 }
 
 /// Tells what the objects may be that no file names, or others than their own, and what can be done.
@@ -162,7 +205,7 @@ pub(super) fn tell_unnamed(findings: &Findings, args: &FsckArgs, all: usize) {
         say!(
             "an object whose own file is not found stays where it is: that file may be elsewhere for a while, and whoever may \
              write to a file can have it name any object. If you know that a file is what a backup restored of it: halocline \
-             fsck {cache} --repair --give OBJECT=FILE"
+             fsck {cache} --repair --give OBJECT=FILE; of many, write such pairs to a file, and give --give-from FILE"
         );
     }
     let unnamed = |problem: &Problem| match problem {

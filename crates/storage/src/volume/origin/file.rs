@@ -65,7 +65,7 @@ enum ObjectReference<'a> {
 
 fn of_another() -> io::Error {
     let what = "it names the data of another file: it is a copy that was made past the mount; empty \
-                or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data";
+                or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data (--give)";
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

@@ -9,7 +9,12 @@ use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 
 pub use super::label::fuzzing::volume_label;
 pub use super::layouts::fuzzing::layout;
-pub use super::server_marks::fuzzing::server_mark;
+
+/// Marks in directories that others may write, and what the first server notes of the tree.
+pub fn server_mark(bytes: &[u8]) {
+    super::server_marks::fuzzing::server_mark(bytes);
+    super::tree_record::fuzzing::tree_record(bytes);
+}
 
 /// Names of objects, and names of extended attributes: a name that is accepted is the only one of its object, and leads
 /// nowhere else.
@@ -45,5 +50,9 @@ pub(crate) fn cache_object() -> Vec<u8> {
 
 #[cfg(test)]
 pub(crate) use super::layouts::fuzzing::seeds as layout_seeds;
+/// Seeds of [`server_mark`].
 #[cfg(test)]
-pub(crate) use super::server_marks::fuzzing::seeds as mark_seeds;
+pub(crate) fn mark_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let marks = super::server_marks::fuzzing::seeds();
+    marks.into_iter().chain(super::tree_record::fuzzing::seeds()).collect()
+}

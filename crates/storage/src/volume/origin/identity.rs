@@ -12,6 +12,7 @@ use halocline_os::random::random_bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::attestation;
 use crate::volume::object_paths;
 
 pub(super) const ATTRIBUTE: &str = "user.halocline.object";
@@ -65,10 +66,25 @@ impl ObjectNumber {
         Path::new(ObjectId::ROOT).join(&self.to_string()[..2])
     }
 
-    /// Makes a namespace file refer to the object with this number, atomically.
+    /// Makes a namespace file refer to the object with this number, atomically, and attests that where it is possible.
     pub(super) fn name_by(self, namespace_file: impl AsFd, how: XattrFlags) -> io::Result<()> {
         let (path, value) = (by_descriptor(&namespace_file), self.to_string());
-        Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?)
+        rustix::fs::setxattr(&path, ATTRIBUTE, value.as_bytes(), how)?;
+        // It counts in copies of the volume alone.
+        if let Err(error) = self.attest(Path::new(&path)) {
+            tracing::debug!("not attested: {error}");
+        }
+        Ok(())
+    }
+
+    /// Attests that the namespace file at `path` refers to this object.
+    pub(super) fn attest(self, path: &Path) -> io::Result<()> {
+        attestation::write(path, &self.to_string())
+    }
+
+    /// Whether that is attested.
+    pub(super) fn is_attested(self, path: &Path) -> io::Result<bool> {
+        attestation::is_there(path, &self.to_string())
     }
 
     /// Makes a namespace file refer to nothing, atomically, until it is [named](Self::name_by) again: it is being given the object

@@ -114,6 +114,12 @@ pub(super) struct VolumeLabel {
     volume: Option<VolumeName>,
 }
 
+/// What of a label says whether the rest can be read.
+#[derive(Debug, Deserialize)]
+struct LabelFormat {
+    format: u64,
+}
+
 /// 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -214,13 +220,18 @@ impl VolumeLabel {
             let what = format!("{}: {what}", path.display());
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
-        let label: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
-        if !(FORMAT_UNBOUND..=FORMAT_LAYOUTS_ANYWHERE).contains(&label.format) {
+        // Before all else: a newer version may have written keys that this one does not know.
+        let format = toml::from_str::<LabelFormat>(text).ok().map(|label| label.format);
+        if let Some(format) = format
+            && !u32::try_from(format)
+                .is_ok_and(|format| (FORMAT_UNBOUND..=FORMAT_LAYOUTS_ANYWHERE).contains(&format))
+        {
             return Err(Error::invalid(
-                format!("{}: format {} of the volume is unknown", path.display(), label.format),
+                format!("{}: format {format} of the volume is unknown", path.display()),
                 "use the version of Halocline that made it, or a newer one",
             ));
         }
+        let label: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
         if label.servers == 0 || label.stripe == 0 {
             return Err(damaged("servers and stripe must not be 0".into()));
         }
@@ -263,5 +274,21 @@ mod tests {
         let count = |bytes: &[u8]| accepted += usize::from(fuzzing::check(bytes));
         run("storage_volume_label", &seeds.map(|(name, label)| (name, text(label))), 20_000, count);
         assert!(accepted > 1000, "{accepted} were accepted");
+    }
+
+    /// It was said to be damaged, and to be restored, for the first key that was not known.
+    #[test]
+    fn a_label_of_a_later_format_is_refused_as_that() {
+        for format in ["6", "4294967300"] {
+            let text = format!("format = {format}\nservers = 3\nstripe = 4096\nwings = \"2\"\n");
+            let told = VolumeLabel::parse(&text, Path::new("label")).unwrap_err().to_string();
+            let what = format!("label: format {format} of the volume is unknown; use the version");
+            assert!(told.starts_with(&what), "{told}");
+        }
+        let now = VolumeLabel::parse(
+            "format = 3\nservers = 3\nstripe = 4096\nwings = 2\n",
+            Path::new("label"),
+        );
+        assert!(now.unwrap_err().to_string().contains("wings"));
     }
 }

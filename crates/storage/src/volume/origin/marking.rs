@@ -1,23 +1,24 @@
-//! Marks the servers of a volume of an earlier format, whose servers have no marks.
+//! Marks the servers of a volume of an earlier format, whose servers have no marks, and the files of one whose files have none.
 //!
 //! What must hold: the directories are marked only as what their contents show them to be. A mark on the mount point of a
 //! server that is not mounted, or on a server in another one's place, would make the wrong state the right one for good.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use halocline_model::request::ByteRange;
 
+use super::creation::{open_servers, tree_and_time};
 use super::identity::ObjectId;
-use super::label::{self, Use};
+use super::label::{self, Use, VolumeLabel};
+use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
-use super::{
-    Origin, layouts, not_bound, open_servers, required_label, server_marks, tree_and_time,
-    tree_mark,
-};
+use super::{Origin, attestation, layouts, orphans, required_label, server_marks, tree_mark};
 use crate::volume::Server;
 use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
 
 /// What makes one a server of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,36 +36,81 @@ struct PartCounts {
     missing: u64,
 }
 
-/// Marks the servers of the striped volume in `dir`; false if they are marked. If it is interrupted, the volume is as it
-/// was, and the same call goes on.
+/// What of a volume is marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marked {
+    /// Whether its servers had no marks before.
+    pub servers: bool,
+    /// Files that were attested to refer to their objects; `None` if nobody but root can, or the tree's file system has no such
+    /// attributes.
+    pub files: Option<usize>,
+}
+
+/// Marks the servers of the striped volume in `dir`, if they are not marked, and its files, whose references count in copies of
+/// the volume then. If it is interrupted, the volume is as it was, and the same call goes on.
 ///
 /// # Errors
 /// [`Error::Invalid`] if it is mounted or not a striped volume, if a directory has bytes that its server cannot have, or
-/// nothing of what it should have; and if it is a copy that was not mounted yet.
-pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
+/// nothing of what it should have; and if it is a copy that was not mounted yet. Else if a directory of the tree cannot be read.
+pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<Marked> {
     let volume_dir = VolumeDir::open(dir)?;
     let label = required_label(&volume_dir)?;
     let origin = Origin::open_striped(&volume_dir, label, Use::Alone, &|_, device| device)?;
-    if label.volume().is_some() {
-        return Ok(false);
-    }
-    if !origin.is_bound {
-        return Err(not_bound(dir));
-    }
+    origin.check_bound()?;
     origin.check_tree()?;
     let servers = open_servers(&volume_dir, label.servers, Use::Alone)?;
-    server_marks::check_leftover(&servers)?;
-    check_contents(&origin, evidence)?;
     let tree = volume_dir.directory(label::NAMESPACE)?;
-    let (inode, changed_ns) = tree_and_time(&volume_dir, &tree)?;
+    let is_new = label.volume().is_none();
+    if is_new {
+        mark(&origin, (&volume_dir, label), (&servers, &tree), evidence)?;
+    }
+    Ok(Marked { servers: is_new, files: attest(&origin, &servers[0], &tree)? })
+}
+
+/// Marks the `servers`, and `tree`.
+fn mark(
+    origin: &Origin,
+    (volume_dir, label): (&VolumeDir, VolumeLabel),
+    (servers, tree): (&[PrivateDir], &File),
+    evidence: Evidence,
+) -> Result<()> {
+    server_marks::check_leftover(servers)?;
+    check_contents(origin, evidence)?;
+    let (inode, changed_ns) = tree_and_time(volume_dir, tree)?;
     let marked = label.marked(inode, changed_ns);
     if let Some(volume) = marked.volume() {
-        server_marks::write(&volume, &servers)?;
+        server_marks::write(&volume, servers)?;
         // Any mark counts while the volume has no name.
-        tree_mark::write(&tree, &volume).map_err(Error::at(origin.namespace_dir(), "mark"))?;
+        tree_mark::write(tree, &volume).map_err(Error::at(origin.namespace_dir(), "mark"))?;
     }
     // The label comes last: without it nothing asks for the marks.
-    marked.write(&volume_dir).map(|()| true)
+    marked.write(volume_dir)
+}
+
+/// Attests the references of all files whose objects are there, and notes that on the first server.
+fn attest(origin: &Origin, first: &PrivateDir, tree: &File) -> Result<Option<usize>> {
+    if !attestation::is_possible(tree) {
+        return Ok(None);
+    }
+    let objects = orphans::all(&origin.volume)?;
+    let mut files = 0;
+    let unread = each_file(origin.namespace_dir(), &mut |file, state| {
+        let Some(number) = state.reference.object() else { return Ok(()) };
+        let path = file.path();
+        // A number without an object is anybody's.
+        if !objects.contains(&ObjectId::of_file(number, state.inode, state.born_ns))
+            || number.is_attested(&path).unwrap_or(false)
+        {
+            return Ok(());
+        }
+        files += 1;
+        number.attest(&path).map_err(Error::at(&file.shown, "attest the object of"))
+    })?;
+    unread.into_iter().next().map_or(Ok(()), Err)?;
+    // A volume that says so has them all, also after a power loss.
+    origin.sync_names()?;
+    TreeRecord::of(tree, true).map_err(Error::at(origin.namespace_dir(), "stat"))?.write(first)?;
+    Ok(Some(files))
 }
 
 /// Refuses servers whose contents are not those of a server in their place.

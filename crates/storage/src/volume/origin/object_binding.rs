@@ -1,106 +1,156 @@
 //! Binds the objects of a striped origin to the files that refer to them: if no version has done so yet, or if inode
-//! numbers are new because the tree was copied; and gives a file that was restored the object that it names.
+//! numbers are new because the tree was copied.
 //!
-//! What must hold: an object to which two files refer belongs to neither, because one of them may refer to it to reach
-//! the other's data; and in a tree whose files have their objects none is taken from a file that is not found, because it may be
-//! elsewhere for the moment. The tree is only read; an interrupted pass is repeated.
+//! What must hold: only a file that is known to have referred to an object gets it, where the volume knows that of its files
+//! ([`attestation`](super::attestation)); an object to which two such files refer belongs to neither, because one of them may
+//! refer to it to reach the other's data; and in a tree whose files have their objects none is taken from a file that is not
+//! found, because it may be elsewhere for the moment. The tree is only read; an interrupted pass is repeated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::XattrFlags;
+use halocline_os::counted::counted_with;
+use halocline_os::process_user::own_uid;
 use rustix::io::Errno;
 
-use super::Origin;
-use super::identity::{ObjectId, ObjectNumber, Reference, by_descriptor};
-use super::orphans::{self, ids_on};
-use super::tree_walk::{each_file, file};
+use super::identity::{ObjectId, ObjectNumber};
+use super::orphans::ids_on;
+use super::tree_walk::{FileState, FoundFile, each_file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
 /// An inode number, and a birth time, that no file has.
 const NOBODY: (u64, u64) = (0, 0);
 
-/// The files that refer to an object.
-struct Claims {
-    /// Their inode numbers and birth times, without duplicates.
-    files: Vec<(u64, u64)>,
-    /// A name of the first file, and of the last of the others.
-    paths: (PathBuf, PathBuf),
+/// Whose reference to an object counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Believed {
+    /// That of any file: the volume does not know better.
+    All,
+    /// That of a file whose reference is attested. Who is not root sees no attestation: that of his own files, because he
+    /// reads the objects anyway.
+    Attested,
 }
 
-/// Durably binds the objects on `servers`, whose names have the inode numbers of another tree, or none, to the files below `tree`.
+/// What the reference of a file says of whose the object is. More beats less.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It is as good as that of any other file.
+    Written,
+    /// Root made it so.
+    Attested,
+}
+
+impl Believed {
+    fn weight(
+        self,
+        file: &FoundFile<'_>,
+        state: &FileState,
+        number: ObjectNumber,
+    ) -> Result<Weight> {
+        let is_attested = number.is_attested(&file.path());
+        if is_attested.map_err(Error::at(&file.shown, "read the attributes of"))? {
+            return Ok(Weight::Attested);
+        }
+        let own = own_uid();
+        let is_own = own != 0 && state.owner == own;
+        Ok(if self == Self::All || is_own { Weight::Written } else { Weight::Nothing })
+    }
+}
+
+/// The files that refer to an object.
+#[derive(Default)]
+struct Claims {
+    /// The greatest weight of a reference.
+    weight: Weight,
+    /// The inode numbers and birth times of those with this weight, if it is any, without duplicates.
+    files: Vec<(u64, u64)>,
+    /// A name of the first of them, and of the last of the others.
+    paths: Vec<PathBuf>,
+    /// Those of all, as far as they may have the object already.
+    all: BTreeSet<(u64, u64)>,
+    /// A name of the last that is not believed.
+    unbelieved: Option<PathBuf>,
+}
+
+impl Claims {
+    fn take(&mut self, file: &FoundFile<'_>, state: &FileState, weight: Weight) {
+        let key = (state.inode, state.born_ns);
+        self.all.insert(key);
+        if weight > self.weight {
+            self.weight = weight;
+            self.files.clear();
+            self.paths.clear();
+        }
+        if weight == Weight::Nothing {
+            self.unbelieved = Some(file.shown.clone());
+        } else if weight == self.weight && !self.files.contains(&key) {
+            self.files.push(key);
+            self.paths.truncate(1);
+            self.paths.push(file.shown.clone());
+        }
+    }
+
+    /// The file whose object with this `number` is among `objects` under its name. Nobody chooses a birth time.
+    fn has_its_own(
+        &self,
+        number: ObjectNumber,
+        objects: &BTreeSet<ObjectId>,
+    ) -> Option<(u64, u64)> {
+        let has = |(inode, born_ns): &(u64, u64)| {
+            let is_known = number.has_birth && *born_ns != 0;
+            is_known && objects.contains(&ObjectId::of_file(number, *inode, *born_ns))
+        };
+        self.all.iter().copied().find(has)
+    }
+
+    /// Whose the object is; `None` if its name stays.
+    fn owner(&self, number: ObjectNumber, objects: &BTreeSet<ObjectId>) -> Option<(u64, u64)> {
+        if let Some(own) = self.has_its_own(number, objects) {
+            return Some(own);
+        }
+        match self.files[..] {
+            [file] => Some(file),
+            // The name has a file that is not in the tree, and which no other one can be.
+            [] if number.has_birth => None,
+            _ => Some(NOBODY),
+        }
+    }
+}
+
+/// Durably binds the objects on `servers`, whose names have the inode numbers of another tree, or none, to the files below `tree`
+/// that are `believed`.
 ///
 /// # Errors
 /// If a directory cannot be read: the file whose object it is could be there, and another one name it.
-pub(super) fn bind(tree: &Path, servers: &[std::sync::Arc<Server>]) -> Result<()> {
-    let claims = claims(tree)?;
-    for named in claims.values().filter(|named| named.files.len() > 1) {
-        tell_of_several(named);
-    }
-    let owner = |id: ObjectId| {
-        let [file] = claims.get(&id.number)?.files[..] else { return Some(NOBODY) };
-        Some(file)
-    };
-    rename_objects(servers, &owner)
-}
-
-/// Gives the object with this name to the file at `relative`, as [`Origin::give_object`].
-pub(super) fn give_named(origin: &Origin, object: &str, relative: &Path) -> Result<()> {
-    let refused = |what: String| {
-        let remedy = "give both as `halocline fsck CACHE` tells them";
-        Err(Error::invalid(what, remedy))
-    };
-    let given = ObjectId::parse(object).filter(|_| origin.striped && origin.is_bound);
-    let objects = orphans::all(&origin.volume)?;
-    let Some(given) = given.filter(|id| objects.contains(id)) else {
-        return refused(format!("the origin has no object {object}"));
-    };
-    let file = file(origin, relative, "leave it out")?;
-    let bound = ObjectId::bound(given.number, &file.fd).map_err(Error::at(&file.shown, "stat"))?;
-    let named = ObjectNumber::named_by(Path::new(&by_descriptor(&file.fd)));
-    let named = match named.map_err(Error::at(&file.shown, "read the object of"))? {
-        Reference::Object(number) | Reference::BeingGiven(number) => Some(number),
-        Reference::None | Reference::Nonsense => None,
-    };
-    let Some(inode) = bound.inode.filter(|_| named == Some(given.number)) else {
-        return refused(format!("{} does not name the object {object}", file.shown.display()));
-    };
-    // Of an interrupted call both may be there; what is left decides.
-    if given == bound && objects.iter().any(|id| id.number == given.number && *id != given) {
-        return refused(format!("{object} is a part of the object that was being given"));
-    }
-    let owner = (inode, bound.born_ns.unwrap_or(0));
-    check_free(given, owner, origin.servers())?;
-    // Until all servers have followed, some would have its bytes and others zeros, which nobody could tell from holes.
-    let failed = || Error::at(&file.shown, "note the object of");
-    given.number.announce_to(&file.fd).map_err(failed())?;
-    origin.sync_names()?;
-    rename_objects(origin.servers(), &|other| (other == given).then_some(owner))?;
-    given.number.name_by(&file.fd, XattrFlags::REPLACE).map_err(failed())?;
-    origin.sync_names()
-}
-
-/// Checks that the object `id` can become that of the file with this inode number and birth time.
-///
-/// # Errors
-/// [`Error::Invalid`] if a server has both this object and one of that file with the same number.
-fn check_free(id: ObjectId, file: (u64, u64), servers: &[std::sync::Arc<Server>]) -> Result<()> {
-    let own = ObjectId::of_file(id.number, file.0, file.1);
+pub(super) fn bind(tree: &Path, servers: &[Arc<Server>], believed: Believed) -> Result<()> {
+    let claims = claims(tree, believed)?;
+    let mut objects = BTreeSet::new();
     for server in servers {
-        let there = ids_on(server, ObjectId::ROOT);
-        let there = there.map_err(Error::at(server.dir(), "list the objects in"))?;
-        if own != id && there.contains(&own) && there.contains(&id) {
-            let what = format!("the file has an object of its own, {own}, beside {id}");
-            return Err(Error::invalid(what, "leave it as it is, or remove the file's own one"));
+        for root in [object_paths::LAYOUTS, ObjectId::ROOT] {
+            let ids = ids_on(server, root);
+            objects.extend(ids.map_err(Error::at(server.dir(), "list the objects in"))?);
         }
     }
-    Ok(())
+    tell_of_others(&claims, &objects);
+    let are_written = claims.values().any(|named| named.weight == Weight::Written);
+    if believed == Believed::All && are_written && own_uid() == 0 {
+        tracing::warn!(
+            "{}: which data is whose is known by attributes alone that whoever could write to a file could set; `halocline \
+             mark-servers` marks the files of the original, before it is copied",
+            tree.display()
+        );
+    }
+    rename_objects(servers, &|id| claims.get(&id.number)?.owner(id.number, &objects))
 }
 
 /// Gives each object the name that it has as one of its `owner`, if that says whose it is.
-fn rename_objects(
-    servers: &[std::sync::Arc<Server>],
+pub(super) fn rename_objects(
+    servers: &[Arc<Server>],
     owner: &dyn Fn(ObjectId) -> Option<(u64, u64)>,
 ) -> Result<()> {
     for server in servers {
@@ -127,29 +177,43 @@ fn rename_objects(
     Ok(())
 }
 
-fn tell_of_several(named: &Claims) {
+/// Tells of the files that do not get the objects to which they refer.
+fn tell_of_others(claims: &HashMap<ObjectNumber, Claims>, objects: &BTreeSet<ObjectId>) {
+    let numbers: BTreeSet<_> = objects.iter().map(|id| id.number).collect();
+    let (mut unattested, mut example) = (0_usize, None);
+    for (number, named) in claims.iter().filter(|(number, _)| numbers.contains(number)) {
+        if named.has_its_own(*number, objects).is_some() {
+            continue;
+        }
+        if let [first, last] = &named.paths[..] {
+            tracing::warn!(
+                "{} and {} name the same data: remove the one that was copied past the mount, then run \
+                 halocline fsck, which tells how the other one gets it",
+                first.display(),
+                last.display()
+            );
+        } else if let ([], Some(path)) = (&named.files[..], &named.unbelieved) {
+            unattested += 1;
+            example = Some(path);
+        }
+    }
+    let Some(example) = example else { return };
     tracing::warn!(
-        "{} and {} name the same data: remove the one that was copied past the mount, then run \
-         halocline fsck, which tells how the other one gets it",
-        named.paths.0.display(),
-        named.paths.1.display()
+        "{} data of this volume, such as {}, and nothing attests that it was theirs: they do not get it. If the volume \
+         was copied without the attributes trusted.*, copy it again, as root, with them (cp -a, rsync -aX, \
+         tar --xattrs --xattrs-include='*'); else halocline fsck CACHE tells whom each names, and --repair --give gives it",
+        counted_with(unattested, "file", ("names", "name")),
+        example.display()
     );
 }
 
 /// The files that refer to each object.
-fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
+fn claims(tree: &Path, believed: Believed) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
     let unread = each_file(tree, &mut |file, state| {
         let Some(number) = state.reference.object() else { return Ok(()) };
-        let named = claims.entry(number).or_insert_with(|| Claims {
-            files: Vec::new(),
-            paths: (file.shown.clone(), file.shown.clone()),
-        });
-        let key = (state.inode, state.born_ns);
-        if !named.files.contains(&key) {
-            named.files.push(key);
-            file.shown.clone_into(&mut named.paths.1);
-        }
+        let weight = believed.weight(file, state, number)?;
+        claims.entry(number).or_default().take(file, state, weight);
         Ok(())
     })?;
     unread.into_iter().next().map_or(Ok(claims), Err)

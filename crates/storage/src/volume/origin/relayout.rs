@@ -36,7 +36,7 @@ use moving::Moving;
 use notes::MoveNotes;
 
 pub use leftovers::Leftovers;
-pub use space::{Move, moves};
+pub use space::{Move, OVERHEAD_BYTES, moves};
 
 /// What can be done with a path of a plan that is no file's.
 const LEAVE_OUT: &str = "leave it out of the plan";

@@ -83,7 +83,7 @@ pub(crate) mod fuzzing {
     use super::{mark, volume_marked};
 
     /// A mark: it is of one server at most, and the same when it is written again.
-    pub fn server_mark(bytes: &[u8]) {
+    pub(crate) fn server_mark(bytes: &[u8]) {
         let found: Vec<_> =
             (0..16).filter_map(|index| Some((index, volume_marked(bytes, index)?))).collect();
         assert!(found.len() <= 1, "{found:?}");

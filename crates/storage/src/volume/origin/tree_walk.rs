@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use halocline_os::beneath::{self, TreeCursor, open_entry};
+use halocline_os::beneath::{TreeCursor, open_entry};
 use halocline_os::birth_time::born_ns_of;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -86,12 +86,15 @@ pub(in crate::volume) fn file(
         ));
     }
     let shown = origin.namespace_dir().join(relative);
-    let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
-        Err(Errno::LOOP) => None,
-        Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::NOTCONN | Errno::STALE)) => {
+    let from = match open_below(tree(origin)?, relative) {
+        Err((Errno::LOOP, _)) => None,
+        Err((Errno::XDEV, place)) => {
+            return Err(unreadable(&origin.namespace_dir().join(place), Errno::XDEV));
+        }
+        Err((errno @ (Errno::ACCESS | Errno::PERM | Errno::NOTCONN | Errno::STALE), _)) => {
             return Err(unreadable(&shown, errno));
         }
-        other => Some(other.map_err(at(&shown, "find"))?),
+        other => Some(other.map_err(|(errno, _)| at(&shown, "find")(errno))?),
     };
     let from = from.map(|from| TreeEntry::of(from, shown.clone())).transpose()?;
     from.filter(|from| from.found.is_file()).ok_or_else(|| {
@@ -100,6 +103,25 @@ pub(in crate::volume) fn file(
             format!("give a file below directories that are not links, or {or_else}"),
         )
     })
+}
+
+/// Opens what is at `relative` below `top`, one name after another: a file system that another user serves is asked for nothing. An
+/// error comes with the path at which it came.
+fn open_below(top: OwnedFd, relative: &Path) -> std::result::Result<OwnedFd, (Errno, PathBuf)> {
+    let (mut opened, mut place) = (top, PathBuf::new());
+    for name in relative.components() {
+        place.push(name);
+        let next = open_entry(&opened, name.as_os_str(), OFlags::empty());
+        opened = next.map_err(|errno| match errno {
+            Errno::NOTDIR if is_link(&opened) => (Errno::LOOP, place.clone()),
+            errno => (errno, place.clone()),
+        })?;
+    }
+    if is_link(&opened) { Err((Errno::LOOP, place)) } else { Ok(opened) }
+}
+
+fn is_link(opened: &OwnedFd) -> bool {
+    fstat(opened).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
 /// The root of a volume's tree.
@@ -121,6 +143,8 @@ pub(in crate::volume) fn at(path: &Path, what: &'static str) -> impl FnOnce(Errn
 /// A regular file of a tree, under one of its names.
 pub(super) struct FoundFile<'w> {
     directory: BorrowedFd<'w>,
+    /// An `O_PATH` descriptor.
+    file: BorrowedFd<'w>,
     /// Its path, for people.
     pub(super) shown: PathBuf,
 }
@@ -146,12 +170,17 @@ impl FoundFile<'_> {
         opened.map_err(at(&self.shown, "look at the directory of"))
     }
 
-    /// Its state. All of it is that of one file, `file`, whoever renames others meanwhile: of which file an object is decides what
+    /// A path that leads to it, whoever renames it.
+    pub(super) fn path(&self) -> PathBuf {
+        by_descriptor(&self.file)
+    }
+
+    /// Its state. All of it is that of one file, whoever renames others meanwhile: of which file an object is decides what
     /// becomes of its data.
-    fn state(&self, file: &OwnedFd, found: &Stat) -> Result<FileState> {
-        let reference = ObjectNumber::named_by(&by_descriptor(file))
+    fn state(&self, found: &Stat) -> Result<FileState> {
+        let reference = ObjectNumber::named_by(&self.path())
             .map_err(Error::at(&self.shown, "read the object of"))?;
-        let born_ns = born_ns_of(file).map_err(at(&self.shown, "stat"))?;
+        let born_ns = born_ns_of(self.file).map_err(at(&self.shown, "stat"))?;
         let (inode, len) = (found.st_ino, found.st_size.unsigned_abs());
         Ok(FileState { reference, inode, born_ns, len, owner: found.st_uid })
     }
@@ -296,8 +325,9 @@ fn walk(
                 FileType::RegularFile => {
                     let Some(look) = &mut look else { continue };
                     let directory = cursor.directory();
-                    let place = FoundFile { directory, shown: shown.join(&name) };
-                    match place.state(&file, &found) {
+                    let file = file.as_fd();
+                    let place = FoundFile { directory, file, shown: shown.join(&name) };
+                    match place.state(&found) {
                         Ok(state) => look(&place, &state)?,
                         Err(error) => unread.push(error),
                     }

@@ -23,9 +23,10 @@ pub struct UnnamedObject {
 /// files it is known that they have others. Changes nothing.
 ///
 /// # Errors
-/// If a server or a name cannot be read, or names change meanwhile: then it is not known.
+/// If a server or a name cannot be read, or names change meanwhile, or the objects are not bound to the files of a copy yet: then
+/// it is not known.
 pub fn unnamed_objects(origin_dir: &Path) -> Result<Vec<UnnamedObject>> {
-    let origin = Origin::open_volume(origin_dir)?;
+    let origin = Origin::open_to_look(origin_dir)?;
     let left = Leftovers::of(&origin)?;
     let superfluous: BTreeSet<_> = left.objects().iter().collect();
     let found = origin.orphans()?.into_iter();

@@ -23,7 +23,7 @@ use crate::volume::Distribution;
 use places::Places;
 
 /// Space that a file system may need besides the blocks of files: directories, and the notes about moves.
-const OVERHEAD_BYTES: u64 = 16 << 10;
+pub const OVERHEAD_BYTES: u64 = 16 << 10;
 
 /// What the layout of a file takes, or the notes.
 const NOTE_BYTES: u64 = stored_bytes(1);
