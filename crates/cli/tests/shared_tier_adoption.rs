@@ -132,6 +132,7 @@ fn a_tier_whose_adoption_was_not_finished_is_not_mounted_alone() {
     }
     scratch.succeed(&["mount", "--tier", "a", "m"]);
     fs::write(scratch.path("m/f"), "f").unwrap();
+    fs::create_dir(scratch.path("m/d")).unwrap();
     scratch.succeed(&["umount", "m"]);
     let refused = |args: &[&str], remedy: &str| {
         let refused = scratch.halocline(args);
@@ -140,6 +141,12 @@ fn a_tier_whose_adoption_was_not_finished_is_not_mounted_alone() {
     let mount = ["mount", "--tier", "a", "m"];
     let url = store.url();
     let with_store = [&mount[..], &["--cluster", &url, "--node", "n1"]].concat();
+    // One that is refused leaves nothing that a mount would show.
+    fs::write(scratch.path("a/hdd/d"), "in the way").unwrap();
+    let before = adopt(&scratch, "a", &url, &["--repair"]);
+    assert!(said(&before).contains("nothing was changed"), "{}", said(&before));
+    assert!(!scratch.path("a/hdd/.halocline-cluster").exists());
+    fs::remove_file(scratch.path("a/hdd/d")).unwrap();
     // As it is from before its first change.
     let private = |name: &str| scratch.path("a/hdd/.halocline").join(name);
     fs::write(private("being-adopted"), "n1").unwrap();

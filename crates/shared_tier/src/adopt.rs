@@ -7,7 +7,6 @@
 mod files_below;
 mod label;
 mod links;
-pub(crate) mod mark;
 mod refusals;
 mod shared_names;
 mod unchangeable;
@@ -29,21 +28,19 @@ use rustix::fs::{FlockOperation, Mode, flock, mkdirat};
 use rustix::io::Errno;
 
 use crate::disk_users::Alone;
+use crate::places::adoption_mark::{self, ADOPTING};
 use crate::places::own_xattrs;
 use crate::places::own_xattrs::owner_permissions::{OnlyLooking, set_attr};
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::Tree;
 use crate::places::users_xattrs;
 use crate::places::{peers, refused_changes};
+use crate::remedies::{FINISH_ADOPTION, REPAIR};
 use crate::repair::scan::{Item, Scanned, scan};
 use crate::stat_conversion::split;
 use files_below::{FilesBelow, clear_own_xattrs};
 use links::{Link, Links};
-pub use mark::refuse_if_begun;
 use shared_names::SharedNames;
-
-/// On the SSD: all names are on the shared disk, and directories are now being closed.
-const CLOSING: &str = "adopting";
 
 /// What was or would be adopted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,7 +81,7 @@ pub(crate) fn run_watched(
     let _lock = lock(&ssd.private)?;
     if is_done((&ssd, &shared), node)? {
         if repair {
-            mark::clear([&ssd, &shared])?;
+            adoption_mark::clear([&ssd, &shared])?;
         }
         return Ok(Adopted { is_done: true, ..Adopted::default() });
     }
@@ -92,7 +89,7 @@ pub(crate) fn run_watched(
     shared.check_attributes()?;
     ssd.check_attributes()?;
     let links = links(&ssd, &shared, root)?;
-    let is_closing = ssd.private.read(CLOSING, 0)?.is_some();
+    let is_closing = ssd.private.read(ADOPTING, 0)?.is_some();
     let scanned = read(&ssd, !repair)?;
     let mut adopted = Adopted { unopened: scanned.unlisted.len() as u64, ..Adopted::default() };
     if !is_closing {
@@ -106,12 +103,12 @@ pub(crate) fn run_watched(
     if !repair {
         return Ok(adopted);
     }
-    mark::set([&adoption.ssd, &adoption.shared], node)?;
+    adoption_mark::set([&adoption.ssd, &adoption.shared], node)?;
     if !is_closing {
         adoption.names(&scanned)?;
         adoption.directory_attributes(&scanned)?;
         adoption.ssd.step("beginning to close directories", || {
-            adoption.ssd.private.replace(CLOSING, b"")
+            adoption.ssd.private.replace(ADOPTING, b"")
         })?;
     }
     adoption.close(&scanned)?;
@@ -120,8 +117,31 @@ pub(crate) fn run_watched(
     adoption
         .ssd
         .step("making the SSD that of a node", || peers::claim(&adoption.ssd, node, &tier))?;
-    mark::clear([&adoption.ssd, &adoption.shared])?;
+    adoption_mark::clear([&adoption.ssd, &adoption.shared])?;
     Ok(adopted)
+}
+
+/// Refuses to use the tier below a root as that of one node if its adoption has begun.
+///
+/// # Errors
+/// [`Error::Invalid`] with the way to finish the adoption.
+pub fn refuse_if_begun(root: &Path) -> Result<()> {
+    let [ssd, shared] = ["ssd", "hdd"].map(|disk| root.join(disk));
+    if peers::is_of_a_node(&ssd) {
+        return Err(Error::invalid(
+            format!("{}: the SSD is that of a node, and nodes share this tier", root.display()),
+            format!(
+                "mount it with --cluster and the store's URL; if that has no names yet: {REPAIR}"
+            ),
+        ));
+    }
+    if adoption_mark::is_on(&ssd) || adoption_mark::is_on(&shared) {
+        return Err(Error::invalid(
+            format!("{}: this tier is being made one that nodes share", root.display()),
+            FINISH_ADOPTION,
+        ));
+    }
+    Ok(())
 }
 
 /// Whether the SSD is that of the node already, of the tier with this shared disk.

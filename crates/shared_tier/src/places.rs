@@ -7,6 +7,7 @@
 //!   through a symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
+pub(crate) mod adoption_mark;
 pub(crate) mod copies;
 mod copy_sizes;
 pub(crate) mod descriptor_path;

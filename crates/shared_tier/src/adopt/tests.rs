@@ -2,21 +2,20 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::sync::Arc;
 
 use halocline_api::file_tier::LABEL;
 use halocline_cluster::names::namespace::StoredInode;
 use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_os::beneath::TreeCursor;
 use rustix::fs::{
-    AtFlags, CWD, FileType, IFlags, OFlags, Timespec, Timestamps, linkat, mknodat, openat,
-    utimensat,
+    AtFlags, CWD, FileType, OFlags, Timespec, Timestamps, linkat, mknodat, openat, utimensat,
 };
 
 use super::*;
 use crate::acl::DEFAULT;
-use crate::repair::refused::tests::Flagged;
-use crate::repair::tests::{Death, Node, World};
+use crate::repair::tests::{Node, World};
+
+mod interrupted;
 
 /// Where the disk below was at an earlier mount.
 const FORMER: &str = "/was/mounted/here/hdd";
@@ -305,74 +304,6 @@ fn a_check_finds_further_paths_of_a_file_and_a_repair_removes_them() {
     world.repair(true);
     check(&world);
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
-}
-
-/// Regression: a mount without --cluster was accepted, and lost names; late deaths could not be completed by the same command.
-#[test]
-fn an_adoption_that_dies_at_any_step_is_completed_and_not_mounted_before() {
-    let (mut free, mut late) = (0, 0);
-    for steps in 0.. {
-        let world = old();
-        let root = world.at("n1");
-        let death = Arc::new(Death::default());
-        death.end_after(steps);
-        let died = run_watched(&root, "n1", true, Some(death)).is_err();
-        let is_claimed = root.join("ssd/.halocline/node").exists();
-        match refuse_if_begun(&root) {
-            Ok(()) => free += 1,
-            Err(error) if is_claimed => {
-                assert!(error.to_string().contains("--cluster"), "{steps}: {error}");
-            }
-            Err(error) => {
-                assert!(error.to_string().contains("--adopt NODE --repair"), "{steps}: {error}");
-                let alone = world.alone();
-                let refused = crate::repair::run(&root, None, &world.store, Some(&alone));
-                let refused = refused.unwrap_err().to_string();
-                assert!(refused.contains("--adopt NODE --repair"), "{steps}: {refused}");
-            }
-        }
-        if died {
-            late += u32::from(is_claimed);
-            let again = run(&root, "n1", Some(&world.alone()));
-            again.unwrap_or_else(|error| panic!("{steps}: {error}"));
-        }
-        assert!(!mark::is_on(&root.join("ssd")), "{steps}");
-        world.repair(true);
-        check(&world);
-        if !died {
-            break;
-        }
-    }
-    // Before its first step nothing is changed; the last ones take the marks away.
-    assert_eq!((free, late), (1, 3));
-}
-
-/// Regression: an adoption ended halfway at what it could not change, with a bare errno.
-#[test]
-fn what_cannot_be_changed_is_refused_before_anything_is() {
-    for path in ["n1/ssd/hot", "n1/ssd/q", "n1/ssd/.", "shared/cold", "shared/new", "shared/."] {
-        let world = old();
-        let flagged = Flagged::new(world.at(path), IFlags::IMMUTABLE);
-        let Some(flagged) = flagged else { return };
-        // The private directory of a disk whose root is fixed must be there.
-        for repair in [false, true] {
-            let refused = run(&world.at("n1"), "n1", repair.then(|| world.alone()).as_ref());
-            let refused = refused.unwrap_err().to_string();
-            let shown = path.replace("shared/", "hdd/").replace("/.", "/");
-            assert!(
-                refused.contains(&format!("{shown}: Operation not permitted"))
-                    && refused.contains("chattr -i -a")
-                    && refused.contains("nothing was changed"),
-                "{path}: {refused}"
-            );
-        }
-        assert!(refuse_if_begun(&world.at("n1")).is_ok());
-        assert!(world.at("n1/ssd/cold").is_symlink() && !world.at("shared/q").exists());
-        drop(flagged);
-        run(&world.at("n1"), "n1", Some(&world.alone())).unwrap();
-        world.repair(true);
-        check(&world);
-    }
 }
 
 #[test]

@@ -14,9 +14,9 @@ use halocline_os::private::{PrivateDir, Use, check_above};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
+use super::adoption_mark;
 use super::steps::Steps;
 use super::tree::{Tree, fresh};
-use crate::adopt::mark;
 use crate::remedies::{ADOPT, FINISH_ADOPTION};
 
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
@@ -148,7 +148,7 @@ pub(crate) fn refuse_files_of_others(ssd: &Path, tier: &str) -> Result<()> {
         return Ok(());
     }
     // Also where no file is left on the SSD: what has no name yet waits in private directories.
-    if mark::is_on(ssd) && !is_of_a_node(ssd) {
+    if adoption_mark::is_on(ssd) && !is_of_a_node(ssd) {
         let what = format!("{}: this tier is being made one that nodes share", ssd.display());
         return Err(Error::invalid(what, FINISH_ADOPTION));
     }

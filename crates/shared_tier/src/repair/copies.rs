@@ -184,7 +184,7 @@ impl CleanCopies {
             if let Some(node) = node.filter(|node| !is_missing(node)) {
                 let line = format!(
                     "file {} is not on the SSD of node {node}; the shared disk has its copy, which `halocline cluster drain \
-                     {node}` makes the file",
+                     {node}`, run on a mount of the tier, makes the file",
                     one.number
                 );
                 note(&mut findings.told, Finding::new(About::Numbered(one.number, 0), line));
@@ -206,7 +206,7 @@ impl CleanCopies {
             if kept > 0 {
                 *why = format!(
                     "{why}. The shared disk has copies of {kept} of its files: if that SSD is lost, `halocline cluster drain \
-                     {node}` makes them the files, and names those that have none"
+                     {node}`, run on a mount of the tier, makes them the files, and names those that have none"
                 );
             }
         }

@@ -83,14 +83,14 @@ pub(super) fn leave_out_directories(
     findings: &mut Findings,
 ) -> Result<()> {
     leave_out(repair, found, &mut |repair, one, at| {
-        let (at, refused) = match at {
-            Some(at) => (at, refusal(repair.disk(at), at.1)),
-            None => {
-                let refused = is_of_another(&one.attributes).then_some(Errno::PERM);
-                let on_ssd = found.directory_of.iter().find(|(_, number)| **number == one.number);
-                let Some((at, _)) = on_ssd else { return Ok(None) };
-                (*at, refused)
-            }
+        let on_ssd = || {
+            let mut all = found.directory_of.iter();
+            all.find(|(_, number)| **number == one.number).map(|(at, _)| *at)
+        };
+        let Some(at) = at.or_else(on_ssd) else { return Ok(None) };
+        let refused = match one.at {
+            Some(_) => refusal(repair.disk(at), at.1),
+            None => is_of_another(&one.attributes).then_some(Errno::PERM),
         };
         let Some(errno) = refused else { return Ok(None) };
         let line = line(&repair.path(at), NO_DIRECTORY, &errno.into());

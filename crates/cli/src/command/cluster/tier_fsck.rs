@@ -62,6 +62,10 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         adopt(root, node, None)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(node) = &args.adopt {
+        // First: what is refused leaves not even the list of sessions behind, which a mount of one node would show.
+        adopt::run(root, node, None).map_err(Failure::refused)?;
+    }
     let (names, live) = open(root, args).map_err(Failure::refused)?;
     let alone = (args.repair || args.confirm).then(|| Alone::on(root)).transpose();
     let alone = alone.map_err(Failure::refused)?;
