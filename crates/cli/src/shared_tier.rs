@@ -10,6 +10,7 @@ use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use halocline_os::root_reserve::drop_resource_capability;
+use halocline_shared_tier::adopt::refuse_if_begun;
 use halocline_shared_tier::{
     Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared,
 };
@@ -59,7 +60,7 @@ pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
 /// Refuses to serve as one node's what nodes share: names that a store has would be seen by nobody.
 ///
 /// # Errors
-/// If the tier is shared.
+/// If the tier is shared, or becomes that.
 pub(crate) fn refuse_if_shared(root: &Path) -> Result<()> {
     if is_shared(root) {
         return Err(Error::invalid(
@@ -67,7 +68,7 @@ pub(crate) fn refuse_if_shared(root: &Path) -> Result<()> {
             "mount it with --cluster and the store's URL",
         ));
     }
-    Ok(())
+    refuse_if_begun(root)
 }
 
 /// Claims the tiers for a node: the shared disk beside other nodes, the SSD for itself.

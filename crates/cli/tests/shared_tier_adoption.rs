@@ -120,3 +120,50 @@ fn directories_of_an_adopted_tier_are_renamed_by_each_node() {
     scratch.succeed(&["umount", "m"]);
     scratch.succeed(&["umount", "k"]);
 }
+
+/// Regression: a tier whose adoption had begun was mounted without --cluster, and names were missing. Once the SSD was that of the
+/// node, the command that was to complete it was refused.
+#[test]
+fn a_tier_whose_adoption_was_not_finished_is_not_mounted_alone() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["m"]) else { return };
+    let Some(store) = RedisServer::start(&[]) else { return };
+    for disk in ["a/ssd", "a/hdd"] {
+        fs::create_dir_all(scratch.path(disk)).unwrap();
+    }
+    scratch.succeed(&["mount", "--tier", "a", "m"]);
+    fs::write(scratch.path("m/f"), "f").unwrap();
+    fs::create_dir(scratch.path("m/d")).unwrap();
+    scratch.succeed(&["umount", "m"]);
+    let refused = |args: &[&str], remedy: &str| {
+        let refused = scratch.halocline(args);
+        assert!(!refused.status.success() && said(&refused).contains(remedy), "{}", said(&refused));
+    };
+    let mount = ["mount", "--tier", "a", "m"];
+    let url = store.url();
+    let with_store = [&mount[..], &["--cluster", &url, "--node", "n1"]].concat();
+    // One that is refused leaves nothing that a mount would show.
+    fs::write(scratch.path("a/hdd/d"), "in the way").unwrap();
+    let before = adopt(&scratch, "a", &url, &["--repair"]);
+    assert!(said(&before).contains("nothing was changed"), "{}", said(&before));
+    assert!(!scratch.path("a/hdd/.halocline-cluster").exists());
+    fs::remove_file(scratch.path("a/hdd/d")).unwrap();
+    // As it is from before its first change.
+    let private = |name: &str| scratch.path("a/hdd/.halocline").join(name);
+    fs::write(private("being-adopted"), "n1").unwrap();
+    refused(&mount, "--adopt NODE --repair");
+    refused(&["fsck", "a", "--repair"], "--adopt NODE --repair");
+    refused(&with_store, "--adopt NODE --repair");
+    let done = adopt(&scratch, "a", &url, &["--repair"]);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(!private("being-adopted").exists());
+    // As if it had been killed before the names were in the store.
+    store.command(&["flushall"]);
+    fs::remove_file(private("names")).unwrap();
+    refused(&mount, "--repair");
+    let done = adopt(&scratch, "a", &url, &["--repair"]);
+    assert!(done.status.success() && said(&done).contains("already"), "{}", said(&done));
+    refused(&mount, "--cluster");
+    scratch.succeed(&with_store);
+    assert_eq!(fs::read_to_string(scratch.path("m/f")).unwrap(), "f");
+    scratch.succeed(&["umount", "m"]);
+}

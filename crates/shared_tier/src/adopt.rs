@@ -9,6 +9,7 @@ mod label;
 mod links;
 mod refusals;
 mod shared_names;
+mod unchangeable;
 mod users_links;
 
 use std::ops::Deref;
@@ -27,20 +28,19 @@ use rustix::fs::{FlockOperation, Mode, flock, mkdirat};
 use rustix::io::Errno;
 
 use crate::disk_users::Alone;
+use crate::places::adoption_mark::{self, ADOPTING};
 use crate::places::own_xattrs;
 use crate::places::own_xattrs::owner_permissions::{OnlyLooking, set_attr};
-use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::Tree;
 use crate::places::users_xattrs;
+use crate::places::{peers, refused_changes};
+use crate::remedies::{FINISH_ADOPTION, REPAIR};
 use crate::repair::scan::{Item, Scanned, scan};
 use crate::stat_conversion::split;
 use files_below::{FilesBelow, clear_own_xattrs};
 use links::{Link, Links};
 use shared_names::SharedNames;
-
-/// On the SSD: all names are on the shared disk, and directories are now being closed.
-const CLOSING: &str = "adopting";
 
 /// What was or would be adopted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Adopted {
     pub disk_files: u64,
     /// Directories that keep their owner out, and whose content is not counted: only a repair opens them.
     pub unopened: u64,
+    /// Whether it was adopted before, and only the names in the store may be missing.
+    pub is_done: bool,
 }
 
 /// Turns the tier of one node below `root` into the tier of node `node` in a shared tier. Without `repair` nothing is
@@ -77,36 +79,78 @@ pub(crate) fn run_watched(
         [root.join("ssd"), root.join("hdd")].map(|path| Tree::open(&path, steps.clone()));
     let (ssd, shared) = (ssd?, shared?);
     let _lock = lock(&ssd.private)?;
+    if is_done((&ssd, &shared), node)? {
+        if repair {
+            adoption_mark::clear([&ssd, &shared])?;
+        }
+        return Ok(Adopted { is_done: true, ..Adopted::default() });
+    }
     check(&ssd, root)?;
     shared.check_attributes()?;
     ssd.check_attributes()?;
     let links = links(&ssd, &shared, root)?;
-    let is_closing = ssd.private.read(CLOSING, 0)?.is_some();
+    let is_closing = ssd.private.read(ADOPTING, 0)?.is_some();
     let scanned = read(&ssd, !repair)?;
     let mut adopted = Adopted { unopened: scanned.unlisted.len() as u64, ..Adopted::default() };
     if !is_closing {
         let below = read(&shared, !repair)?;
         adopted.unopened += below.unlisted.len() as u64;
         refusals::check((&ssd, &shared), &links, (&scanned, &below))?;
+        unchangeable::check((&ssd, &shared), &links, (&scanned, &below))?;
     }
     let adoption = Adoption { ssd, shared, links };
     OnSsd::all(&scanned).for_each(|item| adoption.count(&item, &mut adopted));
     if !repair {
         return Ok(adopted);
     }
+    adoption_mark::set([&adoption.ssd, &adoption.shared], node)?;
     if !is_closing {
         adoption.names(&scanned)?;
         adoption.directory_attributes(&scanned)?;
         adoption.ssd.step("beginning to close directories", || {
-            adoption.ssd.private.replace(CLOSING, b"")
+            adoption.ssd.private.replace(ADOPTING, b"")
         })?;
     }
     adoption.close(&scanned)?;
     let tier = peers::tier_id(&adoption.shared.private)?;
     peers::note(&adoption.shared.private, node)?;
-    peers::claim(&adoption.ssd, node, &tier)?;
-    adoption.ssd.private.remove(CLOSING)?;
+    adoption
+        .ssd
+        .step("making the SSD that of a node", || peers::claim(&adoption.ssd, node, &tier))?;
+    adoption_mark::clear([&adoption.ssd, &adoption.shared])?;
     Ok(adopted)
+}
+
+/// Refuses to use the tier below a root as that of one node if its adoption has begun.
+///
+/// # Errors
+/// [`Error::Invalid`] with the way to finish the adoption.
+pub fn refuse_if_begun(root: &Path) -> Result<()> {
+    let [ssd, shared] = ["ssd", "hdd"].map(|disk| root.join(disk));
+    if peers::is_of_a_node(&ssd) {
+        return Err(Error::invalid(
+            format!("{}: the SSD is that of a node, and nodes share this tier", root.display()),
+            format!(
+                "mount it with --cluster and the store's URL; if that has no names yet: {REPAIR}"
+            ),
+        ));
+    }
+    if adoption_mark::is_on(&ssd) || adoption_mark::is_on(&shared) {
+        return Err(Error::invalid(
+            format!("{}: this tier is being made one that nodes share", root.display()),
+            FINISH_ADOPTION,
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the SSD is that of the node already, of the tier with this shared disk.
+fn is_done((ssd, shared): (&Tree, &Tree), node: &str) -> Result<bool> {
+    // A shared disk without an id would get one.
+    if !peers::is_of_a_node(&ssd.path) || !peers::has_tier_id(&shared.path) {
+        return Ok(false);
+    }
+    peers::is_claimed((&ssd.private, &ssd.path), node, &peers::tier_id(&shared.private)?)
 }
 
 /// Reads all of a disk; if this run only looks, except for directories that a repair would open.
@@ -260,14 +304,7 @@ impl Adoption {
 
     /// Says at which name an adoption stopped.
     fn at(&self, item: OnSsd<'_>, error: Error) -> Error {
-        if !matches!(error.errno(), libc::EEXIST | libc::ENOENT | libc::ENOTDIR) {
-            return error;
-        }
-        let path = item.scanned.shown(item.at);
-        Error::invalid(
-            format!("{}/{path}: {error}", self.ssd.path.display()),
-            "see what has this name on the disk below, and begin again: what was done is kept",
-        )
+        stopped_at(&self.ssd, &item.scanned.shown(item.at), error)
     }
 
     fn directory(&self, item: OnSsd<'_>) -> Result<()> {
@@ -283,12 +320,15 @@ impl Adoption {
     /// Copies the attributes of directories on the SSD to the shared disk; the lowest first, because of the times.
     fn directory_attributes(&self, scanned: &Scanned) -> Result<()> {
         for item in OnSsd::directories(scanned).rev() {
-            self.liken(&self.shared.look(Some(&item.path()))?, &item.attributes)?;
+            let there = self.shared.look(Some(&item.path())).map_err(Error::from);
+            let likened = there.and_then(|there| self.liken(&there, &item.attributes));
+            let path = item.scanned.shown(item.at);
+            likened.map_err(|error| stopped_at(&self.shared, &path, error))?;
         }
-        match &scanned.root {
-            Some(root) => self.liken(&self.shared.look(None)?, root),
-            None => Ok(()),
-        }
+        let Some(root) = &scanned.root else { return Ok(()) };
+        let likened = self.shared.look(None).map_err(Error::from);
+        let likened = likened.and_then(|there| self.liken(&there, root));
+        likened.map_err(|error| stopped_at(&self.shared, "", error))
     }
 
     /// Gives a directory exactly these attributes: one that was made for files may be that of another directory, which had
@@ -307,20 +347,35 @@ impl Adoption {
     fn close(&self, scanned: &Scanned) -> Result<()> {
         let (uid, gid) = (own_uid(), rustix::process::getegid().as_raw());
         for item in OnSsd::directories(scanned) {
-            let fd = self.ssd.look(Some(&item.path()))?;
+            let at = |error: Error| self.at(item, error);
+            let fd = self.ssd.look(Some(&item.path())).map_err(|errno| at(errno.into()))?;
             let closed = SetAttr {
                 mode: Some(0o700),
                 uid: Some(uid),
                 gid: Some(gid),
                 ..times(&item.attributes)
             };
-            self.ssd.step("closing a directory", || {
+            let closed = self.ssd.step("closing a directory", || {
                 own_xattrs::clear(&fd, own_xattrs::DIRECTORY)?;
                 set_attr(&fd, &closed)
-            })?;
+            });
+            closed.map_err(at)?;
         }
         Ok(())
     }
+}
+
+/// Says at which path an adoption stopped.
+fn stopped_at(tree: &Tree, path: &str, error: Error) -> Error {
+    let Error::Io(source) = error else { return error };
+    let remedy = match source.raw_os_error().unwrap_or(libc::EIO) {
+        libc::EEXIST | libc::ENOENT | libc::ENOTDIR => "see what has this name on the disk below",
+        errno => refused_changes::remedy(errno),
+    };
+    Error::invalid(
+        format!("{}/{path}: {source}", tree.path.display()),
+        format!("{remedy}; then finish the adoption by the same command: what was done is kept"),
+    )
 }
 
 /// The times of something.

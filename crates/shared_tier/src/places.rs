@@ -7,6 +7,7 @@
 //!   through a symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
+pub(crate) mod adoption_mark;
 pub(crate) mod copies;
 mod copy_sizes;
 pub(crate) mod descriptor_path;
@@ -19,6 +20,7 @@ pub(crate) mod missed;
 pub(crate) mod moving;
 pub(crate) mod own_xattrs;
 pub(crate) mod peers;
+pub(crate) mod refused_changes;
 pub(crate) mod room;
 pub(crate) mod shared_disk;
 pub(crate) mod spare_room;

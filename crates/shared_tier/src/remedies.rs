@@ -7,3 +7,5 @@ pub(crate) const REPAIR: &str = "halocline cluster fsck --tier ROOT --cluster UR
 /// What to do with a tier of one node.
 pub(crate) const ADOPT: &str = "make it the SSD of a node of this tier: halocline cluster fsck --tier ROOT --cluster URL \
                                 --adopt NODE --repair";
+/// What to do with one whose adoption was begun and not finished.
+pub(crate) const FINISH_ADOPTION: &str = "finish it by the same command: halocline cluster fsck --tier ROOT --cluster URL --adopt NODE --repair";

@@ -21,7 +21,9 @@ mod looks;
 mod lost;
 mod merge;
 mod named;
+mod numbering;
 mod numbers;
+pub(crate) mod refused;
 mod report;
 pub(crate) mod scan;
 mod settle;
@@ -39,12 +41,9 @@ use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::Name;
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::stat_descriptor;
-use rustix::io::Errno;
 
 use crate::disk_users::Alone;
 use crate::entry_names::may_name;
-use crate::places::own_xattrs;
 use crate::places::tree::candidates;
 use build::Build;
 use conflicts::conflict;
@@ -53,7 +52,9 @@ use disks::{Disk, Disks};
 use findings::{About, Finding, Findings, note};
 use looks::look;
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, is_in, merge};
+use numbering::Unnamed;
 use numbers::StoreNumbers;
+use refused::Refused;
 use scan::{Item, tell};
 use ssd_numbers::missing;
 use stored_attributes::Differing;
@@ -92,38 +93,54 @@ pub fn run(
         check::clean(store).map_err(of_store)?;
     } else {
         disks.refuse_unread()?;
+        numbering::refuse_to_lose(&disks)?;
         disks.set_rebuilding(true)?;
     }
     store.begin_epoch(true).map_err(of_store)?;
+    let done = change(&disks, store, is_sound);
+    // In a sound store no name was removed or changed: nodes use it as before, whatever has failed.
+    if is_sound || done.is_ok() {
+        store.begin_epoch(false).map_err(of_store)?;
+    }
+    done
+}
+
+/// Puts names and disks in order. Nobody else uses them.
+fn change(disks: &Disks, store: &dyn NameStore, is_sound: bool) -> Result<Report> {
     let mut numbers = StoreNumbers::new(store)?;
     let mut view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
     let mut found = merge(&disks.all, &view, &mut numbers)?;
-    let mut clean = CleanCopies::read(&disks, (&mut found, &view), !is_sound, &numbers)?;
-    let moved = found_elsewhere::follow(&disks, &mut view, &found);
+    let mut clean = CleanCopies::read(disks, (&mut found, &view), !is_sound, &numbers)?;
+    let moved = found_elsewhere::follow(disks, &mut view, &found);
     let nobody = BTreeSet::new();
-    let mut repair = Repair::new(&disks, view, (!is_sound, &nobody))?;
-    let mut findings = repair.plan(&found);
+    let mut repair = Repair::new(disks, view, (!is_sound, &nobody))?;
+    let mut findings = repair.plan(&found)?;
     found_elsewhere::tell(&moved, &repair, &mut findings);
     clean.plan(&repair, &found, &mut findings);
     let mut report = findings.report();
-    repair.number(&found, &mut report.told)?;
-    ssd_numbers::give(&disks, &found, &mut report.told);
+    let mut refused = Refused::default();
+    let planned = repair.counts();
+    numbering::number(&mut repair, (&found, &clean.stand_ins), &mut refused)?;
+    let are = repair.counts();
+    report.named.iter_mut().zip(planned).zip(are).for_each(|((named, all), is)| *named -= all - is);
+    ssd_numbers::give((disks, &repair.unnamed), &found, &mut refused);
     let names = (&found, &*clean.stand_ins);
     repair.write(names, store, &mut numbers, &mut report.conflicts)?;
-    clean.clear_away(&disks)?;
-    found_elsewhere::write(&moved, &disks, (store, &repair.view))?;
-    stored_attributes::give_disks(&disks.all, &repair.differing)?;
-    stored_attributes::take(store, &repair.view, &repair.differing).map_err(of_store)?;
-    settle::clear_move_xattrs(&disks.all, &found)?;
-    repair.clear_away(&mut report.told)?;
-    settle::directories(&disks.all[0], &found, store)?;
+    clean.clear_away(disks, &mut refused)?;
+    found_elsewhere::write(&moved, disks, (store, &repair.view), &mut refused)?;
+    let given = stored_attributes::give_disks(&repair, &mut refused)?;
+    stored_attributes::take(store, &repair.view, &given).map_err(of_store)?;
+    settle::clear_move_xattrs(&disks.all, &found, &mut refused)?;
+    repair.clear_away(&mut refused)?;
+    settle::directories(&disks.all[0], &found, store, &mut refused)?;
     let missing = disks.missing.iter().map(|(node, _)| node.clone());
-    let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).collect();
+    let missing = missing.filter(|node| repair.is_missed(node));
+    let missing: Vec<String> = missing.chain(numbering::nodes_to_wait_for(&repair)).collect();
     disks.keep_missing(&missing)?;
-    disks.forget_missed()?;
+    disks.forget_missed(&refused)?;
     disks.set_formatted()?;
     disks.set_rebuilding(false)?;
-    store.begin_epoch(false).map_err(of_store)?;
+    refused.add_to(&mut report);
     Ok(report)
 }
 
@@ -148,6 +165,7 @@ struct Repair<'a> {
     copies: Vec<At>,
     differing: Vec<Differing>,
     unfinished_changes: UnfinishedChanges,
+    unnamed: Unnamed,
 }
 
 impl<'a> Repair<'a> {
@@ -170,6 +188,7 @@ impl<'a> Repair<'a> {
             copies: Vec::new(),
             differing: Vec::new(),
             unfinished_changes: UnfinishedChanges::default(),
+            unnamed: Unnamed::default(),
         })
     }
 
@@ -187,7 +206,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Plans the work.
-    fn plan(&mut self, found: &FoundNames) -> Findings {
+    fn plan(&mut self, found: &FoundNames) -> Result<Findings> {
         let mut findings = Findings {
             is_rebuilt: self.is_rebuilt,
             missing: lost::missing(self),
@@ -217,7 +236,9 @@ impl<'a> Repair<'a> {
         }
         found.never_arrived.iter().for_each(|(at, _)| self.note(&mut findings.set_aside, *at));
         self.aside.extend(&found.never_arrived);
+        numbering::leave_out_files(self, found, &mut findings);
         self.plan_directories(found, &mut findings);
+        numbering::leave_out_directories(self, found, &mut findings)?;
         self.differing = stored_attributes::compare(self, found, &mut findings);
         lost::look_at_places(self, &places, found, &mut findings);
         for (at, number) in &found.left_copies {
@@ -229,7 +250,7 @@ impl<'a> Repair<'a> {
         self.name(found, &mut findings);
         named::tell(self, found, &mut findings);
         self.plan_unfollowed(found, &mut findings);
-        findings
+        Ok(findings)
     }
 
     fn item(&self, at: At) -> &'a Item {
@@ -289,9 +310,14 @@ impl<'a> Repair<'a> {
         self.copies.push(at);
     }
 
+    /// How many directories, files and other things get names.
+    fn counts(&self) -> [u64; 3] {
+        [&self.directories, &self.files, &self.others].map(|all| all.len() as u64)
+    }
+
     /// What gets names.
     fn name(&self, found: &FoundNames, findings: &mut Findings) {
-        findings.named = [&self.directories, &self.files, &self.others].map(|all| all.len() as u64);
+        findings.named = self.counts();
         if self.is_rebuilt {
             return;
         }
@@ -319,7 +345,8 @@ impl<'a> Repair<'a> {
         }
         all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
         // A rebuild numbers what it finds.
-        let unnumbered = if self.is_rebuilt { Vec::new() } else { missing(self.disks, found) };
+        let unnumbered =
+            if self.is_rebuilt { Vec::new() } else { missing((self.disks, &self.unnamed), found) };
         for (at, _) in unnumbered {
             self.note(&mut findings.relisted, at);
         }
@@ -384,46 +411,6 @@ impl<'a> Repair<'a> {
         !is_here && lies_at(self.disks, place, number, found)
     }
 
-    /// Runs before anything is named: numbers what gets names on the disks, and makes missing directories.
-    fn number(&self, found: &FoundNames, told: &mut Vec<String>) -> Result<()> {
-        for at in &self.directories {
-            let directory = &found.directories[*at];
-            if let Some(at) = directory.at.filter(|_| !directory.is_numbered) {
-                let disk = self.disk(at);
-                let fd = disk.look(at.1)?;
-                disk.tree.step("numbering a directory", || {
-                    own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, directory.number)
-                })?;
-            }
-        }
-        for at in &self.files {
-            let file = &found.files[*at];
-            let disk = self.disk(file.at);
-            let item = &disk.scanned.items[file.at.1];
-            let fd = disk.look(file.at.1)?;
-            // Nobody may have replaced it since it was read.
-            if stat_descriptor(&fd)?.key() != item.key {
-                return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
-            }
-            let names = file.names.as_slice();
-            let is_last = matches!(names, [(_, name)] if *name == item.name);
-            let is_far = disk.is_too_far(file.at.1);
-            if is_far || !(is_last && item.names.is_empty()) {
-                unfinished_changes::list(disk, (&fd, file.at.1), &file.names, told)?;
-            }
-            // Last: until then its paths are believed.
-            disk.tree.step("numbering a file", || {
-                own_xattrs::set_number(&fd, own_xattrs::INODE, file.number)?;
-                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
-                own_xattrs::clear(&fd, own_xattrs::ARRIVING)
-            })?;
-            if is_far {
-                disk.bring_nearer(file.at.1, file.number)?;
-            }
-        }
-        Ok(())
-    }
-
     fn write(
         &self,
         (found, stand_ins): (&FoundNames, &[StandIn]),
@@ -482,16 +469,29 @@ impl<'a> Repair<'a> {
     }
 
     /// Runs after everything has its name.
-    fn clear_away(&self, told: &mut Vec<String>) -> Result<()> {
+    fn clear_away(&self, refused: &mut Refused) -> Result<()> {
         for at in &self.copies {
-            self.disk(*at).remove(at.1)?;
+            // Without the copy, one of which an attribute says that it arrives would be a file that was removed.
+            let number = self.item(*at).number.unwrap_or(0);
+            let path = self.path(*at);
+            if refused.has(number) {
+                refused.add_path(path);
+                continue;
+            }
+            let removed = self.disk(*at).remove(at.1);
+            refused.is_made((&path, number), "the copy that a move left stays", removed)?;
         }
         for (at, number) in &self.aside {
-            self.disk(*at).set_aside(at.1, *number)?;
+            let (disk, path) = (self.disk(*at), self.path(*at));
+            let aside = disk.set_aside(at.1, *number);
+            refused.is_made((&path, *number), STAYS, aside)?;
         }
-        self.unfinished_changes.put_right(self.disks, told)
+        self.unfinished_changes.put_right(self.disks, refused)
     }
 }
+
+/// What is said of something without a name that could not be set aside.
+const STAYS: &str = "it cannot be set aside, and stays";
 
 #[cfg(test)]
 mod forged_tests;

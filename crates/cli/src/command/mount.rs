@@ -124,6 +124,8 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
             serve(args, &config, &paths, |given_up| {
                 shared_tier::refuse_if_shared(&root)?;
                 let claim = open_engine::claim_tiers(&root, &paths, &config, given_up)?;
+                // Again: an adoption may have begun, and ended, before the tier was claimed.
+                shared_tier::refuse_if_shared(&root)?;
                 let _opening = SlowOpenNotice::of(&root);
                 Ok((open_engine::open_tier(&root, &config)?, claim))
             })

@@ -12,7 +12,7 @@ use halocline_tier::{FileTier, TierSet};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
-use crate::{mount_lookup, open_engine, text};
+use crate::{mount_lookup, open_engine, shared_tier, text};
 
 /// Checks `root` if it is the root of a file tier.
 pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> {
@@ -36,6 +36,9 @@ pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> 
 
 fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
     not_mounted(root)?;
+    if repair {
+        shared_tier::refuse_if_shared(root).map_err(Failure::refused)?;
+    }
     let set = open_engine::tier_set(root, config).map_err(Failure::refused)?;
     let found = FileTier::check(&set, repair).map_err(Failure::refused)?;
     if json {

@@ -16,14 +16,12 @@ use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use rustix::io::Errno;
 
-use super::OnSsd;
+use super::{OnSsd, stopped_at};
+use crate::places::adoption_mark::ADOPTING;
 use crate::places::descriptor_path::proc_path;
 use crate::places::own_xattrs;
 use crate::places::tree::Tree;
 use crate::repair::scan::Item;
-
-/// The private directory, on the disk below.
-const DIRECTORY: &str = "adopting";
 
 /// A name of a file below, and the path where the file is or was.
 pub(super) type NameOfFile<'a> = (OnSsd<'a>, RelativePath);
@@ -45,7 +43,7 @@ pub(super) fn open(shared: &Tree, link: &Item, place: &RelativePath) -> Result<O
 
 fn open_waiting(shared: &Tree, link: &Item) -> Result<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match openat(&shared.private, format!("{DIRECTORY}/{}", link.key.1), flags, Mode::empty()) {
+    match openat(&shared.private, format!("{ADOPTING}/{}", link.key.1), flags, Mode::empty()) {
         Err(Errno::NOENT) => Ok(None),
         found => Ok(Some(found?)),
     }
@@ -60,7 +58,7 @@ pub(super) struct FilesBelow<'a> {
 
 impl<'a> FilesBelow<'a> {
     pub(super) fn new(ssd: &'a Tree, shared: &'a Tree) -> Result<Self> {
-        let waiting = shared.private.sub(DIRECTORY)?;
+        let waiting = shared.private.sub(ADOPTING)?;
         Ok(Self { ssd, shared, waiting })
     }
 
@@ -72,7 +70,8 @@ impl<'a> FilesBelow<'a> {
         }
         for (link, (item, place)) in elsewhere {
             if open_waiting(self.shared, item)?.is_none() {
-                self.shared.rename_to(place, &self.waiting, &link.to_string())?;
+                let taken = self.shared.rename_to(place, &self.waiting, &link.to_string());
+                taken.map_err(|error| stopped_at(self.shared, &place.to_string(), error))?;
             }
         }
         Ok(())

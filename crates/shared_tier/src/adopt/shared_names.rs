@@ -70,7 +70,12 @@ impl<'a> SharedNames<'a> {
                 continue;
             }
             match shared.unlink(&self.disk.path(at), AtFlags::REMOVEDIR) {
-                Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY) => {}
+                // One that the disk keeps becomes an empty directory of the tier.
+                Err(error)
+                    if matches!(
+                        error.errno(),
+                        libc::ENOENT | libc::ENOTEMPTY | libc::EPERM | libc::EACCES | libc::EBUSY
+                    ) => {}
                 removed => removed?,
             }
         }

@@ -13,7 +13,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{AtFlags, CWD, linkat, readlinkat, unlinkat};
 use rustix::io::Errno;
 
-use super::OnSsd;
+use super::{OnSsd, stopped_at};
 use crate::places::descriptor_path::proc_path;
 use crate::places::shared_disk::links_and_devices::make_unnamed;
 use crate::places::tree::{Tree, fresh};
@@ -28,14 +28,20 @@ pub(super) fn make((ssd, shared): (&Tree, &Tree), all: Vec<(OnSsd<'_>, Attribute
     for names in by_inode.into_values() {
         // A run that was killed has made some of its names.
         let mut made = None;
+        let at = |item: &OnSsd<'_>, tree: &Tree, error: Error| {
+            stopped_at(tree, &item.scanned.shown(item.at), error)
+        };
         for (item, of) in &names {
-            made = made.map_or_else(|| open(shared, *item, of), |made| Ok(Some(made)))?;
+            let found = made.map_or_else(|| open(shared, *item, of), |made| Ok(Some(made)));
+            made = found.map_err(|error| at(item, shared, error))?;
         }
         for (item, of) in &names {
-            made = Some(name(shared, (*item, of), made)?);
+            let named = name(shared, (*item, of), made);
+            made = Some(named.map_err(|error| at(item, shared, error))?);
         }
         for (item, _) in &names {
-            ssd.unlink(&item.path(), AtFlags::empty())?;
+            let gone = ssd.unlink(&item.path(), AtFlags::empty());
+            gone.map_err(|error| at(item, ssd, error))?;
         }
     }
     Ok(())

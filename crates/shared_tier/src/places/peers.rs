@@ -14,9 +14,10 @@ use halocline_os::private::{PrivateDir, Use, check_above};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
+use super::adoption_mark;
 use super::steps::Steps;
 use super::tree::{Tree, fresh};
-use crate::remedies::ADOPT;
+use crate::remedies::{ADOPT, FINISH_ADOPTION};
 
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
@@ -113,6 +114,16 @@ pub(crate) fn is_of_one_node(ssd: &Path) -> bool {
     has(LABEL) && !has(NODE)
 }
 
+/// Whether the directory is the SSD of a node of whatever tier.
+pub(crate) fn is_of_a_node(ssd: &Path) -> bool {
+    ssd.join(PRIVATE).join(NODE).symlink_metadata().is_ok()
+}
+
+/// Whether a shared disk has the id of its tier.
+pub(crate) fn has_tier_id(shared: &Path) -> bool {
+    shared.join(PRIVATE).join(TIER).symlink_metadata().is_ok()
+}
+
 /// The first name in the directory that is not one of `ours`.
 ///
 /// # Errors
@@ -135,6 +146,11 @@ pub(crate) fn foreign_name(dir: &Path, ours: &[&str]) -> Result<Option<PathBuf>>
 pub(crate) fn refuse_files_of_others(ssd: &Path, tier: &str) -> Result<()> {
     if ssd.symlink_metadata().is_err() || node_of(ssd, tier).is_some() {
         return Ok(());
+    }
+    // Also where no file is left on the SSD: what has no name yet waits in private directories.
+    if adoption_mark::is_on(ssd) && !is_of_a_node(ssd) {
+        let what = format!("{}: this tier is being made one that nodes share", ssd.display());
+        return Err(Error::invalid(what, FINISH_ADOPTION));
     }
     let Some(path) = foreign_name(ssd, &[PRIVATE])? else { return Ok(()) };
     let what = |of: &str| format!("{}: it is {of}, and would get no name", path.display());

@@ -18,6 +18,7 @@ use super::Repair;
 use super::disks::Disks;
 use super::findings::{About, Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames, Numbers};
+use super::refused::Refused;
 use super::scan::describe;
 use super::view::{View, path};
 use crate::places::SSD;
@@ -158,7 +159,7 @@ impl CleanCopies {
         let unmarked: BTreeSet<&CopyName> = unmarked.collect();
         for copy in self.all.iter().filter(|copy| differs(copy) || unmarked.contains(&copy.name)) {
             let CopyName { node, inode, number, is_final } = &copy.name;
-            let line = format!("the unused copy {number} of file {inode} of node {node}");
+            let line = unused(&copy.name);
             let file = on_disk.get(inode);
             // A newer copy of the same file has its final name and stays.
             let has_newer = newest.get(inode).is_some_and(|newest| newest > number);
@@ -194,8 +195,8 @@ impl CleanCopies {
             let Some(node) = node.filter(|node| !is_missing(node)) else { continue };
             let path = path(&|number| above.get(&number).copied(), above.len(), (*directory, name));
             let line = format!(
-                "{path}: it is not on the SSD of node {node}; the shared disk has its copy, which `halocline cluster drain {node}` \
-                 makes the file"
+                "{path}: it is not on the SSD of node {node}; the shared disk has its copy, which `halocline cluster drain {node}`, \
+                 run on a mount of the tier, makes the file"
             );
             note(&mut findings.told, Finding::new(About::Numbered(*number, 0), line));
         }
@@ -212,18 +213,27 @@ impl CleanCopies {
             if kept > 0 {
                 *why = format!(
                     "{why}. The shared disk has copies of {kept} of its files: if that SSD is lost, `halocline cluster drain \
-                     {node}` makes them the files, and names those that have none"
+                     {node}`, run on a mount of the tier, makes them the files, and names those that have none"
                 );
             }
         }
     }
 
     /// Removes those that go. No node uses the names yet.
-    pub(super) fn clear_away(&self, disks: &Disks) -> Result<()> {
+    pub(super) fn clear_away(&self, disks: &Disks, refused: &mut Refused) -> Result<()> {
         let Some(shared) = disks.all.first() else { return Ok(()) };
-        self.aside.iter().try_for_each(|copy| Copies::on(&shared.tree).set_aside(copy))?;
-        self.gone.iter().try_for_each(|copy| Copies::on(&shared.tree).remove(copy))
+        let copies = Copies::on(&shared.tree);
+        let aside = self.aside.iter().map(|copy| (copy, copies.set_aside(copy)));
+        for (copy, done) in aside.chain(self.gone.iter().map(|copy| (copy, copies.remove(copy)))) {
+            refused.is_made((&unused(copy), copy.inode), "it stays", done)?;
+        }
+        Ok(())
     }
+}
+
+/// A copy that no file uses, for people.
+fn unused(CopyName { node, inode, number, .. }: &CopyName) -> String {
+    format!("the unused copy {number} of file {inode} of node {node}")
 }
 
 /// Gives files that are to get names the marks of their copies, if the copies have their sizes and times.

@@ -11,6 +11,7 @@ use halocline_os::private::PrivateDir;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::AtFlags;
 
+use super::refused::{Refused, error_of};
 use super::scan::{Scanned, scan};
 use crate::disk_users::CHECK;
 use crate::joining::set_formatted;
@@ -48,7 +49,8 @@ impl Disks {
         peers::refuse_files_of_others(&own, &tier)?;
         let own_node = peers::node_of(&own, &tier);
         let peers = Peers::new(peers, tier, Steps::default())?;
-        let mut all = vec![read(shared, None)?];
+        let path = shared.path.display().to_string();
+        let mut all = vec![read(shared, None).map_err(|error| error_of(&path, "read it", error))?];
         let mut missing = Vec::new();
         for node in nodes {
             let tree = if own_node.as_deref() == Some(&node) {
@@ -92,14 +94,16 @@ impl Disks {
         Ok(())
     }
 
-    /// Forgets what SSDs have missed, once they have the names of the store; only those that are not reached miss it still.
-    pub(crate) fn forget_missed(&self) -> Result<()> {
+    /// Forgets what SSDs have missed, once they have the names of the store; those that are not
+    /// reached, or refuse them, miss it still.
+    pub(super) fn forget_missed(&self, refused: &Refused) -> Result<()> {
         let Some(shared) = self.all.first() else { return Ok(()) };
         let notes = MissedNotes::on(&shared.tree)?;
         let is_missing = |note: &&MissedNote| {
             self.missing.iter().any(|(node, _)| note.place.node.as_ref() == Some(node))
         };
-        let mut followed = shared.missed.iter().filter(|note| !is_missing(note));
+        let is_followed = |note: &&MissedNote| !is_missing(note) && !refused.has(note.number);
+        let mut followed = shared.missed.iter().filter(is_followed);
         followed.try_for_each(|note| notes.remove(&note.note))
     }
 

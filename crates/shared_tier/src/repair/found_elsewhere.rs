@@ -10,6 +10,7 @@ use super::disks::Disks;
 use super::findings::{Finding, Findings, note};
 use super::lost::shown;
 use super::merge::{At, FoundFile, FoundNames};
+use super::refused::Refused;
 use super::view::View;
 use super::{of_store, stored_attributes};
 use crate::places::SSD;
@@ -76,6 +77,7 @@ pub(super) fn write(
     all: &[FoundElsewhere],
     disks: &Disks,
     (store, view): (&dyn NameStore, &View),
+    refused: &mut Refused,
 ) -> Result<()> {
     for one in all {
         let Some(file) = view.files.get(&one.number) else { continue };
@@ -88,7 +90,13 @@ pub(super) fn write(
         stored_attributes::change_file(store, (one.number, file), &moved).map_err(of_store)?;
         if let Some(copy) = CopyName::of(&file.attributes, one.number) {
             let name = (file.directory, file.name.clone());
-            Copies::on(&disks.all[0].tree).renamed(&copy, &name, &one.to)?;
+            let renamed = Copies::on(&disks.all[0].tree).renamed(&copy, &name, &one.to);
+            let path = disks.all[one.at.0].shown(one.at.1);
+            refused.is_made(
+                (&path, one.number),
+                "its copy on the shared disk keeps its old place",
+                renamed,
+            )?;
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ use halocline_vfs::namespace::{stat_descriptor, xattr};
 use super::disks::Disk;
 use super::findings::{About, Finding, note};
 use super::merge::{At, FoundNames, FoundOther, Numbers, name_of};
+use super::refused::Refused;
 use super::view::View;
 use crate::acl::ACCESS;
 use crate::places::own_xattrs::NameIn;
@@ -106,15 +107,22 @@ fn counts(view: &View) -> BTreeMap<u64, usize> {
     counts
 }
 
+/// What is said of a link or special file that could not be made.
+const NOT_MADE: &str = "it cannot be made on the shared disk";
+
 /// Has one inode for each number with several names, by which it is found, and none for numbers that are gone.
-fn keep_several(shared: &Disk, view: &View) -> Result<BTreeMap<u64, Inode>> {
+fn keep_several(shared: &Disk, view: &View, refused: &mut Refused) -> Result<BTreeMap<u64, Inode>> {
     let (counts, mut inodes) = (counts(view), BTreeMap::new());
     for ((directory, name), (number, of)) in &view.others {
         if counts[number] > 1
             && let Some(above) = shared.tree.find(&view.steps(*directory))?
         {
-            let kept = several_names::open_or_make(&shared.tree, &above, (name, *number), of)?;
-            inodes.insert(*number, stat_descriptor(&kept)?.key());
+            let kept = several_names::open_or_make(&shared.tree, &above, (name, *number), of);
+            let key = kept.and_then(|kept| Ok(stat_descriptor(&kept)?.key()));
+            let path = view.path(*directory, name);
+            if let Some(key) = refused.unless((&path, *number), NOT_MADE, key)? {
+                inodes.insert(*number, key);
+            }
         }
     }
     let mut gone = shared.several.keys().filter(|number| !counts.contains_key(number));
@@ -154,7 +162,12 @@ pub(super) fn keeps_acls(disk: &Disk) -> bool {
 
 /// Puts those that lie beside their names, because files lay there, at their names where these are free by now; else
 /// beside them, by the numbers that they have in the store by now.
-fn put_at_names(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
+fn put_at_names(
+    shared: &Disk,
+    view: &View,
+    found: &FoundNames,
+    refused: &mut Refused,
+) -> Result<()> {
     for one in &found.others {
         let lies_at = name_of(&shared.scanned.items[one.at.1]);
         let Some((number, _)) = view.others.get(&(one.directory, one.name.clone())) else {
@@ -163,11 +176,15 @@ fn put_at_names(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
         if lies_at == one.name {
             continue;
         }
+        let path = shared.shown(one.at.1);
         let Some(above) = shared.tree.find(&view.steps(one.directory))? else { continue };
         for name in candidates(&one.name, *number).iter().take_while(|name| **name != lies_at) {
             match shared.tree.rename_between((&above.0, &lies_at), (&above.0, name)) {
                 Err(error) if error.errno() == libc::EEXIST => {}
-                Err(error) if error.errno() != libc::ENOENT => return Err(error),
+                Err(error) if error.errno() != libc::ENOENT => {
+                    refused.is_made((&path, *number), "it stays beside its name", Err(error))?;
+                    break;
+                }
                 _ => break,
             }
         }
@@ -176,12 +193,18 @@ fn put_at_names(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
 }
 
 /// Makes what is missing; directories are where the store has them, and files have left what is not their place.
-pub(super) fn make(shared: &Disk, view: &View, found: &FoundNames) -> Result<()> {
-    put_at_names(shared, view, found)?;
-    let inodes = keep_several(shared, view)?;
+pub(super) fn make(
+    shared: &Disk,
+    view: &View,
+    found: &FoundNames,
+    refused: &mut Refused,
+) -> Result<()> {
+    put_at_names(shared, view, found, refused)?;
+    let inodes = keep_several(shared, view, refused)?;
     for (directory, name, number, of) in missing(shared, view, found, inodes) {
         if let Some(above) = shared.tree.find(&view.steps(directory))? {
-            links_and_devices::make(&shared.tree, &above, (name, number), of)?;
+            let made = links_and_devices::make(&shared.tree, &above, (name, number), of);
+            refused.is_made((&view.path(directory, name), number), NOT_MADE, made.map(drop))?;
         }
     }
     Ok(())

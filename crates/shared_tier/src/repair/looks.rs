@@ -49,7 +49,7 @@ pub(super) fn look(
     let mut clean = CleanCopies::read(&disks, (&mut found, &view), !is_sound, &numbers)?;
     let moved = found_elsewhere::follow(&disks, &mut view, &found);
     let mut repair = Repair::new(&disks, view, (!is_sound, live))?;
-    let mut findings = repair.plan(&found);
+    let mut findings = repair.plan(&found)?;
     found_elsewhere::tell(&moved, &repair, &mut findings);
     clean.plan(&repair, &found, &mut findings);
     Ok(findings)

@@ -60,7 +60,7 @@ fn where_its_copy_is(repair: &Repair<'_>, number: u64) -> String {
     let place = of.filter(stands).and_then(|of| of.location.as_ref());
     place.and_then(|place| place.node.as_ref()).map_or_else(String::new, |node| {
         format!(
-            "; the shared disk has its copy, which `halocline cluster drain {node}` makes the file"
+            "; the shared disk has its copy, which `halocline cluster drain {node}`, run on a mount of the tier, makes the file"
         )
     })
 }

@@ -11,7 +11,7 @@ use halocline_cluster::names::NameStore;
 use halocline_cluster::names::coding::decode_attributes;
 use halocline_model::namespace::{Answer, InodeNumber, Name, Script, Slot};
 use halocline_os::beneath;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat};
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::disks::Disk;
 use super::merge::FoundNames;
+use super::refused::Refused;
 use super::view::View;
 use super::{links_and_devices, of_store};
 use crate::entry_names::os;
@@ -56,7 +57,12 @@ impl OnDisk<'_> {
 }
 
 /// Puts all directories where the store has them.
-pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameStore) -> Result<()> {
+pub(super) fn directories(
+    shared: &Disk,
+    found: &FoundNames,
+    store: &dyn NameStore,
+    refused: &mut Refused,
+) -> Result<()> {
     let view = View::read(store).map_err(of_store)?;
     let tree = &shared.tree;
     // Those that are elsewhere, or nowhere.
@@ -71,7 +77,10 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
             let shown = shown(item).as_bytes();
             if directory_names::without_number(shown, *number).is_some() {
                 let step = DirectoryStep { number: *number, name: name.clone() };
-                directory_names::record(tree, &shared.look(item)?, &step, shown)?;
+                let fd = shared.look(item).map_err(Error::from);
+                let recorded = fd.and_then(|fd| directory_names::record(tree, &fd, &step, shown));
+                let what = "its name cannot be recorded with it";
+                refused.is_made((&shared.shown(item), *number), what, recorded.map(drop))?;
             }
         }
     }
@@ -82,40 +91,60 @@ pub(super) fn directories(shared: &Disk, found: &FoundNames, store: &dyn NameSto
     for number in order {
         let steps = view.steps(number);
         let Some((last, above)) = steps.split_last() else { continue };
-        let Some(above) = tree.find(above)? else { continue };
-        match wrong.remove(&number).flatten() {
-            Some(item) => {
-                let from = on_disk.parent_of(item)?;
-                rename(tree, (&from, &shared.scanned.items[item].name), &above, last)?;
-                on_disk.renamed.insert(item, number);
-            }
-            None => make(tree, &above, last, store)?,
-        }
+        let item = wrong.remove(&number).flatten();
+        let mut put = || {
+            let Some(above) = tree.find(above)? else { return Ok(()) };
+            let Some(item) = item else { return make(tree, &above, last, store) };
+            let from = on_disk.parent_of(item)?;
+            rename(tree, (&from, &shared.scanned.items[item].name), &above, last)?;
+            on_disk.renamed.insert(item, number);
+            Ok(())
+        };
+        let put = put();
+        let stored = view.directories.get(&number);
+        let path = stored.map_or_else(String::new, |(parent, name)| view.path(*parent, name));
+        let what = "it cannot be put where the store has it on the shared disk";
+        refused.is_made((&path, number), what, put)?;
     }
     for name in tree.private.sub("renaming")?.names()? {
         tree.private.sub("renaming")?.remove(&name)?;
     }
-    links_and_devices::make(shared, &view, found)
+    links_and_devices::make(shared, &view, found, refused)
 }
+
+/// What is said of a file whose move is over, but not on its disk.
+pub(super) const STILL_MOVING: &str =
+    "its disk still says that it is moved, so other copies of it stay";
 
 /// Removes the attributes of moves and renames from the copies that stay: nobody moves or renames them any more, and
 /// they are the only ones from now on.
-pub(super) fn clear_move_xattrs(disks: &[Disk], found: &FoundNames) -> Result<()> {
+pub(super) fn clear_move_xattrs(
+    disks: &[Disk],
+    found: &FoundNames,
+    refused: &mut Refused,
+) -> Result<()> {
     for file in &found.files {
         let disk = &disks[file.at.0];
         let item = &disk.scanned.items[file.at.1];
-        if item.leaving.is_none() && item.arriving.is_none() && item.renaming.is_none() {
+        // What says which clean copy was made last is no move.
+        let is_leaving = item.leaving.is_some() && !item.is_only_copied;
+        if !is_leaving && item.arriving.is_none() && item.renaming.is_none() {
             continue;
         }
-        let fd = disk.look(file.at.1)?;
-        if stat_descriptor(&fd)?.key() == item.key {
+        let clear = || {
+            let fd = disk.look(file.at.1)?;
+            if stat_descriptor(&fd)?.key() != item.key {
+                return Ok(());
+            }
             disk.tree.step("taking the attributes of a move away", || {
                 own_xattrs::clear_renaming(&fd)?;
                 own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
                 own_xattrs::clear(&fd, own_xattrs::ARRIVING)?;
                 own_xattrs::clear_from(&fd)
-            })?;
-        }
+            })
+        };
+        let cleared = clear();
+        refused.is_made((&disk.shown(file.at.1), file.number), STILL_MOVING, cleared)?;
     }
     Ok(())
 }

@@ -12,11 +12,12 @@ use rustix::io::Errno;
 
 use super::disks::{Disk, Disks};
 use super::merge::{At, FoundNames};
-use super::scan::tell;
+use super::numbering::Unnamed;
+use super::refused::Refused;
 use crate::places::ssd_directories::number_by_hand;
 
 /// The directories on SSDs that have files in them, but not their numbers, and these.
-pub(super) fn missing(disks: &Disks, found: &FoundNames) -> Vec<(At, u64)> {
+pub(super) fn missing((disks, unnamed): (&Disks, &Unnamed), found: &FoundNames) -> Vec<(At, u64)> {
     let ssds = disks.all.iter().enumerate().skip(1);
     let with_files = ssds.flat_map(|(disk, of)| {
         let files = of.scanned.items.iter().filter(|item| item.attributes.kind == Kind::File);
@@ -26,19 +27,21 @@ pub(super) fn missing(disks: &Disks, found: &FoundNames) -> Vec<(At, u64)> {
     let numbers = with_files.into_iter().filter_map(|at| {
         let number = *found.directory_of.get(&at)?;
         let own = disks.all[at.0].scanned.items[at.1].number;
-        (own != Some(number)).then_some((at, number))
+        (own != Some(number) && !unnamed.has(number)).then_some((at, number))
     });
     numbers.collect()
 }
 
 /// Gives them their numbers. What a disk refuses is told: the names are right as long as nobody renames the directory.
-pub(super) fn give(disks: &Disks, found: &FoundNames, told: &mut Vec<String>) {
+pub(super) fn give(disks: (&Disks, &Unnamed), found: &FoundNames, refused: &mut Refused) {
     for (at, number) in missing(disks, found) {
-        let disk = &disks.all[at.0];
+        let disk = &disks.0.all[at.0];
         if let Err(error) = give_one(disk, (at.1, number)) {
             let why = "this directory got no number, so a rebuild would give its files the name that it has there; demote them \
                        before you rename it";
-            tell(told, format!("{}: {error}: {why}", disk.shown(at.1)));
+            let path = disk.shown(at.1);
+            refused.tell(format!("{path}: {error}: {why}"));
+            refused.add_path(path);
         }
     }
 }

@@ -21,7 +21,7 @@ use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{
     Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, ROOT, Script, Slot,
 };
-use halocline_os::error::{self as os, Error};
+use halocline_os::error as os;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
@@ -31,6 +31,7 @@ use super::disks::Disk;
 use super::findings::{About, Finding, Findings, note};
 use super::links_and_devices::keeps_acls;
 use super::merge::{At, FoundNames};
+use super::refused::Refused;
 use super::scan::shown;
 use super::unfinished_changes::is_at;
 use super::view::{StoredFile, View};
@@ -48,6 +49,8 @@ const TIME_UNITS_NS: [i64; 5] = [100, 1_000, 1_000_000, 1_000_000_000, 2_000_000
 #[derive(Debug)]
 pub(super) struct Differing {
     number: u64,
+    /// Its path in the tier.
+    path: String,
     kind: Kind,
     /// The disk, and the item of it; `None` is its root.
     at: (usize, Option<usize>),
@@ -131,11 +134,12 @@ impl Comparison<'_> {
             format!("; which is newer is not known, so both get what both grant: mode {mode:o}")
         };
         let what = [of_inode, of_content].concat().join(", ");
-        let line = format!("{}: {what}{result}", path());
+        let path = path();
+        let line = format!("{path}: {what}{result}");
         let about = About::Numbered(number, stored.ctime_ns);
         note(&mut self.findings.attributes, Finding::of_older_store(about, line));
         let (kind, on_disk) = (stored.kind, on_disk.clone());
-        self.differing.push(Differing { number, kind, at, on_disk, agreed, keeps_acls });
+        self.differing.push(Differing { number, path, kind, at, on_disk, agreed, keeps_acls });
     }
 }
 
@@ -210,13 +214,28 @@ fn is_same_value(name: &[u8], one: Option<&Vec<u8>>, other: Option<&Vec<u8>>) ->
     (name == ACCESS || name == DEFAULT) && acl(one).is_some() && acl(one) == acl(other)
 }
 
-/// Gives the disks what they and the store shall have, as changes are made there first.
-pub(super) fn give_disks(disks: &[Disk], all: &[Differing]) -> os::Result<()> {
-    all.iter().try_for_each(|one| one.give(&disks[one.at.0]))
+/// Gives the disks what they and the store shall have, as changes are made there first. Returns those that have it now.
+pub(super) fn give_disks<'a>(
+    repair: &'a Repair<'_>,
+    refused: &mut Refused,
+) -> os::Result<Vec<&'a Differing>> {
+    let mut given = Vec::new();
+    for one in &repair.differing {
+        let disk = &repair.disks.all[one.at.0];
+        let root = || disk.tree.path.display().to_string();
+        let path = one.at.1.map_or_else(root, |at| disk.shown(at));
+        let what = "its mode, owner and attributes cannot be set, so the store keeps its own";
+        if refused.is_made((&path, one.number), what, one.give(disk))? {
+            given.push(one);
+        } else {
+            refused.add_path(one.path.clone());
+        }
+    }
+    Ok(given)
 }
 
 /// Gives the store what the disks have. Nobody else uses it.
-pub(super) fn take(store: &dyn NameStore, view: &View, all: &[Differing]) -> Result<()> {
+pub(super) fn take(store: &dyn NameStore, view: &View, all: &[&Differing]) -> Result<()> {
     all.iter().try_for_each(|one| match one.kind {
         Kind::Directory => take_directory(store, one),
         _ => view.files.get(&one.number).map_or(Ok(()), |file| {
@@ -285,8 +304,7 @@ impl Differing {
         // Nobody may have replaced it since it was read.
         let key = self.at.1.map(|at| disk.scanned.items[at].key);
         if key.is_some_and(|key| !stat_descriptor(&fd).is_ok_and(|stat| stat.key() == key)) {
-            let shown = self.at.1.map_or_else(String::new, |at| disk.shown(at));
-            return Err(Error::at(shown, "set its attributes")(Errno::STALE.into()));
+            return Err(Errno::STALE.into());
         }
         let set = |change: &SetAttr| owner_permissions::set_attr(&fd, change).map(drop);
         disk.tree.step("setting attributes on which the store and the disk agree", || {

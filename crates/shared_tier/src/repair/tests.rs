@@ -16,6 +16,7 @@ use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::*;
 use crate::places::{Directories, DirectoryStep, Places, Watcher};
@@ -81,9 +82,12 @@ pub(crate) fn name(text: &str) -> Name {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let world = Self::unformatted();
-        Namespace::format(&world.store, &Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
-        world
+        Self::unformatted().formatted()
+    }
+
+    pub(crate) fn formatted(self) -> Self {
+        Namespace::format(&self.store, &Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
+        self
     }
 
     /// A world without names.

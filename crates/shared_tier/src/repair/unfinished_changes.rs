@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_model::namespace::{Name, ROOT};
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::disks::{Disk, Disks};
 use super::links_and_devices;
 use super::merge::{At, FoundNames, is_in};
-use super::scan::tell;
+use super::refused::Refused;
 use super::view::View;
 use crate::places::own_xattrs::{self, NameIn};
 
@@ -157,38 +157,59 @@ impl UnfinishedChanges {
     }
 
     /// Puts it right.
-    pub(super) fn put_right(&self, disks: &Disks, told: &mut Vec<String>) -> Result<()> {
+    pub(super) fn put_right(&self, disks: &Disks, refused: &mut Refused) -> Result<()> {
+        let about = |at: &At| {
+            let disk = &disks.all[at.0];
+            (disk.shown(at.1), disk.scanned.items[at.1].number.unwrap_or(0))
+        };
         for (at, names) in &self.relisted {
-            relist(&disks.all[at.0], *at, names, told)?;
+            let (path, number) = about(at);
+            let listed = relist(&disks.all[at.0], *at, names, refused);
+            refused.is_made((&path, number), NOT_LISTED, listed)?;
         }
         for at in &self.places {
-            let disk = &disks.all[at.0];
-            disk.remove(at.1)?;
+            let (path, number) = about(at);
+            // Where its names could not be listed, its paths are all that tells of them.
+            if refused.has(number) {
+                refused.add_path(path);
+                continue;
+            }
+            let removed = disks.all[at.0].remove(at.1);
+            refused.is_made((&path, number), LEFT_PATH, removed)?;
         }
         for (at, name) in &self.paths {
-            let disk = &disks.all[at.0];
+            let (disk, (path, number)) = (&disks.all[at.0], about(at));
             let Ok(fd) = disk.look(at.1) else { continue };
             // Where there is no room to list a name, its path is all that tells of it.
             let is_same = stat_descriptor(&fd)?.key() == disk.scanned.items[at.1].key;
             if is_same && own_xattrs::names(&fd).contains(name) {
-                disk.remove(at.1)?;
+                refused.is_made((&path, number), LEFT_PATH, disk.remove(at.1))?;
             }
         }
         for at in &self.others {
-            let disk = &disks.all[at.0];
-            disk.set_aside(at.1, at.1 as u64)?;
+            let (disk, (path, number)) = (&disks.all[at.0], about(at));
+            let aside = disk.set_aside(at.1, at.1 as u64);
+            refused.is_made((&path, number), super::STAYS, aside)?;
         }
         for at in &self.directories {
-            let disk = &disks.all[at.0];
+            let (disk, (path, number)) = (&disks.all[at.0], about(at));
             match disk.tree.unlink(&disk.scanned.path(at.1), AtFlags::REMOVEDIR) {
                 Err(error)
                     if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY | libc::EEXIST) => {}
-                removed => removed?,
+                removed => {
+                    refused.is_made((&path, number), "the directory stays", removed)?;
+                }
             }
         }
         Ok(())
     }
 }
+
+/// What is said of a file whose names could not be listed with it.
+pub(super) const NOT_LISTED: &str =
+    "its names cannot be recorded with it, and if the store loses them, it gets those that are";
+/// And of a path that could not be removed.
+const LEFT_PATH: &str = "a second path of a file stays";
 
 /// Lists the names of a file with it. More names than its file system keeps, or a full one, keep nobody from the rest
 /// of the tier: that is only told.
@@ -196,7 +217,7 @@ pub(super) fn list(
     disk: &Disk,
     (fd, at): (&OwnedFd, usize),
     names: &[(u64, Name)],
-    told: &mut Vec<String>,
+    refused: &mut Refused,
 ) -> Result<()> {
     match disk.tree.step("listing a file's names", || own_xattrs::set_names(fd, names)) {
         Err(error) if own_xattrs::is_without_room(&error) => {
@@ -205,19 +226,20 @@ pub(super) fn list(
                 "{path}: there is no room to list its {count} names with it, and if the store loses them, some are lost; \
                  free some of its disk, or remove names or extended attributes of the file"
             );
-            tell(told, line);
+            refused.tell(line);
+            refused.add_path(path);
             Ok(())
         }
         listed => listed,
     }
 }
 
-fn relist(disk: &Disk, at: At, names: &[(u64, Name)], told: &mut Vec<String>) -> Result<()> {
+fn relist(disk: &Disk, at: At, names: &[(u64, Name)], refused: &mut Refused) -> Result<()> {
     let item = &disk.scanned.items[at.1];
     let fd = disk.look(at.1)?;
     // Nobody may have replaced it since it was read.
     if stat_descriptor(&fd)?.key() != item.key {
-        return Err(Error::at(disk.shown(at.1), "list the names of the file")(Errno::STALE.into()));
+        return Err(Errno::STALE.into());
     }
-    list(disk, (&fd, at.1), names, told)
+    list(disk, (&fd, at.1), names, refused)
 }

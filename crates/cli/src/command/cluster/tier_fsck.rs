@@ -62,6 +62,10 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         adopt(root, node, None)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(node) = &args.adopt {
+        // First: what is refused leaves not even the list of sessions behind, which a mount of one node would show.
+        adopt::run(root, node, None).map_err(Failure::refused)?;
+    }
     let (names, live) = open(root, args).map_err(Failure::refused)?;
     let alone = (args.repair || args.confirm).then(|| Alone::on(root)).transpose();
     let alone = alone.map_err(Failure::refused)?;
@@ -124,6 +128,10 @@ fn agree_with_disks(root: &Path, args: &FsckArgs, names: &RedisNames) -> Outcome
 /// Makes a tier of one node a shared one, or says what that would concern.
 fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure> {
     let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
+    if adopted.is_done {
+        tell!("the SSD is that of node {} already", text::line(node));
+        return Ok(());
+    }
     tell!(
         "{}, {} on the SSD and {} below {} adopted; no byte is copied",
         counted(adopted.directories, "directory"),
