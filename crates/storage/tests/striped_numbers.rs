@@ -241,3 +241,30 @@ fn numbers_of_earlier_versions_are_used_as_they_are() {
     let named = Origin::open_alone(&dir).unwrap().unwrap().named_objects().unwrap();
     assert!(named.unnamed.is_empty() && named.misnamed.len() == 1, "{named:?}");
 }
+
+/// Regression: the remedy for a file whose data is gone is to empty it, and then it could not grow by a truncate.
+#[test]
+fn an_emptied_copy_of_a_name_is_a_file_of_its_own() {
+    let (_scratch, dir) = scratch("emptied");
+    let origin = volume(&dir);
+    create(&origin, "f").write_at(0, &content()).unwrap();
+    let names = origin.namespace_dir().to_path_buf();
+    for name in ["cut", "grown"] {
+        copy(&names.join("f"), &names.join(name));
+        assert!(read(&origin, name).is_err(), "{name}");
+        open(&origin, name).truncate(0).unwrap();
+    }
+    open(&origin, "cut").truncate(9000).unwrap();
+    assert!(read(&origin, "cut").unwrap() == vec![0; 9000]);
+    open(&origin, "grown").prepare_growth(9000).unwrap();
+    open(&origin, "grown").write_at(8999, b"x").unwrap();
+    let expected = [&[0; 8999][..], b"x"].concat();
+    assert!(read(&origin, "grown").unwrap() == expected);
+    assert!(read(&origin, "f").unwrap() == content());
+    // Nothing of them is the other's, also where both are opened anew.
+    drop(origin);
+    let origin = Origin::open_or_create(&dir, SHAPE, &undecorated).unwrap();
+    assert!(
+        read(&origin, "grown").unwrap() == expected && read(&origin, "f").unwrap() == content()
+    );
+}

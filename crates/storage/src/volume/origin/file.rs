@@ -300,6 +300,18 @@ impl Striped {
         Ok(self.attach(id, object))
     }
 
+    /// Gives an empty file that refers to data which is not its own a number of its own, before it has a size: with one, it would
+    /// be a file whose data is gone. The caller has the lock of the size.
+    fn begin_own(&self) -> io::Result<()> {
+        match self.find()? {
+            ObjectReference::NotOwn(other) if self.size()? > 0 => Err(other.into()),
+            ObjectReference::NotOwn(_) => {
+                ObjectId::give(self.namespace_file.file(), XattrFlags::REPLACE).map(drop)
+            }
+            ObjectReference::Own(_) | ObjectReference::Absent => Ok(()),
+        }
+    }
+
     /// The object `id` in its layout; `None` if the layout is missing.
     fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
         let distribution = layouts::distribution_of(id, &self.volume, self.striping)?;
@@ -364,8 +376,12 @@ impl Striped {
     /// possible.
     fn extend(&self, end: u64) -> io::Result<()> {
         let _size = self.size_lock().lock();
-        if self.size()? >= end {
+        let before = self.size()?;
+        if before >= end {
             return Ok(());
+        }
+        if before == 0 {
+            self.begin_own()?;
         }
         let file = self.namespace_file.file();
         file.write_all_at(&[0], end - 1)?;
@@ -403,7 +419,7 @@ impl Striped {
         let _size = self.size_lock().lock();
         match self.find()? {
             ObjectReference::Own(object) => object.cut(len)?,
-            ObjectReference::NotOwn(other) if len > 0 => return Err(other.into()),
+            ObjectReference::NotOwn(_) if len > 0 => self.begin_own()?,
             // The object has no data of this file to cut.
             ObjectReference::NotOwn(_) | ObjectReference::Absent => {}
         }
