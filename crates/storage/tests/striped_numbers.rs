@@ -268,3 +268,33 @@ fn an_emptied_copy_of_a_name_is_a_file_of_its_own() {
         read(&origin, "grown").unwrap() == expected && read(&origin, "f").unwrap() == content()
     );
 }
+
+/// Regression: a check tells an empty file with a layout of its own, and the whole list was refused for it.
+#[test]
+fn a_file_with_a_layout_alone_is_given_it() {
+    let (scratch, dir) = scratch("layouts");
+    create(&volume(&dir), "empty");
+    relayout(&dir, "empty", [0, 4096]);
+    relayout(&dir, "file", [0, 4096]);
+    let to = scratch.path().join("copy");
+    copy(&dir, &to);
+    for name in ["empty", "file"] {
+        let attested = "trusted.halocline.object";
+        if rustix::fs::removexattr(to.join("namespace").join(name), attested).is_err() {
+            // Who is not root attests nothing.
+            return;
+        }
+    }
+    drop(volume(&to));
+    let origin = Origin::open_alone(&to).unwrap().unwrap();
+    assert!(read(&origin, "file").is_err());
+    let told = origin.named_objects().unwrap().misnamed;
+    let pairs: Vec<_> =
+        told.iter().map(|it| (it.object.to_string(), it.named_by[0].0.clone())).collect();
+    assert_eq!(pairs.len(), 2, "{told:?}");
+    origin.give_objects(&pairs).unwrap();
+    assert!(read(&origin, "file").unwrap() == content());
+    assert!(read(&origin, "empty").unwrap().is_empty());
+    let found = origin.named_objects().unwrap();
+    assert!(found.misnamed.is_empty() && found.unnamed.is_empty(), "{found:?}");
+}

@@ -13,6 +13,7 @@ use super::identity::{ObjectId, ObjectNumber, Reference, by_descriptor};
 use super::object_binding::rename_objects;
 use super::orphans::ids_on;
 use super::tree_walk::{TreeEntry, file};
+use crate::volume::object_paths::LAYOUTS;
 use halocline_os::error::{Error, Result};
 
 /// The objects on each server.
@@ -45,12 +46,15 @@ impl Gift<'_> {
 pub(super) fn give(origin: &Origin, pairs: &[(String, PathBuf)]) -> Result<()> {
     origin.check_bound()?;
     let mut objects = Objects::new();
+    let mut all = BTreeSet::new();
     for server in origin.servers().iter().filter(|_| origin.striped) {
-        let there = ids_on(server, ObjectId::ROOT);
-        let there = there.map_err(Error::at(server.dir(), "list the objects in"))?;
-        objects.push(there.into_iter().collect());
+        let ids =
+            |root| ids_on(server, root).map_err(Error::at(server.dir(), "list the objects in"));
+        objects.push(ids(ObjectId::ROOT)?.into_iter().collect());
+        // One of which there is a layout alone is given, too: a check tells it like those that have data.
+        all.extend(ids(LAYOUTS)?);
     }
-    let all: BTreeSet<ObjectId> = objects.iter().flatten().copied().collect();
+    all.extend(objects.iter().flatten().copied());
     let mut numbers: BTreeMap<ObjectNumber, usize> = BTreeMap::new();
     for id in &all {
         *numbers.entry(id.number).or_default() += 1;
@@ -58,7 +62,7 @@ pub(super) fn give(origin: &Origin, pairs: &[(String, PathBuf)]) -> Result<()> {
     let mut gifts = Vec::with_capacity(pairs.len());
     let (mut given, mut files) = (BTreeMap::new(), BTreeMap::new());
     for (object, relative) in pairs {
-        let found = gift(origin, (object, relative), &all, &numbers)?;
+        let found = gift(origin, (object, relative), (&all, &objects), &numbers)?;
         check_free(origin, &found, &objects)?;
         if let Some(other) = files.insert(found.file, object) {
             let what = format!("{} is given both {other} and {object}", relative.display());
@@ -94,7 +98,7 @@ fn refused<T>(what: String) -> Result<T> {
 fn gift<'g>(
     origin: &Origin,
     (object, relative): (&str, &'g Path),
-    all: &BTreeSet<ObjectId>,
+    (all, objects): (&BTreeSet<ObjectId>, &Objects),
     numbers: &BTreeMap<ObjectNumber, usize>,
 ) -> Result<Gift<'g>> {
     let missing = || refused(format!("the origin has no object {object}"));
@@ -112,7 +116,10 @@ fn gift<'g>(
     };
     let identity = identity(&found, given.number)?;
     let own = ObjectId::of_file(given.number, identity.0, identity.1);
-    let has = |number| all.contains(&ObjectId::of_file(number, identity.0, identity.1));
+    let has = |number| {
+        let its = ObjectId::of_file(number, identity.0, identity.1);
+        objects.iter().any(|there| there.contains(&its))
+    };
     if named != given.number && has(named) {
         let what = format!("{} has its data, the object {named}", found.shown.display());
         return Err(Error::invalid(what, "leave it as it is"));
