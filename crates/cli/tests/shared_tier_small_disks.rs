@@ -256,4 +256,15 @@ fn files_leave_an_ssd_that_is_full_to_the_last_block() {
         assert!(!nodes.disk.join(round).exists());
         assert!(fs::read(nodes.at("two", round)).unwrap() == vec![b'a'; MIB], "{round}");
     }
+    // Regression: where there is none, the shared disk was told to be full.
+    fs::write(nodes.at("one", "large2"), vec![b'a'; MIB]).unwrap();
+    nodes.until_closed("one", "large2");
+    fill(&nodes, false);
+    // There is too little for another one.
+    let _ = fs::remove_file(&spare);
+    fill(&nodes, false);
+    let refused = nodes.scratch.halocline(&["demote", "one/large2"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let told = told + &String::from_utf8_lossy(&refused.stdout);
+    assert!(told.contains("one-tiers/ssd is full") && !told.contains("shared disk"), "{told}");
 }

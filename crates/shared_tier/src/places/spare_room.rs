@@ -44,6 +44,16 @@ pub(super) fn freeing_step<T, E: Into<Error>>(
         Err(error) if error.errno() == libc::ENOSPC && give_up(tree) => tree.step(what, act),
         done => done,
     }
+    .map_err(|error| match error {
+        Error::Io(_) if error.errno() == libc::ENOSPC => Error::Refused {
+            message: format!(
+                "{} is full, and moves off it need some blocks: free some there",
+                tree.path.display()
+            ),
+            errno: libc::ENOSPC,
+        },
+        error => error,
+    })
 }
 
 /// Gives the room up; returns whether there is any now. Another step may have given it up a moment ago.
