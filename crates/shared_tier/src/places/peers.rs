@@ -110,18 +110,22 @@ pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
 
 /// Whether the directory is the SSD of a tier of one node, which nobody has adopted.
 pub(crate) fn is_of_one_node(ssd: &Path) -> bool {
-    let has = |name: &str| ssd.join(PRIVATE).join(name).symlink_metadata().is_ok();
-    has(LABEL) && !has(NODE)
+    has_private(ssd, LABEL) && !is_of_a_node(ssd)
 }
 
 /// Whether the directory is the SSD of a node of whatever tier.
 pub(crate) fn is_of_a_node(ssd: &Path) -> bool {
-    ssd.join(PRIVATE).join(NODE).symlink_metadata().is_ok()
+    has_private(ssd, NODE)
 }
 
 /// Whether a shared disk has the id of its tier.
 pub(crate) fn has_tier_id(shared: &Path) -> bool {
-    shared.join(PRIVATE).join(TIER).symlink_metadata().is_ok()
+    has_private(shared, TIER)
+}
+
+/// Whether something of this name is among what a disk of a tier keeps beside its files.
+fn has_private(disk: &Path, name: &str) -> bool {
+    disk.join(PRIVATE).join(name).symlink_metadata().is_ok()
 }
 
 /// The first name in the directory that is not one of `ours`.

@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use halocline_os::chattr;
 use halocline_os::process_user::own_uid;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::statfs;
-use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
+use rustix::fs::{Access, AtFlags, CWD, StatxFlags, accessat, statx};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -40,8 +41,8 @@ fn of_anybody(fd: &impl AsFd) -> Option<Errno> {
     if statfs(fd.as_fd()).is_ok_and(|disk| disk.f_flag & libc::ST_RDONLY != 0) {
         return Some(Errno::ROFS);
     }
-    let flags = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok()?.stx_attributes;
-    flags.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND).then_some(Errno::PERM)
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok()?;
+    chattr::is_fixed(&found).then_some(Errno::PERM)
 }
 
 /// What to do about an error by which a disk refuses a change.

@@ -238,18 +238,17 @@ impl Striped {
             return Ok(ObjectReference::Absent);
         };
         let found = self.object(id)?;
-        if let Some(object) = found.filter(VolumeFile::is_anywhere) {
-            return Ok(ObjectReference::Own(self.attach(id, object)));
-        }
-        if let Some(other) = self.not_own(id)? {
+        if !found.as_ref().is_some_and(VolumeFile::is_anywhere)
+            && let Some(other) = self.not_own(id, found.is_some())?
+        {
             return Ok(ObjectReference::NotOwn(other));
         }
-        let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
+        let object = found.ok_or_else(|| layouts::missing(id))?;
         Ok(ObjectReference::Own(self.attach(id, object)))
     }
 
-    /// What the file refers to, if its own object, which is `id`, has no data.
-    fn not_own(&self, id: ObjectId) -> io::Result<Option<NotOwn>> {
+    /// What the file refers to, if its own object, which is `id`, has no data; `has_layout` if it has its layout, or needs none.
+    fn not_own(&self, id: ObjectId, has_layout: bool) -> io::Result<Option<NotOwn>> {
         let dir = id.number.directory();
         let mut is_there = false;
         for server in self.volume.servers() {
@@ -262,11 +261,7 @@ impl Striped {
             }
         }
         // A file that had data has them or their layout; what was killed before it wrote any has a number of its own alone.
-        let is_known = if id.number.has_layout {
-            self.object(id)?.is_some()
-        } else {
-            id.is_first_of_its_number()
-        };
+        let is_known = if id.number.has_layout { has_layout } else { id.is_first_of_its_number() };
         let inode = id.inode.unwrap_or(0);
         Ok((!is_there && !is_known).then_some(NotOwn::Gone(inode)))
     }
@@ -291,25 +286,19 @@ impl Striped {
         let id = match self.find()? {
             ObjectReference::Own(object) => return Ok(object),
             ObjectReference::Absent => ObjectId::ensure(self.namespace_file.file())?,
-            ObjectReference::NotOwn(_) if self.size()? == 0 => {
-                ObjectId::give(self.namespace_file.file(), XattrFlags::REPLACE)?
-            }
-            ObjectReference::NotOwn(other) => return Err(other.into()),
+            ObjectReference::NotOwn(other) => self.give_own(other)?,
         };
         let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
         Ok(self.attach(id, object))
     }
 
-    /// Gives an empty file that refers to data which is not its own a number of its own, before it has a size: with one, it would
-    /// be a file whose data is gone. The caller has the lock of the size.
-    fn begin_own(&self) -> io::Result<()> {
-        match self.find()? {
-            ObjectReference::NotOwn(other) if self.size()? > 0 => Err(other.into()),
-            ObjectReference::NotOwn(_) => {
-                ObjectId::give(self.namespace_file.file(), XattrFlags::REPLACE).map(drop)
-            }
-            ObjectReference::Own(_) | ObjectReference::Absent => Ok(()),
+    /// Gives a file that refers to `other` data an object of its own, if it is empty. That must be before it has a size: with one, it
+    /// would be a file whose data is gone. The caller has the lock of the size.
+    fn give_own(&self, other: NotOwn) -> io::Result<ObjectId> {
+        if self.size()? > 0 {
+            return Err(other.into());
         }
+        ObjectId::give(self.namespace_file.file(), XattrFlags::REPLACE)
     }
 
     /// The object `id` in its layout; `None` if the layout is missing.
@@ -380,8 +369,10 @@ impl Striped {
         if before >= end {
             return Ok(());
         }
-        if before == 0 {
-            self.begin_own()?;
+        if before == 0
+            && let ObjectReference::NotOwn(other) = self.find()?
+        {
+            self.give_own(other)?;
         }
         let file = self.namespace_file.file();
         file.write_all_at(&[0], end - 1)?;
@@ -419,7 +410,7 @@ impl Striped {
         let _size = self.size_lock().lock();
         match self.find()? {
             ObjectReference::Own(object) => object.cut(len)?,
-            ObjectReference::NotOwn(_) if len > 0 => self.begin_own()?,
+            ObjectReference::NotOwn(other) if len > 0 => drop(self.give_own(other)?),
             // The object has no data of this file to cut.
             ObjectReference::NotOwn(_) | ObjectReference::Absent => {}
         }

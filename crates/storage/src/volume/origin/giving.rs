@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::XattrFlags;
 
 use super::Origin;
-use super::identity::{ObjectId, ObjectNumber, Reference, by_descriptor};
+use super::identity::{ObjectId, ObjectNumber, by_descriptor};
 use super::object_binding::rename_objects;
 use super::orphans::ids_on;
 use super::tree_walk::{TreeEntry, file};
@@ -106,12 +106,9 @@ fn gift<'g>(
     let Some(given) = given else { return missing() };
     let found = file(origin, relative, "leave it out")?;
     let named = ObjectNumber::named_by(Path::new(&by_descriptor(&found.fd)));
-    let named = match named.map_err(Error::at(&found.shown, "read the object of"))? {
-        Reference::Object(number) | Reference::BeingGiven(number) => Some(number),
-        Reference::None | Reference::Nonsense => None,
-    };
+    let named = named.map_err(Error::at(&found.shown, "read the object of"))?;
     // Names that are older than a move have the number before it.
-    let Some(named) = named.filter(|it| it.family() == given.number.family()) else {
+    let Some(named) = named.number().filter(|it| it.family() == given.number.family()) else {
         return refused(format!("{} does not name the object {object}", found.shown.display()));
     };
     let identity = identity(&found, given.number)?;
