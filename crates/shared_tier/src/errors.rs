@@ -31,7 +31,11 @@ pub(crate) fn of_store(error: &NamesError) -> Error {
         NamesError::Full(_) => "see what uses its memory: halocline cluster status",
         NamesError::Unusable(_) => "change its settings, or name another one",
         NamesError::Stale => "try again",
-        NamesError::Held | NamesError::Forgot(_) => {
+        NamesError::Held => {
+            names_checked = format!("run it again: {REPAIR}");
+            &names_checked
+        }
+        NamesError::Forgot(_) => {
             names_checked = format!("unmount all nodes, and have the names checked: {REPAIR}");
             &names_checked
         }

@@ -44,6 +44,7 @@ use halocline_os::error::{Error, Result};
 
 use crate::disk_users::Alone;
 use crate::entry_names::may_name;
+use crate::errors;
 use crate::places::tree::candidates;
 use build::Build;
 use conflicts::conflict;
@@ -66,9 +67,12 @@ pub use looks::check;
 pub use report::Report;
 
 fn of_store(error: impl Into<NamesError>) -> Error {
-    Error::Cluster {
-        what: error.into().to_string(),
-        remedy: "see that the store answers, and that no other check runs".to_owned(),
+    match error.into() {
+        error @ NamesError::Stale => Error::Cluster {
+            what: error.to_string(),
+            remedy: "wait until no other check or repair runs, and begin again".to_owned(),
+        },
+        error => errors::of_store(&error),
     }
 }
 

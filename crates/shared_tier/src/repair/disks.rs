@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use halocline_cluster::names::NamesError;
 use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
@@ -13,7 +14,8 @@ use rustix::fs::AtFlags;
 
 use super::refused::{Refused, error_of};
 use super::scan::{Scanned, scan};
-use crate::disk_users::CHECK;
+use crate::disk_users::{self, CHECK};
+use crate::errors::of_store;
 use crate::joining::set_formatted;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
@@ -147,6 +149,15 @@ impl Disks {
                 "make it readable for this user, or move it away, and repair again",
             )),
         }
+    }
+
+    /// Why the names in the store are held.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(super) fn why_held(&self) -> Result<Error> {
+        let repaired = disk_users::repaired_by_another(&self.check)?;
+        Ok(repaired.unwrap_or_else(|| of_store(&NamesError::Held)))
     }
 
     /// Whether a rebuild was begun and not finished.

@@ -263,3 +263,24 @@ fn a_repair_that_fails_in_a_sound_store_leaves_it_to_the_mounts() {
     fs::remove_dir(missing.join("n7")).unwrap();
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
 }
+
+/// Regression: a check said only "see that the store answers, and that no other check runs", though neither was at fault, and a
+/// repair was all that was needed.
+#[test]
+fn a_check_says_that_a_repair_was_killed_or_who_repairs() {
+    let world = World::new();
+    world.node("n1").create(1, "f", "f").unwrap();
+    world.repair(true);
+    let check = || crate::repair::run(&world.at("n1"), None, &world.store, None);
+    // As a repair leaves it that was killed.
+    world.store.begin_epoch(true).unwrap();
+    let alone = world.alone();
+    let told = check().unwrap_err().to_string();
+    let own = format!("being put in order, by process {}", std::process::id());
+    assert!(told.contains(&own) && told.contains("wait until"), "{told}");
+    drop(alone);
+    let told = check().unwrap_err().to_string();
+    assert!(told.contains("ended before it was done") && told.contains("--repair"), "{told}");
+    world.repair(true);
+    assert!(check().unwrap().is_clean());
+}
