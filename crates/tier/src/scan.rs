@@ -24,6 +24,7 @@ use super::inode_numbers::kept_number;
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::link_owner;
 use super::link_owner::ParsedLink;
+use super::of_shared_tiers;
 use super::planner::Planner;
 use super::residents::Residents;
 use super::survey::{Numbered, OwnLink, Recorded, Survey};
@@ -352,6 +353,11 @@ impl Scan {
                 if path == Path::new(PRIVATE).join("tmp")
                     || path == Path::new(PRIVATE).join("tier.json")
                 {
+                    continue;
+                }
+                let has_names =
+                    || survey.named.keys().any(|(of, at)| *of == tier && at.starts_with(&path));
+                if of_shared_tiers::has(&tree, (&dir, &name), &path) && !has_names() {
                     continue;
                 }
                 let kind =
