@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{ended, said};
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers::SharedTiers;
+use halocline_testkit::shared_tiers::{SharedTiers, fsck, mount_with, unmount};
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -237,6 +238,46 @@ fn extended_attributes_that_find_no_room_on_an_ssd_have_files_leave_it() {
             assert!(fs::read(nodes.at(node, name)).unwrap() == vec![b'a'; MIB], "{name} on {node}");
         }
     }
+}
+
+/// Regression: a rebuild that found no room after it had begun did not say that mounts are refused from then on, nor what ends that.
+#[test]
+fn a_rebuild_that_finds_no_room_goes_on_where_it_is_given_some() {
+    let Some(nodes) = Nodes::new(32, &["-b", "4096", "-I", "128"]) else { return };
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    fs::write(nodes.at("one", "d/f"), "f").unwrap();
+    for node in NODES {
+        unmount(&nodes.scratch, node);
+    }
+    // Where the inode has no room for it, the number of a directory needs a block.
+    for directory in [nodes.disk.join("d"), nodes.scratch.path("one-tiers/ssd/d")] {
+        rustix::fs::removexattr(directory, "user.halocline.directory").unwrap();
+    }
+    let fsck = |more: &[&str]| fsck(&nodes.scratch, &nodes.store.url(), more);
+    // It makes its own directories.
+    let _differs = fsck(&[]);
+    fill(&nodes, false);
+    nodes.store.command(&["flushall"]);
+    for _ in 0..2 {
+        let refused = fsck(&["--repair"]);
+        ended(
+            &refused,
+            2,
+            &["ssd/d/f: its names would be lost", "No space left", "the same command again"],
+        );
+        let mounted = mount_with(&nodes.scratch, &nodes.store.url(), "one", &[]);
+        assert!(
+            !mounted.status.success() && said(&mounted).contains("--repair"),
+            "{}",
+            said(&mounted)
+        );
+    }
+    fs::remove_file(nodes.disk.join(".halocline/tmp/filler")).unwrap();
+    let done = fsck(&["--repair"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let mounted = mount_with(&nodes.scratch, &nodes.store.url(), "one", &[]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    assert_eq!(fs::read_to_string(nodes.at("one", "d/f")).unwrap(), "f");
 }
 
 /// Regression: the mark of a move needs a block where the inode has no room for it: nothing left an SSD that others had filled.

@@ -106,7 +106,7 @@ pub fn run(
     if is_sound || done.is_ok() {
         store.begin_epoch(false).map_err(of_store)?;
     }
-    done
+    done.map_err(|error| if is_sound { error } else { refused::half_rebuilt(error) })
 }
 
 /// Puts names and disks in order. Nobody else uses them.
