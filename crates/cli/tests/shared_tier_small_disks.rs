@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -297,6 +297,33 @@ fn files_leave_an_ssd_that_is_full_to_the_last_block() {
         assert!(!nodes.disk.join(round).exists());
         assert!(fs::read(nodes.at("two", round)).unwrap() == vec![b'a'; MIB], "{round}");
     }
+    let filler = nodes.disk.join(".halocline/tmp/filler");
+    fs::remove_file(&filler).unwrap();
+    fs::write(nodes.disk.join(".halocline/tmp/kept"), "kept").unwrap();
+    // Regression: what else had its name stayed there, and nobody was told.
+    let plants: [(&str, &dyn Fn()); 4] = [
+        ("a link", &|| symlink("/etc/passwd", &spare).unwrap()),
+        ("a directory", &|| fs::create_dir_all(spare.join("below")).unwrap()),
+        ("a file of a user", &|| {
+            fs::write(&spare, "theirs").unwrap();
+            chown(&spare, Some(65534), None).unwrap();
+        }),
+        ("another name", &|| {
+            fs::hard_link(nodes.disk.join(".halocline/tmp/kept"), &spare).unwrap()
+        }),
+    ];
+    let left = || fs::read_dir(spare.with_file_name("leftovers")).map_or(0, Iterator::count);
+    for (at, (what, plant)) in plants.iter().enumerate() {
+        eventually("that room is set aside", || spare.is_file());
+        let _ = fs::remove_file(&spare);
+        plant();
+        let is_ours = || {
+            let found = spare.symlink_metadata().ok();
+            found.is_some_and(|found| found.is_file() && found.size() > 9 && found.nlink() == 1)
+        };
+        eventually(what, is_ours);
+        assert_eq!(left(), (at + 1).min(3), "{what}");
+    }
     // Regression: where there is none, the shared disk was told to be full.
     fs::write(nodes.at("one", "large2"), vec![b'a'; MIB]).unwrap();
     nodes.until_closed("one", "large2");
@@ -307,5 +334,13 @@ fn files_leave_an_ssd_that_is_full_to_the_last_block() {
     let refused = nodes.scratch.halocline(&["demote", "one/large2"]);
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     let told = told + &String::from_utf8_lossy(&refused.stdout);
-    assert!(told.contains("one-tiers/ssd is full") && !told.contains("shared disk"), "{told}");
+    assert!(told.contains("one-tiers/ssd is full") && !told.contains("shared disk"), "{told:?}");
+    // So is one that is mounted full; it is set aside once there is some again.
+    unmount(&nodes.scratch, "one");
+    let kept = nodes.disk.join(".halocline/kept");
+    fs::rename(&filler, &kept).unwrap();
+    let mounted = nodes.mount("one", &[]);
+    assert!(mounted.status.success() && !spare.exists(), "{}", said(&mounted));
+    fs::remove_file(&kept).unwrap();
+    eventually("that room is set aside", || spare.exists());
 }

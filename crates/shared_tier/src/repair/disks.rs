@@ -22,7 +22,7 @@ use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, Peers};
 use crate::places::shared_disk::links_and_devices::several_names;
 use crate::places::steps::Steps;
-use crate::places::tree::{Tree, candidates, fresh};
+use crate::places::tree::{LEFTOVERS, Tree, candidates, fresh};
 
 /// On the shared disk: nodes whose SSDs were not reached in the last rebuild.
 const MISSING: &str = "missing";
@@ -250,7 +250,7 @@ impl Disk {
 
     /// Moves a file out of the tier, to where people still find it.
     pub(crate) fn set_aside(&self, at: usize, number: u64) -> Result<()> {
-        let aside = self.tree.private.sub("leftovers")?;
+        let aside = self.tree.private.sub(LEFTOVERS)?;
         self.tree.rename_to(&self.scanned.path(at), &aside, &fresh("leftover", number))
     }
 
