@@ -57,7 +57,6 @@ use numbering::Unnamed;
 use numbers::StoreNumbers;
 use refused::Refused;
 use scan::{Item, tell};
-use ssd_numbers::missing;
 use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, lies_at, unfinished_changes};
 use view::{View, positions};
@@ -348,12 +347,7 @@ impl<'a> Repair<'a> {
             note(&mut findings.relisted, finding);
         }
         all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
-        // A rebuild numbers what it finds.
-        let unnumbered =
-            if self.is_rebuilt { Vec::new() } else { missing((self.disks, &self.unnamed), found) };
-        for (at, _) in unnumbered {
-            self.note(&mut findings.relisted, at);
-        }
+        ssd_numbers::plan(self, found, findings);
         let shared = &self.disks.all[0];
         links_and_devices::tell_missing(shared, &self.view, found, &mut findings.remade);
         // Directories on SSDs are made as files need them, so they are no loss.

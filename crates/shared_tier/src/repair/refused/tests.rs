@@ -284,3 +284,26 @@ fn a_check_says_that_a_repair_was_killed_or_who_repairs() {
     world.repair(true);
     assert!(check().unwrap().is_clean());
 }
+
+/// Regression: a check said that `--repair` gives it its number.
+#[test]
+fn an_ssd_directory_that_can_be_given_no_number_is_told_with_the_remedy() {
+    let world = World::new();
+    let node = world.node("n1");
+    let d = node.mkdir(1, "d").unwrap();
+    node.create(d, "f", "f").unwrap();
+    drop(node);
+    let path = world.at("n1/ssd/d");
+    own_xattrs::clear(&File::open(&path).unwrap(), DIRECTORY).unwrap();
+    assert_eq!(world.repair(false).relisted.len(), 1);
+    let Some(flagged) = Flagged::new(path, IFlags::IMMUTABLE) else { return };
+    for is in [false, true, false] {
+        let report = world.repair(is);
+        let said = told(&report, "n1/ssd/d");
+        assert!(report.relisted.is_empty() && report.told.len() == 1, "{report:?}");
+        assert!(said[0].contains("gets no number") && said[0].contains("chattr -i -a"), "{said:?}");
+    }
+    drop(flagged);
+    world.repair(true);
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+}
