@@ -250,7 +250,8 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     let refused = nodes.mount("one", &[]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(
-        said(&refused).contains("cluster fsck --tier ROOT --cluster URL --repair"),
+        said(&refused)
+            .contains("cluster fsck --tier ROOT --cluster URL [--peers PATTERN] --repair"),
         "{}",
         said(&refused)
     );

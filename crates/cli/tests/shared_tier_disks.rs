@@ -362,7 +362,9 @@ fn a_mount_whose_names_are_lost_says_so() {
     let lost = health("one");
     assert!(
         sound != lost
-            && lost.to_string().contains("cluster fsck --tier ROOT --cluster URL --repair"),
+            && lost
+                .to_string()
+                .contains("cluster fsck --tier ROOT --cluster URL [--peers PATTERN] --repair"),
         "{sound} {lost}"
     );
     assert!(fs::read_dir(nodes.scratch.path("one")).is_err());
@@ -372,7 +374,8 @@ fn a_mount_whose_names_are_lost_says_so() {
         let failed = nodes.scratch.halocline(&[command, &["one/file"]].concat());
         assert_eq!(failed.status.code(), Some(1), "{}", said(&failed));
         assert!(
-            said(&failed).contains("cluster fsck --tier ROOT --cluster URL --repair"),
+            said(&failed)
+                .contains("cluster fsck --tier ROOT --cluster URL [--peers PATTERN] --repair"),
             "{}",
             said(&failed)
         );

@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn the_command_of_a_remedy_is_whole() {
         let held = of_store(&NamesError::Held).to_string();
-        let command = "halocline cluster fsck --tier ROOT --cluster URL --repair";
+        let command = "halocline cluster fsck --tier ROOT --cluster URL [--peers PATTERN] --repair";
         assert!(held.ends_with(command), "{held}");
     }
 }

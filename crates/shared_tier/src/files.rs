@@ -471,7 +471,7 @@ impl Files {
 
 fn misplaced(inode: &Inode) -> Error {
     Error::Cluster {
-        what: format!("inode {}: its bytes are not where the store says", inode.number.0),
+        what: format!("{}: its bytes are not where the store says", inode.told()),
         remedy: format!("unmount all nodes, and have the names checked: {REPAIR}"),
     }
 }

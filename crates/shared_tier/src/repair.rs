@@ -454,7 +454,8 @@ impl<'a> Repair<'a> {
         for StandIn { number, name: (directory, name), attributes } in stand_ins {
             let free = free(*directory, name, *number);
             if free != *name {
-                tell(conflicts, conflict(&format!("the copy of file {number}"), name, *number));
+                let what = format!("the copy of {}", name.as_bytes().escape_ascii());
+                tell(conflicts, conflict(&what, name, *number));
             }
             build.file(*number, &[(*directory, free)], attributes, numbers).map_err(of_store)?;
         }

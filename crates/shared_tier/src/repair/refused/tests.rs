@@ -307,3 +307,22 @@ fn an_ssd_directory_that_can_be_given_no_number_is_told_with_the_remedy() {
     world.repair(true);
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
 }
+
+/// Regression: only the number of its directory was told.
+#[test]
+fn a_lost_file_of_the_shared_disk_is_told_with_its_path() {
+    let world = World::new();
+    let node = world.node("n1");
+    let d = node.mkdir(1, "d").unwrap();
+    node.create_on_shared(d, "g", "g").unwrap();
+    node.create_on_shared(1, "h", "h").unwrap();
+    drop(node);
+    for path in ["shared/d/g", "shared/h"] {
+        fs::remove_file(world.at(path)).unwrap();
+    }
+    let lost = world.repair(false).lost;
+    assert_eq!(
+        lost,
+        ["d/g (should be on the shared disk at d/g)", "h (should be on the shared disk at h)"]
+    );
+}
