@@ -299,24 +299,22 @@ fn files_leave_an_ssd_that_is_full_to_the_last_block() {
     }
     let filler = nodes.disk.join(".halocline/tmp/filler");
     fs::remove_file(&filler).unwrap();
-    fs::write(nodes.disk.join(".halocline/tmp/kept"), "kept").unwrap();
     // Regression: what else had its name stayed there, and nobody was told.
-    let plants: [(&str, &dyn Fn()); 4] = [
-        ("a link", &|| symlink("/etc/passwd", &spare).unwrap()),
-        ("a directory", &|| fs::create_dir_all(spare.join("below")).unwrap()),
+    let kept = nodes.disk.join(".halocline/tmp/kept");
+    fs::write(&kept, "kept").unwrap();
+    let plants: [(&str, &dyn Fn() -> io::Result<()>); 4] = [
+        ("a link", &|| symlink("/etc/passwd", &spare)),
+        ("a directory", &|| fs::create_dir_all(spare.join("below"))),
         ("a file of a user", &|| {
-            fs::write(&spare, "theirs").unwrap();
-            chown(&spare, Some(65534), None).unwrap();
+            fs::write(&spare, "theirs").and_then(|()| chown(&spare, Some(65534), None))
         }),
-        ("another name", &|| {
-            fs::hard_link(nodes.disk.join(".halocline/tmp/kept"), &spare).unwrap()
-        }),
+        ("another name", &|| fs::hard_link(&kept, &spare)),
     ];
     let left = || fs::read_dir(spare.with_file_name("leftovers")).map_or(0, Iterator::count);
     for (at, (what, plant)) in plants.iter().enumerate() {
         eventually("that room is set aside", || spare.is_file());
         let _ = fs::remove_file(&spare);
-        plant();
+        plant().unwrap();
         let is_ours = || {
             let found = spare.symlink_metadata().ok();
             found.is_some_and(|found| found.is_file() && found.size() > 9 && found.nlink() == 1)

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use super::survey::Survey;
 use halocline_api::control::tier::PRIVATE;
 use halocline_api::file_tier::shared_disk::{CHECK, MOUNTED, NODES, REGISTRY, TIER};
 use halocline_os::process_user::own_uid;
@@ -17,11 +18,17 @@ use halocline_vfs::namespace::{Namespace, Vnode};
 /// The file with the id of a list of sessions.
 const LIST_ID: &str = "id";
 
-/// Whether what is at a path of a lower tier is such a thing. A directory stands for what is in it, too.
-pub(super) fn has(tree: &Namespace, (dir, name): (&Vnode, &OsStr), path: &Path) -> bool {
+/// Whether what is at a path of a lower tier is such a thing, and no name leads into it. A directory stands for what is in it, too.
+pub(super) fn has(
+    tree: &Namespace,
+    (dir, name): (&Vnode, &OsStr),
+    (tier, path): (usize, &Path),
+    survey: &Survey,
+) -> bool {
     let is_private = |ours: &str| path == Path::new(PRIVATE).join(ours);
-    [TIER, NODES, MOUNTED, CHECK].into_iter().any(is_private)
-        || path == Path::new(REGISTRY) && is_list(tree, dir, name)
+    let is_ours = [TIER, NODES, MOUNTED, CHECK].into_iter().any(is_private)
+        || path == Path::new(REGISTRY) && is_list(tree, dir, name);
+    is_ours && !survey.named.keys().any(|(of, at)| *of == tier && at.starts_with(path))
 }
 
 /// Whether a directory is a list of sessions, which only this user can have made.

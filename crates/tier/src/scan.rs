@@ -352,12 +352,8 @@ impl Scan {
                 let path = below.join(&name);
                 if path == Path::new(PRIVATE).join("tmp")
                     || path == Path::new(PRIVATE).join("tier.json")
+                    || of_shared_tiers::has(&tree, (&dir, &name), (tier, &path), survey)
                 {
-                    continue;
-                }
-                let has_names =
-                    || survey.named.keys().any(|(of, at)| *of == tier && at.starts_with(&path));
-                if of_shared_tiers::has(&tree, (&dir, &name), &path) && !has_names() {
                     continue;
                 }
                 let kind =
