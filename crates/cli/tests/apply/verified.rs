@@ -172,6 +172,18 @@ fn what_is_planned_is_told_by_sizes_and_holes_are_told() {
         fs::remove_file(object).unwrap();
     }
     assert_eq!(server(), [3 << 20; 3]);
+    // A script is told, too, unless somebody knows.
+    for (more, status) in [(&[][..], 1), (&["--json"], 1), (&["--known"], 0)] {
+        let output = verify(more);
+        assert_eq!(output.status.code(), Some(status), "{}", written(&output));
+    }
+    let answer = json("halocline verify", &verify(&["--json"]));
+    assert_eq!(
+        (&answer["agrees"], &answer["files"][0]["absent_bytes"]),
+        (&true.into(), &(3 << 20).into())
+    );
+    let told = written(&verify(&[]));
+    assert!(told.contains("1 file may have lost data, as told above"), "{told}");
     let lost = format!("{file}: none of its data is on d1 (");
     let then = "which has 3.00 MiB of it by its layout: these are holes, unless the data is lost";
     for command in ["verify", "apply"] {
