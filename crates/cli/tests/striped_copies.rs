@@ -121,6 +121,7 @@ fn files_whose_copies_lost_their_attributes_are_given_their_data_by_a_list() {
     let log = fs::read_to_string(scratch.path("cache2/halocline.log")).unwrap_or_default();
     let told = log + &said(&told);
     assert!(told.contains("5 files name data of this volume") && told.contains("--give"), "{told}");
+    assert!(told.contains("run `halocline mark-servers` there, and copy it again"), "{told}");
     let found = scratch.halocline(&["fsck", "cache2"]);
     ended(&found, 1, &["others name it: d/a (of user 0)", "--give-from FILE"]);
     let pairs = pairs(&scratch);
@@ -152,4 +153,14 @@ fn files_whose_copies_lost_their_attributes_are_given_their_data_by_a_list() {
     assert!(Path::new(&scratch.path("first")).exists());
     let marked = scratch.succeed(&["mark-servers", "volume"]);
     assert!(marked.contains("its files were marked already"), "{marked}");
+    // What is nobody's is not marked, and that is told.
+    let mut copy = Command::new("cp");
+    let past = ["-a", "volume/namespace/a", "volume/namespace/past"];
+    assert!(copy.args(past).current_dir(scratch.root()).status().unwrap().success());
+    let marked = scratch.succeed(&["mark-servers", "volume"]);
+    assert!(marked.contains("past: not marked: it names the data of another file"), "{marked}");
+    assert!(
+        marked.contains("volume: not marked, because the data is not theirs: 1 file"),
+        "{marked}"
+    );
 }

@@ -281,6 +281,23 @@ fn a_killed_move_of_a_file_without_data_is_found_by_it_too() {
     }
 }
 
+/// Regression: a file of holes alone got a byte to be known by in a copy before it named it, so that after a kill it was taken for one
+/// that names data which it has no more.
+#[test]
+fn a_killed_move_of_a_file_of_holes_leaves_holes() {
+    for stop in [Step::Sync, Step::CutOver, Step::Settle, Step::Remove, Step::Forget] {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        create(&volume(dir), "holes").truncate(5000).unwrap();
+        moved(dir, &wish("holes", &[(0, [0, 0, 8192])]));
+        let back = wish("holes", &[(0, [SHAPE.stripe; 3])]);
+        killed_before(stop, dir, &back);
+        assert_eq!(read(&mounted(dir), "holes"), vec![0; 5000], "{stop:?}");
+        assert!(moved(dir, &back).agrees(), "{stop:?}");
+        assert_eq!(read(&mounted(dir), "holes"), vec![0; 5000], "{stop:?}");
+    }
+}
+
 /// In a copy nothing tells whose the rest of a killed move is: it was told as what may be the data of files that were moved out.
 #[test]
 fn in_a_copy_what_a_killed_move_left_is_told_as_that() {

@@ -201,7 +201,8 @@ fn tell_of_others(claims: &HashMap<ObjectNumber, Claims>, objects: &BTreeSet<Obj
     tracing::warn!(
         "{} data of this volume, such as {}, and nothing attests that it was theirs: they do not get it. If the volume \
          was copied without the attributes trusted.*, copy it again, as root, with them (cp -a, rsync -aX, \
-         tar --xattrs --xattrs-include='*'); else halocline fsck CACHE tells whom each names, and --repair --give gives it",
+         tar --xattrs --xattrs-include='*'). If an earlier version of Halocline, or an ordinary user, has used the original, \
+         run `halocline mark-servers` there, and copy it again. Else halocline fsck CACHE tells whom each names, and --repair --give gives it",
         counted_with(unattested, "file", ("names", "name")),
         example.display()
     );
