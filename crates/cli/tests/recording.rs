@@ -108,6 +108,14 @@ fn a_recording_of_nothing_replaces_no_trace_with_requests() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("the earlier trace t.hct is kept"), "{}", said(&output));
     assert!(fs::read(scratch.path("t.hct")).unwrap() == trace, "it stays");
+    // Nor is a plot of something by one of nothing.
+    scratch.succeed(&["trace", "show", "t.hct", "--plot", "plot.svg"]);
+    let plot = fs::read(scratch.path("plot.svg")).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "empty.hct"]);
+    let output = scratch.halocline(&["trace", "show", "empty.hct", "--plot", "plot.svg"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("nothing is drawn in plot.svg"), "{}", said(&output));
+    assert!(fs::read(scratch.path("plot.svg")).unwrap() == plot);
     fs::write(scratch.path("t.csv"), format!("{header}0,0,/f,read,0,4096\n")).unwrap();
     scratch.succeed(&["trace", "import", "t.csv", "-o", "t.hct"]);
     assert_eq!(shown(&scratch, "t.hct")["reads"], 1);
