@@ -336,6 +336,10 @@ fn say_what_is_cleared(args: &ApplyArgs, leftovers: &Cleared) {
     }
 }
 
+/// What to do about the rest of a move in a copy of a volume in which nothing attests whose it is.
+const REMOVE_BY_HAND: &str = "Mount the volume with a cache, and unmount it; then `halocline fsck CACHE` lists what no file names, \
+     and tells how to remove it";
+
 /// Tells of what stays of moves that were interrupted, or could not remove all.
 fn tell_leftovers(leftovers: &Cleared) {
     if leftovers.left == 0 {
@@ -349,6 +353,10 @@ fn tell_leftovers(leftovers: &Cleared) {
     match &leftovers.error {
         Some(error) => tell!(
             "what {moves} left still takes space ({error}): {again}, or by `halocline fsck CACHE --repair`"
+        ),
+        None if leftovers.likely == leftovers.left => tell!(
+            "what {moves} left still takes space, because this volume is a copy, and nothing tells there whose it is; the files of these \
+             moves have other data. {REMOVE_BY_HAND}"
         ),
         None => tell!(
             "what {moves} left still takes space, because no file is found that names one of its objects: it was moved out of the \
