@@ -290,3 +290,27 @@ fn results_replace_nothing_of_another_kind() {
     scratch.succeed(&[&plan[..], &["-o", "new.toml"]].concat());
     scratch.succeed(&[&calibrate[..], &["--servers", "servers.toml"]].concat());
 }
+
+/// A capacity that was written by hand was believed, and then the plan did not fit.
+#[test]
+fn a_capacity_that_a_directory_does_not_have_is_told_before_anything_is_planned() {
+    let Some((scratch, ..)) = unmounted() else { return };
+    let servers = fs::read_to_string(scratch.path("servers.toml")).unwrap();
+    let dir = fs::canonicalize(scratch.path("volume/server-0")).unwrap();
+    let with = |capacity: &str| {
+        let there = format!("directory = \"{}\"\ncapacity = \"{capacity}\"", dir.display());
+        fs::write(scratch.path("with.toml"), servers.replacen("capacity = \"1T\"", &there, 1))
+            .unwrap();
+        let output = scratch.halocline(&["plan", "t.hct", "--servers", "with.toml"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        said(&output)
+    };
+    let told = with("1000T");
+    let capacity = 1000_u64 << 40;
+    assert!(
+        told.contains(&format!("with.toml: server d0: its capacity is {capacity} bytes, and its directory has room for ")),
+        "{told}"
+    );
+    assert!(told.contains("less 16384 that `apply` keeps"), "{told}");
+    assert!(!with("4M").contains("its capacity is"), "the files of the volume have as much");
+}
