@@ -171,9 +171,8 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     // Where none is there, the paths are wrong.
     let agrees = (is_any_there || !args.place.skip_missing)
         && files.iter().all(|file| file.is_right() || is_left_out(file));
-    let absent = files.iter().filter(|file| file.same_as.is_none() && file.absent_bytes() > 0);
-    let absent = absent.count();
-    let status = u8::from(!agrees || (absent > 0 && !args.known));
+    let lost = if args.known { 0 } else { may_have_lost(&files) };
+    let status = u8::from(!agrees || lost > 0);
     let none_there = (!is_any_there).then(|| args.place.none_there(&plan, files.is_empty()));
     let once = files.iter().filter(|file| file.same_as.is_none());
     let there: Vec<LayoutChange> =
@@ -209,20 +208,33 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     if let (Some(trace), Some(completeness)) = (&args.trace, &completeness) {
         tell_if_partial(trace, completeness);
     }
+    say_of_plan(none_there.as_deref(), left_alone);
+    say_how_many(&files, outside.len());
+    say_lost(lost);
+    Ok(ExitCode::from(status))
+}
+
+/// How many files have nothing on a server that has some of them.
+fn may_have_lost(files: &[Checked]) -> usize {
+    files.iter().filter(|file| file.same_as.is_none() && file.absent_bytes() > 0).count()
+}
+
+fn say_lost(files: usize) {
+    if files > 0 {
+        say!(
+            "{} may have lost data, as told above; where these are holes, say so with --known",
+            counted(files, "file")
+        );
+    }
+}
+
+fn say_of_plan(none_there: Option<&str>, left_alone: bool) {
     if let Some(none_there) = none_there {
         say!("{none_there}");
     }
     if left_alone {
         say!("the plan leaves the layout of its files alone, however they lie");
     }
-    say_how_many(&files, outside.len());
-    if absent > 0 && !args.known {
-        say!(
-            "{} may have lost data, as told above; where these are holes, say so with --known",
-            counted(absent, "file")
-        );
-    }
-    Ok(ExitCode::from(status))
 }
 
 /// How many of the files lie as planned; a file with several names is one.
