@@ -1,8 +1,11 @@
 //! The trace of a mount's requests: its file, and the messages about it.
+//!
+//! What must hold: a trace with requests is replaced by nothing that has none. A mistyped `--origin`, or a program that does not
+//! start, must cost nobody the trace of a run of hours.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use halocline_api::config::Config;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_trace::record::{Progress, Recorder};
-use halocline_trace::{Kind, Source};
+use halocline_trace::{Kind, Reader, Source};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -27,6 +30,40 @@ pub(crate) const MAGIC: &[u8] = b"\x89HCT";
 pub(crate) struct Recording {
     path: PathBuf,
     recorder: Arc<Recorder>,
+    /// Whether the file has another trace, with requests, until this one has some.
+    is_over_another: bool,
+}
+
+/// A file whose contents are replaced by what is first written.
+struct FromFirstWrite {
+    file: File,
+    is_begun: bool,
+}
+
+impl Write for FromFirstWrite {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_begun {
+            self.file.set_len(0)?;
+            self.file.rewind()?;
+            self.is_begun = true;
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Whether there is a trace at `path` that has requests.
+pub(crate) fn has_requests(path: &Path) -> bool {
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    is_file && File::open(path).is_ok_and(|file| has_requests_in(&file))
+}
+
+fn has_requests_in(file: &File) -> bool {
+    let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return false };
+    matches!(reader.next_block(), Ok(Some(_)))
 }
 
 /// Checks, before anything changes, that a trace can be written to `path`.
@@ -69,16 +106,22 @@ fn open(path: &Path) -> Result<File> {
 }
 
 impl Recording {
-    /// Begins a trace of future requests to a mount; an existing one is replaced.
+    /// Begins a trace of future requests to a mount. An existing one is replaced, but one with requests only by the first
+    /// request.
     pub(crate) fn begin(path: &Path, paths: &MountPaths, config: &Config) -> Result<Arc<Self>> {
         let at = |error| Error::at(path, "write the trace")(error);
         let mut file = open(path)?;
-        file.set_len(0).map_err(at)?;
-        std::io::Seek::rewind(&mut file).map_err(at)?;
+        file.rewind().map_err(at)?;
+        let is_over_another = has_requests_in(&file);
         let kind = if config.direct { Kind::MountDirect } else { Kind::Mount };
         let name = paths.mountpoint.as_os_str().as_bytes().to_vec();
         let source = Source { kind, name, resolution_ns: 1 };
-        let recorder = Recorder::start(file, &source);
+        let out = FromFirstWrite { file, is_begun: false };
+        let recorder = if is_over_another {
+            Recorder::start_over(out, &source)
+        } else {
+            Recorder::start(out, &source)
+        };
         let recorder = recorder.map_err(|error| {
             Error::invalid(
                 format!("{}: {error}", text::path(path)),
@@ -87,12 +130,7 @@ impl Recording {
         })?;
         // The mount process leaves its working directory.
         let path = std::path::absolute(path)?;
-        Ok(Arc::new(Self { path, recorder: Arc::new(recorder) }))
-    }
-
-    /// The file of the trace.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+        Ok(Arc::new(Self { path, recorder: Arc::new(recorder), is_over_another }))
     }
 
     /// The recorder for requests.
@@ -104,17 +142,32 @@ impl Recording {
     pub(crate) fn end(&self) {
         let done = self.recorder.finish();
         let told = self.tell(&done);
-        if done.lost > 0 || done.error.is_some() {
+        if done.lost > 0 || done.error.is_some() || self.keeps_another(&done) {
             tracing::warn!("{told}");
         } else {
             tracing::info!("{told}");
         }
     }
 
-    /// Why nothing more is recorded, in a sentence, if that is so.
+    /// Why nothing more is recorded, or why the file has another trace than this one, in a sentence, if that is so.
     pub(crate) fn failure(&self) -> Option<String> {
         let progress = self.recorder.progress();
-        progress.error.is_some().then(|| self.tell(&progress))
+        let is_failed = progress.error.is_some() || self.keeps_another(&progress);
+        is_failed.then(|| self.tell(&progress))
+    }
+
+    /// The file, if its trace is this one.
+    pub(crate) fn own_path(&self) -> Option<&Path> {
+        (!self.keeps_another(&self.recorder.progress())).then_some(&self.path)
+    }
+
+    /// Whether nothing is recorded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.recorder.progress().requests == 0
+    }
+
+    const fn keeps_another(&self, progress: &Progress) -> bool {
+        self.is_over_another && progress.requests == 0
     }
 
     /// Its progress, in a sentence.
@@ -137,6 +190,9 @@ impl Recording {
         }
         if let Some(error) = &progress.error {
             let _ = write!(told, "; nothing more is: {error}");
+        }
+        if self.keeps_another(progress) {
+            told.push_str("; the earlier trace there is kept");
         }
         told
     }

@@ -51,11 +51,17 @@ fn a_mount_records_what_is_asked_of_it() {
     assert_eq!(file["name"], scratch.path("mnt/new").to_str().unwrap());
     assert_eq!(file["end"], 28 << 10);
     assert!(answer["in_flight_max"].as_u64() >= Some(1), "service times are there");
-    // The next recording replaces it; what is not a trace is left alone.
+    // The next recording replaces it, by its first request; what is not a trace is left alone.
     scratch.succeed(&[&mount[..], &SIZE].concat());
+    assert!(told(&scratch).contains("; the earlier trace there is kept"), "{}", told(&scratch));
+    scratch.succeed(&["umount", "mnt"]);
+    assert_eq!(shown(&scratch, "t.hct"), answer);
+    scratch.succeed(&[&mount[..], &SIZE].concat());
+    fs::write(scratch.path("mnt/other"), "data").unwrap();
+    assert!(!told(&scratch).contains("kept"), "{}", told(&scratch));
     scratch.succeed(&["umount", "mnt"]);
     let answer = shown(&scratch, "t.hct");
-    assert_eq!((&answer["requests"], &answer["source"]["kind"]), (&0.into(), &"mount".into()));
+    assert_eq!((&answer["writes"], &answer["source"]["kind"]), (&1.into(), &"mount".into()));
     assert!(answer["notes"][0].as_str().unwrap().contains("page cache"));
     fs::write(scratch.path("precious"), "data").unwrap();
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--trace", "precious"];
@@ -63,6 +69,56 @@ fn a_mount_records_what_is_asked_of_it() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("it is there and no trace"), "{}", said(&output));
     assert_eq!(fs::read(scratch.path("precious")).unwrap(), b"data");
+}
+
+/// A mistyped directory, or a program that did not start, cost the trace of a run of hours.
+#[test]
+fn a_recording_of_nothing_replaces_no_trace_with_requests() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let record = ["trace", "record", "-o", "t.hct", "--origin", "origin", "--"];
+    let record = |command: &[&str]| scratch.halocline(&[&record[..], command].concat());
+    // Nothing is lost where there was nothing.
+    for _ in 0..2 {
+        let output = record(&["true"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(said(&output).contains("read and wrote nothing below"), "{}", said(&output));
+        assert_eq!(shown(&scratch, "t.hct")["requests"], 0);
+    }
+    let output = record(&["sh", "-c", "echo data > origin/file"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let trace = fs::read(scratch.path("t.hct")).unwrap();
+    let output = record(&["true"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let told = said(&output);
+    assert!(told.contains("0 requests recorded; the earlier trace there is kept"), "{told}");
+    assert!(told.contains("--origin; --direct records"), "{told}");
+    assert_eq!(record(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--trace", "t.hct", "--quiet"];
+    let report = ["--report", "report.json", "--", "true"];
+    let output = scratch.halocline(&[&run[..], &report].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let told = said(&output);
+    assert!(told.contains("the earlier trace there is kept"), "{told}");
+    let report: Value =
+        serde_json::from_slice(&fs::read(scratch.path("report.json")).unwrap()).unwrap();
+    assert!(report.get("curve").is_none(), "of another run: {report}");
+    let header = "time_s,process,file,op,offset,length\n";
+    fs::write(scratch.path("t.csv"), header).unwrap();
+    let output = scratch.halocline(&["trace", "import", "t.csv", "-o", "t.hct"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("the earlier trace t.hct is kept"), "{}", said(&output));
+    assert!(fs::read(scratch.path("t.hct")).unwrap() == trace, "it stays");
+    // Nor is a plot of something by one of nothing.
+    scratch.succeed(&["trace", "show", "t.hct", "--plot", "plot.svg"]);
+    let plot = fs::read(scratch.path("plot.svg")).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "empty.hct"]);
+    let output = scratch.halocline(&["trace", "show", "empty.hct", "--plot", "plot.svg"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("nothing is drawn in plot.svg"), "{}", said(&output));
+    assert!(fs::read(scratch.path("plot.svg")).unwrap() == plot);
+    fs::write(scratch.path("t.csv"), format!("{header}0,0,/f,read,0,4096\n")).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "t.hct"]);
+    assert_eq!(shown(&scratch, "t.hct")["reads"], 1);
 }
 
 #[test]

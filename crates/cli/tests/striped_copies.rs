@@ -11,14 +11,17 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::{ended, said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
+use halocline_testkit::striped_volume;
 use rustix::fs::removexattr;
 
 const ATTESTED: &str = "trusted.halocline.object";
 const FILES: [&str; 5] = ["a", "b", "d/a", "d/b", "c"];
 
+/// Of each file.
+const BYTES: usize = 200_000;
+
 fn content(file: &str) -> Vec<u8> {
-    let seed: usize = file.bytes().map(usize::from).sum();
-    (0..200_000).map(|at| u8::try_from((at * 31 / 7 + seed) % 251).unwrap()).collect()
+    striped_volume::content(file, BYTES)
 }
 
 fn run<'a>(cache: &'a str, program: &[&'a str]) -> Vec<&'a str> {
@@ -32,15 +35,8 @@ fn copied() -> Option<Scratch> {
         skip("only root can set trusted attributes");
         return None;
     }
-    for dir in ["volume", "data/d", "cache2"] {
-        fs::create_dir_all(scratch.path(dir)).unwrap();
-    }
-    for file in FILES {
-        fs::write(scratch.path("data").join(file), content(file)).unwrap();
-    }
-    let make = ["run", "--origin", "volume", "--cache", "cache", "--origin-volume", "striped"];
-    let copy = ["--origin-servers", "3", "--", "cp", "-r", "data/.", "volume/"];
-    scratch.succeed(&[&make[..], &copy].concat());
+    striped_volume::make(&scratch, &FILES, BYTES);
+    fs::create_dir(scratch.path("cache2")).unwrap();
     fs::rename(scratch.path("volume"), scratch.path("first")).unwrap();
     let mut copy = Command::new("cp");
     let done = copy.args(["-a", "first", "volume"]).current_dir(scratch.root()).status().unwrap();
@@ -121,6 +117,7 @@ fn files_whose_copies_lost_their_attributes_are_given_their_data_by_a_list() {
     let log = fs::read_to_string(scratch.path("cache2/halocline.log")).unwrap_or_default();
     let told = log + &said(&told);
     assert!(told.contains("5 files name data of this volume") && told.contains("--give"), "{told}");
+    assert!(told.contains("run `halocline mark-servers` there, and copy it again"), "{told}");
     let found = scratch.halocline(&["fsck", "cache2"]);
     ended(&found, 1, &["others name it: d/a (of user 0)", "--give-from FILE"]);
     let pairs = pairs(&scratch);
@@ -152,4 +149,14 @@ fn files_whose_copies_lost_their_attributes_are_given_their_data_by_a_list() {
     assert!(Path::new(&scratch.path("first")).exists());
     let marked = scratch.succeed(&["mark-servers", "volume"]);
     assert!(marked.contains("its files were marked already"), "{marked}");
+    // What is nobody's is not marked, and that is told.
+    let mut copy = Command::new("cp");
+    let past = ["-a", "volume/namespace/a", "volume/namespace/past"];
+    assert!(copy.args(past).current_dir(scratch.root()).status().unwrap().success());
+    let marked = scratch.succeed(&["mark-servers", "volume"]);
+    assert!(marked.contains("past: not marked: it names the data of another file"), "{marked}");
+    assert!(
+        marked.contains("volume: not marked, because the data is not theirs: 1 file"),
+        "{marked}"
+    );
 }

@@ -17,6 +17,7 @@ use halocline_testkit::sandbox::ended;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::small_disk::SmallDisk;
+use halocline_testkit::striped_volume;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 const OBJECT: &str = "user.halocline.object";
@@ -27,16 +28,12 @@ fn content(seed: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// A striped volume with these files, made through a mount.
-fn make_volume(scratch: &Scratch, servers: &str, files: &[PathBuf]) {
-    for dir in ["volume", "data"] {
-        fs::create_dir_all(scratch.path(dir)).unwrap();
-    }
+fn make_volume(scratch: &Scratch, servers: u32, files: &[PathBuf]) {
+    fs::create_dir_all(scratch.path("data")).unwrap();
     for (seed, file) in files.iter().enumerate() {
         fs::write(scratch.path("data").join(file), content(seed, 512 << 10)).unwrap();
     }
-    let run = ["run", "--origin", "volume", "--cache", "cache", "--origin-volume", "striped"];
-    let copy = ["--origin-servers", servers, "--", "cp", "-r", "data/.", "volume/"];
-    scratch.succeed(&[&run[..], &copy].concat());
+    striped_volume::make_of_data(scratch, servers);
 }
 
 /// What the command says where `script` has mounted something for it alone.
@@ -58,7 +55,7 @@ fn what_became_read_only_is_read_and_copied() {
     if !rustix::process::geteuid().is_root() {
         return skip("only root can mount something read-only");
     }
-    make_volume(&scratch, "3", &["f0".into(), "f1".into()]);
+    make_volume(&scratch, 3, &["f0".into(), "f1".into()]);
     // As an earlier version made it: it would be closed to others where that is possible.
     let server = scratch.path("volume/server-1");
     fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).unwrap();
@@ -108,7 +105,7 @@ fn planned(scratch: &Scratch) -> Vec<PathBuf> {
     let files: Vec<PathBuf> =
         paths.map(|path| path.trim_end_matches('"').trim_start_matches('/').into()).collect();
     assert_eq!(files.len(), 4, "{plan}");
-    make_volume(scratch, "3", &files);
+    make_volume(scratch, 3, &files);
     files
 }
 
@@ -289,7 +286,7 @@ fn what_the_target_does_not_hold_is_told_and_the_rest_copied() {
     let Some(scratch) = Scratch::new(program!()) else { return };
     fs::create_dir(scratch.path("volume")).unwrap();
     let Some(disk) = SmallDisk::over(scratch.path("volume"), 64 << 20) else { return };
-    make_volume(&scratch, "2", &["a".into(), "b".into(), "c".into()]);
+    make_volume(&scratch, 2, &["a".into(), "b".into(), "c".into()]);
     let tree = disk.path().join("namespace");
     let long = "x".repeat(20_000);
     for (attribute, value) in [("user.long", long.as_str()), ("user.short", "kept")] {
@@ -324,7 +321,7 @@ fn what_the_target_does_not_hold_is_told_and_the_rest_copied() {
 #[test]
 fn a_volume_of_many_servers_is_copied_with_a_low_soft_limit_of_open_files() {
     let Some(scratch) = Scratch::new(program!()) else { return };
-    make_volume(&scratch, "256", &["f".into()]);
+    make_volume(&scratch, 256, &["f".into()]);
     let copied = Command::new("sh")
         .args(["-c", "ulimit -Sn 400; exec \"$0\" unstripe volume out"])
         .arg(scratch.program())
@@ -338,7 +335,7 @@ fn a_volume_of_many_servers_is_copied_with_a_low_soft_limit_of_open_files() {
 #[test]
 fn what_is_missing_or_no_file_is_told_with_its_remedy() {
     let Some(scratch) = Scratch::new(program!()) else { return };
-    make_volume(&scratch, "2", &["f".into()]);
+    make_volume(&scratch, 2, &["f".into()]);
     for (part, remedy) in [
         ("server-1", "this server of the volume is not there; move or mount it there"),
         ("namespace", "this directory of the volume is not there; move it there"),
@@ -375,7 +372,7 @@ fn what_is_missing_or_no_file_is_told_with_its_remedy() {
 fn data_that_no_file_names_is_told_by_a_copy_of_the_tree() {
     let Some(scratch) = Scratch::new(program!()) else { return };
     let files = ["kept", "away"].map(PathBuf::from);
-    make_volume(&scratch, "2", &files);
+    make_volume(&scratch, 2, &files);
     let (inside, outside) = (scratch.path("volume/namespace/away"), scratch.path("away"));
     fs::rename(&inside, &outside).unwrap();
     let copied = scratch.halocline(&["unstripe", "volume", "out"]);

@@ -10,27 +10,23 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::{ended, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
+use halocline_testkit::striped_volume;
 use rustix::fs::{XattrFlags, setxattr};
 
 const OBJECT: &str = "user.halocline.object";
 const FILES: [&str; 3] = ["g", "k", "d/z"];
 
+/// Of each file.
+const BYTES: usize = 200_000;
+
 fn content(file: &str) -> Vec<u8> {
-    let seed: usize = file.bytes().map(usize::from).sum();
-    (0..200_000).map(|at| u8::try_from((at * 31 / 7 + seed) % 251).unwrap()).collect()
+    striped_volume::content(file, BYTES)
 }
 
 /// A striped volume with [`FILES`].
 fn volume() -> Option<Scratch> {
     let scratch = Scratch::new(program!())?;
-    fs::create_dir_all(scratch.path("volume")).unwrap();
-    fs::create_dir_all(scratch.path("data/d")).unwrap();
-    for file in FILES {
-        fs::write(scratch.path("data").join(file), content(file)).unwrap();
-    }
-    let run = ["run", "--origin", "volume", "--cache", "cache", "--origin-volume", "striped"];
-    let copy = ["--origin-servers", "3", "--", "cp", "-r", "data/.", "volume/"];
-    scratch.succeed(&[&run[..], &copy].concat());
+    striped_volume::make(&scratch, &FILES, BYTES);
     Some(scratch)
 }
 

@@ -10,6 +10,7 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::{ended, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
+use halocline_testkit::striped_volume;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 const OBJECT: &str = "user.halocline.object";
@@ -17,9 +18,11 @@ const OBJECT: &str = "user.halocline.object";
 /// The files of each volume.
 const FILES: [&str; 4] = ["a/f", "u/shared/v", "u/own", "z/f"];
 
+/// Of each file.
+const BYTES: usize = 300_000;
+
 fn content(file: &str) -> Vec<u8> {
-    let seed: usize = file.bytes().map(usize::from).sum();
-    (0..300_000).map(|at| u8::try_from((at * 31 / 7 + seed) % 251).unwrap()).collect()
+    striped_volume::content(file, BYTES)
 }
 
 /// A striped volume with [`FILES`], made through a mount.
@@ -29,15 +32,7 @@ fn volume() -> Option<Scratch> {
         skip("only root can mount for another user");
         return None;
     }
-    fs::create_dir_all(scratch.path("volume")).unwrap();
-    for file in FILES {
-        let path = scratch.path("data").join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content(file)).unwrap();
-    }
-    let run = ["run", "--origin", "volume", "--cache", "cache", "--origin-volume", "striped"];
-    let copy = ["--origin-servers", "3", "--", "cp", "-r", "data/.", "volume/"];
-    scratch.succeed(&[&run[..], &copy].concat());
+    striped_volume::make(&scratch, &FILES, BYTES);
     Some(scratch)
 }
 

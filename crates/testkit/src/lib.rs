@@ -27,5 +27,6 @@ pub mod skipping;
 pub mod small_disk;
 pub mod stalling_server;
 pub mod standstill;
+pub mod striped_volume;
 pub mod stuck;
 pub mod waiting;

@@ -101,6 +101,19 @@ impl Recorder {
     pub fn start(out: impl Write + Send + 'static, source: &Source) -> Result<Self, Error> {
         let mut writer = Writer::new(out, source)?;
         writer.flush()?;
+        Self::write_to(writer)
+    }
+
+    /// The same, but `out` is not written to before there is a request, nor at the end where there was none: what it has
+    /// may be worth more than a trace without requests.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start_over(out: impl Write + Send + 'static, source: &Source) -> Result<Self, Error> {
+        Self::write_to(Writer::delayed(out, source)?)
+    }
+
+    fn write_to(writer: Writer<impl Write + Send + 'static>) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             zero: Instant::now(),
             slots: Mutex::default(),

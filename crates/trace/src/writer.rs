@@ -13,6 +13,8 @@ use crate::varint;
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
+    /// What `out` gets before anything else, until it has it.
+    head: Vec<u8>,
     chain: u32,
     files: Numbers,
     processes: Numbers,
@@ -29,18 +31,26 @@ pub struct Writer<W: Write> {
 
 impl<W: Write> Writer<W> {
     /// Begins a trace on `out`, which need not be buffered.
-    pub fn new(mut out: W, source: &Source) -> Result<Self, Error> {
+    pub fn new(out: W, source: &Source) -> Result<Self, Error> {
+        let mut begun = Self::delayed(out, source)?;
+        begun.begin()?;
+        Ok(begun)
+    }
+
+    /// The same, but `out` gets nothing before there is a request, or the end.
+    pub fn delayed(out: W, source: &Source) -> Result<Self, Error> {
         let mut chain = frame::chain_begin();
-        out.write_all(&frame::MAGIC)?;
-        out.write_all(&frame::VERSION.to_le_bytes())?;
+        let mut head = frame::MAGIC.to_vec();
+        head.extend_from_slice(&frame::VERSION.to_le_bytes());
         let mut about = Vec::new();
         let kind = Kind::ALL.iter().position(|kind| *kind == source.kind).expect("all are there");
         varint::put(&mut about, kind as u64);
         varint::put(&mut about, source.resolution_ns);
         about.extend_from_slice(&source.name[..source.name.len().min(NAME_MAX)]);
-        frame::write(&mut out, &mut chain, Block::About, 1, &about)?;
+        frame::write(&mut head, &mut chain, Block::About, 1, &about)?;
         Ok(Self {
             out,
+            head,
             chain,
             files: Numbers::default(),
             processes: Numbers::default(),
@@ -53,6 +63,16 @@ impl<W: Write> Writer<W> {
             incomplete_source: false,
             last_start_ns: 0,
         })
+    }
+
+    /// Whether `out` has the beginning.
+    pub const fn has_begun(&self) -> bool {
+        self.head.is_empty()
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        let head = std::mem::take(&mut self.head);
+        Ok(self.out.write_all(&head)?)
     }
 
     /// The number of a file, by its name.
@@ -120,6 +140,7 @@ impl<W: Write> Writer<W> {
 
     /// Completes the trace and returns the output.
     pub fn finish(mut self) -> Result<W, Error> {
+        self.begin()?;
         self.write_names()?;
         self.write_rows()?;
         let mut end = Vec::new();
@@ -132,6 +153,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn write_names(&mut self) -> Result<(), Error> {
+        self.begin()?;
         for (block, names) in
             [(Block::Files, &mut self.files), (Block::Processes, &mut self.processes)]
         {

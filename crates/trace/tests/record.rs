@@ -103,6 +103,29 @@ fn requests_of_many_threads_are_all_there_in_order() {
     assert_eq!(recorder.finish().requests, THREADS * EACH);
 }
 
+/// What is there may be another trace.
+#[test]
+fn a_recorder_that_starts_over_writes_nothing_before_the_first_request() {
+    for requests in [0, 1] {
+        let disk = Disk::new(usize::MAX);
+        let recorder = Recorder::start_over(disk.clone(), &Source::new(Kind::Mount)).unwrap();
+        let file = recorder.file((0, 0), || b"/f".to_vec());
+        recorder.request((file, Op::Read, 0, 1), || (), |()| 0);
+        thread::sleep(Duration::from_millis(60));
+        assert_eq!(*disk.bytes.lock(), b"");
+        for _ in 0..requests {
+            recorder.request((file, Op::Read, 0, 1), || (), |()| 4096);
+        }
+        assert_eq!(recorder.finish().requests, requests);
+        if requests == 0 {
+            assert_eq!(*disk.bytes.lock(), b"");
+            continue;
+        }
+        let (all, completeness, _) = disk.read();
+        assert!(all.len() == 1 && !completeness.is_partial(), "{completeness:?}");
+    }
+}
+
 #[test]
 fn one_name_is_one_file_and_a_rank_one_process() {
     let disk = Disk::new(usize::MAX);

@@ -40,9 +40,6 @@ pub(crate) struct ApplyArgs {
     /// Only tell what would be moved
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Where the plan leaves the layout alone, move its files to the default stripes that it was compared with
-    #[arg(long)]
-    to_default: bool,
 }
 
 /// What `apply --json` says.
@@ -76,11 +73,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     raise_limit();
     let mut plan = placement::read(&args.place.plan)?;
     args.place.wishes(&plan)?;
-    if args.to_default && !plan.leaves_alone() {
-        tell!(
-            "--to-default has no effect: the plan has layouts for its files, and does not leave them alone"
-        );
-    }
+    args.place.tell_if_without_default(&plan);
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
@@ -126,17 +119,10 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     )
 }
 
-impl ApplyArgs {
-    /// Whether nothing is to be moved, however the files lie.
-    fn leaves_alone(&self, plan: &Plan) -> bool {
-        plan.leaves_alone() && !self.to_default
-    }
-}
-
 /// The layouts of the plan for the files of `origin`; those that they have, in the plan, too, where it leaves them alone.
 fn wishes(args: &ApplyArgs, plan: &mut Plan, origin: &Origin) -> Result<Vec<Wish>, Failure> {
     args.place.check_servers(plan, origin)?;
-    if args.leaves_alone(plan) {
+    if args.place.leaves_alone(plan) {
         args.place.plan_as_they_lie(plan, origin)?;
     }
     args.place.wishes(plan)
@@ -274,7 +260,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         let (cleared, left) = (leftovers.removed > 0, leftovers.left);
         let outside = args.place.outside(plan);
         let outside = outside.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        let (dry_run, left_alone) = (args.dry_run, args.leaves_alone(plan));
+        let (dry_run, left_alone) = (args.dry_run, args.place.leaves_alone(plan));
         let failed = failed.iter().map(FailedJson::of).collect();
         print_json(&Applied {
             dry_run,
@@ -291,7 +277,7 @@ fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &ApplyResult) ->
         return outcome(args, done);
     }
     say_what_is_cleared(args, leftovers);
-    if args.leaves_alone(plan) {
+    if args.place.leaves_alone(plan) {
         say!(
             "the plan leaves the layout of its files alone, however they lie: nothing to move; --to-default moves them to the \
              default stripes"
@@ -350,6 +336,10 @@ fn say_what_is_cleared(args: &ApplyArgs, leftovers: &Cleared) {
     }
 }
 
+/// What to do about the rest of a move in a copy of a volume in which nothing attests whose it is.
+const REMOVE_BY_HAND: &str = "Mount the volume with a cache, and unmount it; then `halocline fsck CACHE` lists what no file names, \
+     and tells how to remove it";
+
 /// Tells of what stays of moves that were interrupted, or could not remove all.
 fn tell_leftovers(leftovers: &Cleared) {
     if leftovers.left == 0 {
@@ -363,6 +353,10 @@ fn tell_leftovers(leftovers: &Cleared) {
     match &leftovers.error {
         Some(error) => tell!(
             "what {moves} left still takes space ({error}): {again}, or by `halocline fsck CACHE --repair`"
+        ),
+        None if leftovers.likely == leftovers.left => tell!(
+            "what {moves} left still takes space, because this volume is a copy, and nothing tells there whose it is; the files of these \
+             moves have other data. {REMOVE_BY_HAND}"
         ),
         None => tell!(
             "what {moves} left still takes space, because no file is found that names one of its objects: it was moved out of the \

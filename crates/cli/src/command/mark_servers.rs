@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, UseAs};
-use halocline_os::counted::counted_with;
+use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::Error;
 use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
 
@@ -21,7 +21,8 @@ use crate::text;
 /// origin must not be mounted. Earlier versions of Halocline refuse such a volume from then on.
 ///
 /// As root it also marks each file whose data is there, where this is not done yet, so that in a copy of the volume no other file
-/// gets that data. Do this before you copy a volume that an earlier version, or another user, has written to.
+/// gets that data. Do this before you copy a volume that an earlier version, or another user, has written to. Files that name
+/// data and cannot be marked are told, with the reason. Exits with 1 if the data of one of them is its own.
 #[derive(Debug, Args)]
 pub(crate) struct MarkServersArgs {
     /// The striped origin: the directory that `mount` has as origin
@@ -51,6 +52,20 @@ pub(crate) fn execute(args: &MarkServersArgs) -> Outcome {
         ),
         Some(0) => say!("{shown}: its files were marked already"),
         Some(files) => say!("{shown}: {} marked", counted_with(files, "file", ("is", "are"))),
+    }
+    for file in &marked.unmarked {
+        say!("{}: not marked: {}", text::path(&file.path), file.reason);
+    }
+    let own = marked.unmarked.iter().filter(|file| file.has_data).count();
+    let others = marked.unmarked.len() - own;
+    if others > 0 {
+        say!("{shown}: not marked, because the data is not theirs: {}", counted(others, "file"));
+    }
+    if own > 0 {
+        return Err(Failure::failed(format!(
+            "{shown}: {} not marked, for the reasons above, and would have no data in a copy: mark again when they are mended",
+            counted_with(own, "file", ("is", "are"))
+        )));
     }
     Ok(ExitCode::SUCCESS)
 }

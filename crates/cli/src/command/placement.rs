@@ -1,5 +1,7 @@
 //! The layouts that a plan wants for the files of a striped origin: `apply` makes them, `verify` checks them.
 
+mod server_bytes;
+
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
@@ -24,6 +26,8 @@ use crate::command::{judge, planned_files};
 use crate::failure::Failure;
 use crate::print::{say, tell};
 use crate::{mount_lookup, text};
+
+pub(crate) use server_bytes::{ServerBytes, by_server, say_absent};
 
 /// The remedy if the files of a plan are missing.
 pub(crate) const BELOW: &str =
@@ -50,6 +54,9 @@ pub(crate) struct PlacementArgs {
     /// Leave out files of the plan that are not there, or not below PATH, such as temporary ones and programs
     #[arg(long)]
     pub(crate) skip_missing: bool,
+    /// Where the plan leaves the layout alone, take the default stripes that it was compared with for the planned ones
+    #[arg(long)]
+    to_default: bool,
     /// Print what was found as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -67,6 +74,20 @@ impl PlacementArgs {
     /// The volume's directory, as a canonical path.
     pub(crate) fn canonical_dir(&self) -> Result<PathBuf, Failure> {
         volume_dir(&self.dir)
+    }
+
+    /// Whether files lie as planned however they lie.
+    pub(crate) fn leaves_alone(&self, plan: &Plan) -> bool {
+        plan.leaves_alone() && !self.to_default
+    }
+
+    /// Tells who asks for the default stripes that the plan has others.
+    pub(crate) fn tell_if_without_default(&self, plan: &Plan) {
+        if self.to_default && !plan.leaves_alone() {
+            tell!(
+                "--to-default has no effect: the plan has layouts for its files, and does not leave them alone"
+            );
+        }
     }
 
     /// Refuses a plan for servers other than those of `origin`, or than those described.
@@ -417,70 +438,4 @@ pub(crate) fn told(distribution: &Distribution) -> String {
         begin => format!("from {} {}", text::exact_bytes(begin), widths(&part)),
     };
     parts(distribution).into_iter().map(part).collect::<Vec<_>>().join("; ")
-}
-
-/// The share of one server in the files of a plan.
-#[derive(Debug, Serialize)]
-pub(crate) struct ServerBytes {
-    /// Its name in the plan.
-    pub(crate) name: String,
-    /// Its directory in the volume.
-    pub(crate) directory: String,
-    /// Bytes of the files in the planned layout, by their sizes.
-    pub(crate) planned_bytes: u64,
-    /// Of these, bytes of holes.
-    pub(crate) hole_bytes: u64,
-    /// Bytes of blocks in use.
-    pub(crate) used_bytes: u64,
-    /// Bytes that it has by the layouts of files that have nothing on it: holes, unless that is lost.
-    pub(crate) absent_bytes: u64,
-}
-
-impl ServerBytes {
-    /// What is planned, for people; `of` says of what.
-    pub(crate) fn planned(&self, of: &str) -> String {
-        let planned = text::bytes(self.planned_bytes);
-        match self.hole_bytes {
-            0 => format!("{planned} {of}"),
-            holes => format!("{planned} {of} ({} of it holes)", text::bytes(holes)),
-        }
-    }
-}
-
-/// Tells people of `files` that have nothing on a server that has some of them by their layouts: nobody knows by that
-/// whether it was lost.
-pub(crate) fn say_absent<'f>(
-    plan: &Plan,
-    origin: &Origin,
-    files: impl IntoIterator<Item = &'f LayoutChange>,
-) {
-    for file in files {
-        let servers = plan.server.iter().zip(origin.servers()).zip(&file.absent);
-        for ((planned, server), bytes) in servers.filter(|(_, bytes)| **bytes > 0) {
-            say!(
-                "{}: none of its data is on {} ({}), which has {} of it by its layout: these are holes, unless the data is lost",
-                text::path(&file.path),
-                planned.name,
-                text::path(server.dir()),
-                text::bytes(*bytes)
-            );
-        }
-    }
-}
-
-/// The same for each server.
-pub(crate) fn by_server(plan: &Plan, origin: &Origin, files: &[LayoutChange]) -> Vec<ServerBytes> {
-    // Sizes are set by users, also of files with holes.
-    let sum = |of: &dyn Fn(&LayoutChange) -> u64| files.iter().map(of).fold(0, u64::saturating_add);
-    let servers = plan.server.iter().zip(origin.servers()).enumerate();
-    servers
-        .map(|(index, (planned, server))| ServerBytes {
-            name: planned.name.clone(),
-            directory: server.dir().to_string_lossy().into_owned(),
-            planned_bytes: sum(&|file| file.sized[index]),
-            hole_bytes: sum(&|file| file.sized[index].saturating_sub(file.planned[index])),
-            used_bytes: sum(&|file| file.used[index]),
-            absent_bytes: sum(&|file| file.absent[index]),
-        })
-        .collect()
 }

@@ -91,6 +91,7 @@ impl FileSystem {
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let set = server_file::read(&args.servers)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
+    server_file::tell_if_fuller(&args.servers, &set);
     if let (Some(out), Some(html)) = (&args.out, &args.html) {
         preflight::different_outputs(out, html).map_err(Failure::refused)?;
     }

@@ -202,10 +202,13 @@ fn reported(
     (status, finished): (u8, Result<(Report, MoveReport), Error>),
     (recording, limit_bytes): (Option<Arc<Recording>>, u64),
 ) -> Outcome {
-    let recorded = recording.as_ref().map(|recording| recording.path().to_owned());
+    let recorded = recording.as_ref().and_then(|it| it.own_path()).map(Path::to_owned);
     let cut_short = recording.as_ref().and_then(|recording| recording.failure());
     if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
         tell!("halocline: {}", recording.state());
+        if recording.is_empty() {
+            tell_nothing_recorded(plan);
+        }
     }
     let (mut report, flushed) = match finished {
         Ok(finished) => finished,
@@ -231,6 +234,16 @@ fn reported(
         Some(why) => Err(Failure::failed(why)),
         None => Ok(ended),
     }
+}
+
+/// What to do where the command read and wrote nothing that reached the mount.
+fn tell_nothing_recorded(plan: &Plan) {
+    let origin = text::path(&plan.paths.origin);
+    let direct =
+        if plan.config.direct { "" } else { "; --direct records what the page cache answers, too" };
+    tell!(
+        "halocline: the command read and wrote nothing below {origin}: give the directory of its files with --origin{direct}"
+    );
 }
 
 fn tell_silence(origin: &Path) {

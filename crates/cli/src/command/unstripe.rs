@@ -212,8 +212,8 @@ fn end(args: &UnstripeArgs, unnamed: &Unnamed) -> Outcome {
         return Err(Failure::failed(format!(
             "{objects} with {bytes} {verb} copied, because no file names them: moves to other layouts that were ended have left them, \
              and the copy has all that their files have. `halocline apply` of the plan removes them; where it does not, as in a copy of \
-             the volume, `halocline fsck CACHE --repair --remove-unnamed {}` does",
-            unnamed.len()
+             the volume in which nothing tells whose they are, mount that with a cache and unmount it: `halocline fsck CACHE` lists what \
+             no file names, and tells how to remove it"
         )));
     }
     Err(Failure::failed(format!(

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_os::open_files::raise_limit;
 use halocline_storage::volume::Origin;
@@ -26,7 +27,7 @@ use measured::ServerTimes;
 /// Compare the layouts of files of a striped origin with those of a plan
 ///
 /// Nothing is changed, and the origin may be mounted. Exits with 0 where all files lie as planned and with 1 where one does
-/// not, is missing or cannot be looked at.
+/// not, is missing or cannot be looked at, or where a server has nothing of a file that has a part on it.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
@@ -34,6 +35,9 @@ pub(crate) struct VerifyArgs {
     /// A trace of a run in these layouts: its service times are compared with those that the plan was made with
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Believe that a file has holes where a server has nothing of it: nothing of it is lost
+    #[arg(long)]
+    known: bool,
 }
 
 /// What `verify --json` says.
@@ -65,6 +69,8 @@ struct FileJson {
     planned: Option<Vec<PartJson>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     actual: Option<Vec<PartJson>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    absent_bytes: Option<u64>,
 }
 
 /// A file of the plan.
@@ -86,6 +92,13 @@ impl Checked {
         matches!(&self.found, Err(error) if relayout::is_missing(error))
     }
 
+    /// Bytes that it has on servers where nothing of it is.
+    fn absent_bytes(&self) -> u64 {
+        self.found
+            .as_ref()
+            .map_or(0, |found| found.absent.iter().copied().fold(0, u64::saturating_add))
+    }
+
     fn json(&self) -> FileJson {
         let found = self.found.as_ref();
         FileJson {
@@ -96,6 +109,7 @@ impl Checked {
             error: found.err().filter(|_| !self.is_missing()).map(ToString::to_string),
             planned: found.ok().map(|found| placement::parts(&found.wished)),
             actual: found.ok().map(|found| placement::parts(&found.now)),
+            absent_bytes: found.ok().map(|_| self.absent_bytes()),
         }
     }
 
@@ -138,10 +152,11 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     raise_limit();
     let mut plan = placement::read(&args.place.plan)?;
     args.place.wishes(&plan)?;
+    args.place.tell_if_without_default(&plan);
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let left_alone = plan.leaves_alone();
+    let left_alone = args.place.leaves_alone(&plan);
     if left_alone {
         args.place.plan_as_they_lie(&mut plan, &origin)?;
     }
@@ -156,6 +171,8 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     // Where none is there, the paths are wrong.
     let agrees = (is_any_there || !args.place.skip_missing)
         && files.iter().all(|file| file.is_right() || is_left_out(file));
+    let lost = if args.known { 0 } else { may_have_lost(&files) };
+    let status = u8::from(!agrees || lost > 0);
     let none_there = (!is_any_there).then(|| args.place.none_there(&plan, files.is_empty()));
     let once = files.iter().filter(|file| file.same_as.is_none());
     let there: Vec<LayoutChange> =
@@ -176,7 +193,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
             measured,
             trace_weight,
         })?;
-        return Ok(u8::from(!agrees).into());
+        return Ok(status.into());
     }
     files.iter().for_each(Checked::say);
     args.place.say_outside(&outside);
@@ -191,14 +208,33 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     if let (Some(trace), Some(completeness)) = (&args.trace, &completeness) {
         tell_if_partial(trace, completeness);
     }
+    say_of_plan(none_there.as_deref(), left_alone);
+    say_how_many(&files, outside.len());
+    say_lost(lost);
+    Ok(ExitCode::from(status))
+}
+
+/// How many files have nothing on a server that has some of them.
+fn may_have_lost(files: &[Checked]) -> usize {
+    files.iter().filter(|file| file.same_as.is_none() && file.absent_bytes() > 0).count()
+}
+
+fn say_lost(files: usize) {
+    if files > 0 {
+        say!(
+            "{} may have lost data, as told above; where these are holes, say so with --known",
+            counted(files, "file")
+        );
+    }
+}
+
+fn say_of_plan(none_there: Option<&str>, left_alone: bool) {
     if let Some(none_there) = none_there {
         say!("{none_there}");
     }
     if left_alone {
         say!("the plan leaves the layout of its files alone, however they lie");
     }
-    say_how_many(&files, outside.len());
-    Ok(ExitCode::from(u8::from(!agrees)))
 }
 
 /// How many of the files lie as planned; a file with several names is one.

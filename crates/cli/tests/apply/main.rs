@@ -399,6 +399,16 @@ fn a_plan_that_leaves_the_layout_alone_moves_nothing() {
         json("halocline apply", &scratch.halocline(&[&apply[..], &["--to-default"]].concat()));
     assert_eq!((&asked["left_alone"], &asked["bytes"]), (&false.into(), &(2 << 20).into()));
     assert_eq!(verify("plan.toml").status.code(), Some(1));
+    // And can ask whether they are there; of another plan it says nothing.
+    let ask = |plan: &str| scratch.halocline(&["verify", plan, "volume", "--json", "--to-default"]);
+    let there = ask("later.toml");
+    assert_eq!(there.status.code(), Some(0), "{}", said(&there));
+    assert_eq!(json("halocline verify", &there)["left_alone"], false);
+    let elsewhere = ask("plan.toml");
+    assert!(said(&elsewhere).contains("--to-default has no effect"), "{}", said(&elsewhere));
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    assert_eq!(ask("later.toml").status.code(), Some(1), "they lie elsewhere");
+    assert_eq!(verify("later.toml").status.code(), Some(0));
 }
 
 /// Regression: what the files to be planned have on a server was taken for space that no plan may use.

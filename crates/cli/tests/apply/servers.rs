@@ -10,6 +10,7 @@ use halocline_testkit::sandbox::{ended, said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::small_disk::SmallDisk;
+use halocline_testkit::striped_volume;
 
 use super::{content, json, on_server, on_servers, servers};
 
@@ -27,9 +28,7 @@ fn two_planned(scratch: &Scratch) -> [String; 2] {
     for file in &files {
         fs::write(scratch.path("data").join(file), content()).unwrap();
     }
-    let run = ["run", "--origin", "volume", "--cache", "cache", "--origin-volume", "striped"];
-    let copy = ["--origin-servers", "3", "--", "cp", "-r", "data/.", "volume/"];
-    scratch.succeed(&[&run[..], &copy].concat());
+    striped_volume::make_of_data(scratch, 3);
     files
 }
 

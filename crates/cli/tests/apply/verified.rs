@@ -172,6 +172,18 @@ fn what_is_planned_is_told_by_sizes_and_holes_are_told() {
         fs::remove_file(object).unwrap();
     }
     assert_eq!(server(), [3 << 20; 3]);
+    // A script is told, too, unless somebody knows.
+    for (more, status) in [(&[][..], 1), (&["--json"], 1), (&["--known"], 0)] {
+        let output = verify(more);
+        assert_eq!(output.status.code(), Some(status), "{}", written(&output));
+    }
+    let answer = json("halocline verify", &verify(&["--json"]));
+    assert_eq!(
+        (&answer["agrees"], &answer["files"][0]["absent_bytes"]),
+        (&true.into(), &(3 << 20).into())
+    );
+    let told = written(&verify(&[]));
+    assert!(told.contains("1 file may have lost data, as told above"), "{told}");
     let lost = format!("{file}: none of its data is on d1 (");
     let then = "which has 3.00 MiB of it by its layout: these are holes, unless the data is lost";
     for command in ["verify", "apply"] {
@@ -277,4 +289,28 @@ fn results_replace_nothing_of_another_kind() {
     scratch.succeed(&[&plan[..], &["-o", "plan.toml"]].concat());
     scratch.succeed(&[&plan[..], &["-o", "new.toml"]].concat());
     scratch.succeed(&[&calibrate[..], &["--servers", "servers.toml"]].concat());
+}
+
+/// A capacity that was written by hand was believed, and then the plan did not fit.
+#[test]
+fn a_capacity_that_a_directory_does_not_have_is_told_before_anything_is_planned() {
+    let Some((scratch, ..)) = unmounted() else { return };
+    let servers = fs::read_to_string(scratch.path("servers.toml")).unwrap();
+    let dir = fs::canonicalize(scratch.path("volume/server-0")).unwrap();
+    let with = |capacity: &str| {
+        let there = format!("directory = \"{}\"\ncapacity = \"{capacity}\"", dir.display());
+        fs::write(scratch.path("with.toml"), servers.replacen("capacity = \"1T\"", &there, 1))
+            .unwrap();
+        let output = scratch.halocline(&["plan", "t.hct", "--servers", "with.toml"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        said(&output)
+    };
+    let told = with("1000T");
+    let capacity = 1000_u64 << 40;
+    assert!(
+        told.contains(&format!("with.toml: server d0: its capacity is {capacity} bytes, and its directory has room for ")),
+        "{told}"
+    );
+    assert!(told.contains("less 16384 that `apply` keeps"), "{told}");
+    assert!(!with("4M").contains("its capacity is"), "the files of the volume have as much");
 }

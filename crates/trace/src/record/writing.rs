@@ -230,6 +230,10 @@ impl<W: Write> Writing<W> {
     fn end(&mut self) -> Result<(), Error> {
         self.flush()?;
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        if !writer.has_begun() {
+            // What is there stays.
+            return Ok(());
+        }
         writer.lose(self.lost);
         if self.shared.unseen_opens.load(Ordering::Relaxed) > 0 {
             writer.incomplete_source();

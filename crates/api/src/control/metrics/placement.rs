@@ -18,7 +18,7 @@ pub(super) const APPLY: &[Metric] = &[
     metric(
         "left_alone",
         "yes or no",
-        "The plan leaves the layout alone: nothing is moved, and `planned` is how files lie.",
+        "The plan leaves the layout alone, and `--to-default` is not given: nothing is moved, and `planned` is how files lie.",
     ),
     metric("bytes", "bytes", "Data that was moved, or would be, without holes."),
     metric("files[].path", "text", "A file of the plan, below the mount."),
@@ -91,11 +91,15 @@ pub(super) const UNSTRIPE: &[Metric] = &[
 ];
 
 pub(super) const VERIFY: &[Metric] = &[
-    metric("agrees", "yes or no", "All files lie as planned."),
+    metric(
+        "agrees",
+        "yes or no",
+        "All files lie as planned. The exit status is 1 also where a file has `absent_bytes`, unless `--known` is given.",
+    ),
     metric(
         "left_alone",
         "yes or no",
-        "The plan leaves the layout alone: files lie as planned however they lie.",
+        "The plan leaves the layout alone, and `--to-default` is not given: files lie as planned however they lie.",
     ),
     metric(
         "none_there",
@@ -115,6 +119,11 @@ pub(super) const VERIFY: &[Metric] = &[
     metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
     metric("files[].actual[].begin", "bytes", "Where a part of it begins."),
     metric("files[].actual[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric(
+        "files[].absent_bytes",
+        "bytes",
+        "What it has by its present layout on servers where nothing of it is: holes, unless the data is lost.",
+    ),
     metric(
         "outside[]",
         "text",

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use halocline_os::error::Error;
 use halocline_storage::calibrate::{Calibration, NetworkCost};
-use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::OVERHEAD_BYTES;
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::table_of;
+use crate::command::server_file::ServerSpace;
 use crate::failure::Failure;
 use crate::output;
 use crate::print::tell;
@@ -22,13 +21,10 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
     profiles.set_implicit(true);
     let names = names(measured.iter().map(|(dir, _)| dir.as_path()));
     for ((dir, found), name) in measured.iter().zip(names) {
-        let space = rustix::fs::statvfs(dir).map_err(std::io::Error::from);
-        let space = space.map_err(Error::at(dir, "ask for free space"))?;
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        // A plan is for these files, too, and may move them.
-        let own = bytes_of_volume(dir)?;
-        if own > 0 {
-            let (dir, free, own) = (text::path(dir), text::bytes(free), text::bytes(own));
+        let space = ServerSpace::of(dir)?;
+        if space.own > 0 {
+            let (free, own) = (text::bytes(space.free), text::bytes(space.own));
+            let dir = text::path(dir);
             tell!(
                 "halocline: {dir}: {free} free, and {own} of the volume's files, which a plan may move: its capacity is both"
             );
@@ -38,9 +34,7 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         table["name"] = value(&name);
         table["directory"] = value(path);
         table["profile"] = value(&name);
-        // The space that a plan may use, so that `apply` has what it needs; a server without space is refused there.
-        let capacity = free.saturating_add(own).saturating_sub(OVERHEAD_BYTES);
-        table["capacity"] = value(i64::try_from(capacity).unwrap_or(i64::MAX));
+        table["capacity"] = value(i64::try_from(space.capacity()).unwrap_or(i64::MAX));
         if let Some(cost) = &found.network {
             table["network"] = network(*cost);
         }
@@ -52,14 +46,6 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
     document.insert("server", Item::ArrayOfTables(tables));
     document.insert("profile", Item::Table(profiles));
     Ok(output::write(file, document.to_string()).map_err(Error::at(file, "write"))?)
-}
-
-/// Bytes that the files of a striped volume use in `dir`, if that is one of its servers.
-fn bytes_of_volume(dir: &Path) -> Result<u64, Failure> {
-    let volume = dir.parent().and_then(|volume| Origin::open_to_look(volume).ok());
-    let Some(origin) = volume else { return Ok(0) };
-    let server = origin.servers().iter().position(|server| server.dir() == dir);
-    Ok(server.map_or(Ok(0), |server| origin.object_bytes(server))?)
 }
 
 /// A name for each directory: its own, or where another one has that, with a number behind it.

@@ -209,7 +209,9 @@ pub(super) fn tell_unnamed(findings: &Findings, args: &FsckArgs, all: usize) {
         say!(
             "an object whose own file is not found stays where it is: that file may be elsewhere for a while, and whoever may \
              write to a file can have it name any object. If you know that a file is what a backup restored of it: halocline \
-             fsck {cache} --repair --give OBJECT=FILE; of many, write such pairs to a file, and give --give-from FILE"
+             fsck {cache} --repair --give OBJECT=FILE; of many, write such pairs to a file, and give --give-from FILE. If the whole \
+             volume was copied, after an earlier version or an ordinary user had used it: `halocline mark-servers` on the original, \
+             and copy it again"
         );
     }
     let unnamed = |problem: &Problem| match problem {

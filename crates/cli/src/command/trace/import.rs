@@ -19,6 +19,7 @@ use crate::output::Replacement;
 use crate::preflight;
 use crate::print::{say, tell};
 use crate::reading;
+use crate::recording;
 use crate::replaceable::{self, ResultKind};
 use crate::text;
 
@@ -118,6 +119,12 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
         Format::Darshan => convert::import(args, &mut sink)?,
     }
     let (_, imported) = sink.finish().map_err(failed)?;
+    if imported.requests == 0 && recording::has_requests(&args.out) {
+        return Err(Failure::refused(format!(
+            "{name}: it has no requests; the earlier trace {} is kept",
+            text::path(&args.out)
+        )));
+    }
     out.finish().map_err(at(&args.out, "write"))?;
     tell_of(&imported, &args.out, &name);
     Ok(ExitCode::SUCCESS)

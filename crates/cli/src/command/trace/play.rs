@@ -24,7 +24,7 @@ use crate::print::{say, tell};
 use crate::progress::Meter;
 use crate::text;
 use files::Files;
-use script::Script;
+use script::{Below, Script};
 use worker::Job;
 
 /// Read and write below a directory what a trace says, with a real process for each of its processes
@@ -77,7 +77,8 @@ struct PlayReport {
 
 /// Plays.
 pub(crate) fn execute(args: &PlayArgs) -> Outcome {
-    let script = Script::read(&args.trace, args.below.as_deref())?;
+    let below = args.below.as_deref().map(Below::new);
+    let script = Script::read(&args.trace, below.as_ref())?;
     let mut progress = ReplayProgress::new(&args.dir)?;
     let files = Files::below(&args.dir)?;
     progress.begin("preparing", script.bytes_to_prepare());
@@ -97,7 +98,7 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
     };
     if !args.prepare {
         progress.begin("playing", script.read_bytes.saturating_add(script.written_bytes));
-        played.time(run(args, &script, &mut progress)?);
+        played.time(run(args, (&script, below.as_ref()), &mut progress)?);
         files.note_written(&script);
     }
     drop(progress);
@@ -124,7 +125,7 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
 /// Runs all processes; returns the nanoseconds of the slowest.
 fn run(
     args: &PlayArgs,
-    script: &Script,
+    (script, below): (&Script, Option<&Below>),
     progress: &mut ReplayProgress<'_>,
 ) -> Result<u64, Failure> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(Failure::from);
@@ -133,7 +134,7 @@ fn run(
     let job = |process: &u32| Job {
         trace: trace.clone(),
         dir: dir.clone(),
-        below: args.below.clone(),
+        below: below.cloned(),
         process: *process,
         think,
     };

@@ -59,6 +59,12 @@ pub(crate) fn execute(args: &ShowArgs) -> Outcome {
         }
     });
     let report = report.map_err(failed)?;
+    if let Some(plot) = args.plot.as_ref().filter(|_| report.requests == 0) {
+        return Err(Failure::refused(format!(
+            "{name}: there are no requests in it; nothing is drawn in {}",
+            text::path(plot)
+        )));
+    }
     let curve = curves.zip(sizes).map(|(curves, sizes)| curves.finish(&sizes)).transpose();
     let curve = curve.map_err(|why| Failure::failed(format!("{name}: {why}")))?;
     if let (Some(file), Some(curve)) = (&args.plot, &curve) {

@@ -20,7 +20,7 @@ use super::identity::{self, ObjectId};
 use super::layouts;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
-use crate::volume::{Distribution, Server, Volume, VolumeFile};
+use crate::volume::{Distribution, Server, Volume, VolumeFile, object_paths};
 use halocline_os::client_pages;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
@@ -32,8 +32,12 @@ pub(super) type SizeLocks = [Mutex<()>; 64];
 const FREED_BYTES: u64 = 64 << 10;
 
 /// What is wrong with a file that refers to the data of another.
-const OF_ANOTHER: &str = "it names the data of another file: it is a copy that was made past the mount; empty \
-     or remove it, or, if it was restored from a backup, see how `halocline fsck CACHE` gives it its data (--give)";
+pub(super) const OF_ANOTHER: &str = "it names the data of another file: it is a copy that was made past the mount, or \
+     its whole volume was copied and nothing attests there that the data was its own";
+
+/// What can be done about it.
+const OF_ANOTHER_REMEDY: &str = "empty or remove it, or, if it was restored from a backup, see how `halocline fsck \
+     CACHE` gives it its data (--give); of a copied volume, run `halocline mark-servers` on the original, and copy it again";
 
 /// What is wrong with one, with this inode number, that refers to data that is gone.
 pub(super) fn gone(inode: u64) -> String {
@@ -91,7 +95,7 @@ enum NotOwn {
 impl From<NotOwn> for io::Error {
     fn from(data: NotOwn) -> Self {
         let what = match data {
-            NotOwn::OfAnother => OF_ANOTHER.to_owned(),
+            NotOwn::OfAnother => format!("{OF_ANOTHER}; {OF_ANOTHER_REMEDY}"),
             NotOwn::Gone(inode) => gone(inode),
         };
         Self::new(io::ErrorKind::InvalidData, what)
@@ -249,7 +253,7 @@ impl Striped {
 
     /// What the file refers to, if its own object, which is `id`, has no data; `has_layout` if it has its layout, or needs none.
     fn not_own(&self, id: ObjectId, has_layout: bool) -> io::Result<Option<NotOwn>> {
-        let dir = id.number.directory();
+        let dir = id.number.directory_in(object_paths::ROOT);
         let mut is_there = false;
         for server in self.volume.servers() {
             let names = server.directory().names(&dir)?;
@@ -262,8 +266,25 @@ impl Striped {
         }
         // A file that had data has them or their layout; what was killed before it wrote any has a number of its own alone.
         let is_known = if id.number.has_layout { has_layout } else { id.is_first_of_its_number() };
-        let inode = id.inode.unwrap_or(0);
-        Ok((!is_there && !is_known).then_some(NotOwn::Gone(inode)))
+        if is_there || is_known {
+            return Ok(None);
+        }
+        let is_anothers = self.has_layout_of_family(id)?;
+        let gone = NotOwn::Gone(id.inode.unwrap_or(0));
+        Ok(Some(if is_anothers { NotOwn::OfAnother } else { gone }))
+    }
+
+    /// Whether there is a layout of another object of the family: its file has holes alone.
+    fn has_layout_of_family(&self, id: ObjectId) -> io::Result<bool> {
+        let dir = id.number.directory_in(object_paths::LAYOUTS);
+        for server in self.volume.servers() {
+            let names = server.directory().names(&dir)?;
+            let ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
+            if ids.map(|other| other.number.family()).any(|family| family == id.number.family()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The object; `None` if the file never had data.

@@ -98,9 +98,9 @@ impl ObjectNumber {
         self.has_birth && checksummed(self.random, inode, born_ns) == self.random
     }
 
-    /// The directory below each server in which the object's local files are.
-    pub(super) fn directory(self) -> PathBuf {
-        Path::new(ObjectId::ROOT).join(&self.to_string()[..2])
+    /// The directory, below a directory of a server, in which what belongs to the object is.
+    pub(super) fn directory_in(self, root: &str) -> PathBuf {
+        Path::new(root).join(&self.to_string()[..2])
     }
 
     /// Makes a namespace file refer to the object with this number, atomically, and attests that where it is possible.

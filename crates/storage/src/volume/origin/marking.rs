@@ -3,9 +3,10 @@
 //! What must hold: the directories are marked only as what their contents show them to be. A mark on the mount point of a
 //! server that is not mounted, or on a server in another one's place, would make the wrong state the right one for good.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use halocline_model::request::ByteRange;
 
@@ -17,6 +18,7 @@ use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{Origin, attestation, layouts, orphans, required_label, server_marks, tree_mark};
 use crate::volume::Server;
+use halocline_os::chattr;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
@@ -36,14 +38,28 @@ struct PartCounts {
     missing: u64,
 }
 
+/// A file that names data and is not marked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnmarkedFile {
+    /// Its path below the mount.
+    pub path: PathBuf,
+    /// Why, for people.
+    pub reason: String,
+    /// Whether the data is its own: in a copy of the volume it would not get it.
+    pub has_data: bool,
+}
+
 /// What of a volume is marked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marked {
     /// Whether its servers had no marks before.
     pub servers: bool,
     /// Files that were attested to refer to their objects; `None` if nobody but root can, or the tree's file system has no such
     /// attributes.
     pub files: Option<usize>,
+    /// The files that name data and were not: it is not theirs, or the attribute cannot be set. While there is one that has its
+    /// data, the volume does not say that its files are attested.
+    pub unmarked: Vec<UnmarkedFile>,
 }
 
 /// Marks the servers of the striped volume in `dir`, if they are not marked, and its files, whose references count in copies of
@@ -64,7 +80,8 @@ pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<Marked> {
     if is_new {
         mark(&origin, (&volume_dir, label), (&servers, &tree), evidence)?;
     }
-    Ok(Marked { servers: is_new, files: attest(&origin, &servers[0], &tree)? })
+    let (files, unmarked) = attest(&origin, &servers[0], &tree)?;
+    Ok(Marked { servers: is_new, files, unmarked })
 }
 
 /// Marks the `servers`, and `tree`.
@@ -87,30 +104,67 @@ fn mark(
     marked.write(volume_dir)
 }
 
-/// Attests the references of all files whose objects are there, and notes that on the first server.
-fn attest(origin: &Origin, first: &PrivateDir, tree: &File) -> Result<Option<usize>> {
+/// Attests the references of all files whose objects are there, and notes that on the first server. Returns how many were not
+/// attested before, and those that are not now.
+fn attest(
+    origin: &Origin,
+    first: &PrivateDir,
+    tree: &File,
+) -> Result<(Option<usize>, Vec<UnmarkedFile>)> {
     if !attestation::is_possible(tree) {
-        return Ok(None);
+        return Ok((None, Vec::new()));
     }
     let objects = orphans::all(&origin.volume)?;
+    let families = objects.iter().map(|id| id.number.family()).collect();
     let mut files = 0;
+    // Each once, whatever its names.
+    let mut unmarked = BTreeMap::new();
     let unread = each_file(origin.namespace_dir(), &mut |file, state| {
-        let Some(number) = state.reference.object() else { return Ok(()) };
-        let path = file.path();
+        let key = (state.inode, state.born_ns);
+        let id = state.reference.number().map(|it| ObjectId::of_file(it, key.0, key.1));
         // A number without an object is anybody's.
-        if !objects.contains(&ObjectId::of_file(number, state.inode, state.born_ns))
-            || number.is_attested(&path).unwrap_or(false)
-        {
-            return Ok(());
+        let is_own = id.is_some_and(|id| objects.contains(&id));
+        let reason = match state.reference.object().filter(|_| is_own) {
+            Some(number) if number.is_attested(&file.path()).unwrap_or(false) => None,
+            Some(number) => match number.attest(&file.path()) {
+                Ok(()) => {
+                    files += 1;
+                    None
+                }
+                Err(error) => Some(unattested(&file.shown, &error)),
+            },
+            None => orphans::unreadable(&origin.volume, state, is_own, &families),
+        };
+        if let Some(reason) = reason {
+            let path = file.shown.strip_prefix(origin.namespace_dir()).unwrap_or(&file.shown);
+            let has_data = is_own && state.reference.object().is_some();
+            let found = UnmarkedFile { path: path.to_owned(), reason, has_data };
+            unmarked.entry(key).or_insert(found);
         }
-        files += 1;
-        number.attest(&path).map_err(Error::at(&file.shown, "attest the object of"))
+        Ok(())
     })?;
     unread.into_iter().next().map_or(Ok(()), Err)?;
     // A volume that says so has them all, also after a power loss.
     origin.sync_names()?;
-    TreeRecord::of(tree, true).map_err(Error::at(origin.namespace_dir(), "stat"))?.write(first)?;
-    Ok(Some(files))
+    if !unmarked.values().any(|file| file.has_data) {
+        let record = TreeRecord::of(tree, true);
+        record.map_err(Error::at(origin.namespace_dir(), "stat"))?.write(first)?;
+    }
+    Ok((Some(files), unmarked.into_values().collect()))
+}
+
+/// Why a file whose object is there could not be attested, with what can be done.
+fn unattested(shown: &Path, error: &io::Error) -> String {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM) => chattr::remedy(shown),
+        Some(libc::ENOSPC | libc::E2BIG) => Some(
+            "remove some of its attributes (getfattr -d lists them), or free space on the file system of the volume's tree"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
+    format!("its attribute cannot be set: {error}{remedy}")
 }
 
 /// Refuses servers whose contents are not those of a server in their place.

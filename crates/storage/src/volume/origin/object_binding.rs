@@ -4,7 +4,9 @@
 //! What must hold: only a file that is known to have referred to an object gets it, where the volume knows that of its files
 //! ([`attestation`](super::attestation)); an object to which two such files refer belongs to neither, because one of them may
 //! refer to it to reach the other's data; and in a tree whose files have their objects none is taken from a file that is not
-//! found, because it may be elsewhere for the moment. The tree is only read; an interrupted pass is repeated.
+//! found, because it may be elsewhere for the moment. What a move has left that was killed, and that no file names, becomes an
+//! object of the file that has the move's other one, as it was in the tree that was copied. The tree is only read; an interrupted
+//! pass is repeated.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use rustix::io::Errno;
 
 use super::identity::{ObjectId, ObjectNumber};
 use super::orphans::ids_on;
+use super::relayout::noted_moves;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
@@ -108,6 +111,11 @@ impl Claims {
         self.all.iter().copied().find(has)
     }
 
+    /// Whether there is one file that it can be, because that is attested, or because all files are this user's.
+    fn is_known(&self) -> bool {
+        self.files.len() == 1 && (self.weight == Weight::Attested || own_uid() != 0)
+    }
+
     /// Whose the object is; `None` if its name stays.
     fn owner(&self, number: ObjectNumber, objects: &BTreeSet<ObjectId>) -> Option<(u64, u64)> {
         if let Some(own) = self.has_its_own(number, objects) {
@@ -145,7 +153,34 @@ pub(super) fn bind(tree: &Path, servers: &[Arc<Server>], believed: Believed) -> 
             tree.display()
         );
     }
-    rename_objects(servers, &|id| claims.get(&id.number)?.owner(id.number, &objects))
+    let left = left_by_moves(&claims, servers, &objects)?;
+    rename_objects(servers, &|id| match claims.get(&id.number) {
+        Some(named) => named.owner(id.number, &objects),
+        None => left.get(&id.number).copied(),
+    })
+}
+
+/// Of moves that did not end: the numbers that no file names, with the file that has the other object. All numbers of a note
+/// are one file's. Whoever wrote a number past the mount would have the rest of that file removed with the next move, so the file must
+/// be known to be the one, as [`Claims::is_known`] says.
+fn left_by_moves(
+    claims: &HashMap<ObjectNumber, Claims>,
+    servers: &[Arc<Server>],
+    objects: &BTreeSet<ObjectId>,
+) -> Result<HashMap<ObjectNumber, (u64, u64)>> {
+    let mut left = HashMap::new();
+    for note in noted_moves(servers)? {
+        let named = note.iter().filter_map(|number| Some((number, claims.get(number)?)));
+        let named: Vec<_> = named.collect();
+        let owners: BTreeSet<_> =
+            named.iter().map(|(number, named)| named.owner(**number, objects)).collect();
+        let are_known = named.iter().all(|(_, named)| named.is_known());
+        if let (1, Some(Some(owner)), true) = (owners.len(), owners.first(), are_known) {
+            let unnamed = note.iter().filter(|number| !claims.contains_key(number));
+            left.extend(unnamed.map(|number| (*number, *owner)));
+        }
+    }
+    Ok(left)
 }
 
 /// Gives each object the name that it has as one of its `owner`, if that says whose it is.
@@ -201,7 +236,8 @@ fn tell_of_others(claims: &HashMap<ObjectNumber, Claims>, objects: &BTreeSet<Obj
     tracing::warn!(
         "{} data of this volume, such as {}, and nothing attests that it was theirs: they do not get it. If the volume \
          was copied without the attributes trusted.*, copy it again, as root, with them (cp -a, rsync -aX, \
-         tar --xattrs --xattrs-include='*'); else halocline fsck CACHE tells whom each names, and --repair --give gives it",
+         tar --xattrs --xattrs-include='*'). If an earlier version of Halocline, or an ordinary user, has used the original, \
+         run `halocline mark-servers` there, and copy it again. Else halocline fsck CACHE tells whom each names, and --repair --give gives it",
         counted_with(unattested, "file", ("names", "name")),
         example.display()
     );

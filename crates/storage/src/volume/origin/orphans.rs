@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_model::striping::Striping;
 
-use super::file::gone;
+use super::file::{OF_ANOTHER, gone};
 use super::identity::{self, ObjectId, ObjectNumber, Reference};
 use super::layouts;
 use super::tree_walk::{FileState, Unread, each_file_if_still};
@@ -96,12 +96,14 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
     )
 }
 
-/// The objects of a volume, named or not.
+/// The objects of a volume, named or not: also those that have a layout and no data, because their files have holes alone.
 pub(super) fn all(volume: &Volume) -> Result<BTreeSet<ObjectId>> {
     let mut all = BTreeSet::new();
     for server in volume.servers() {
-        let ids = ids_on(server, ObjectId::ROOT);
-        all.extend(ids.map_err(Error::at(server.dir(), "list the objects in"))?);
+        for root in [object_paths::LAYOUTS, ObjectId::ROOT] {
+            let ids = ids_on(server, root);
+            all.extend(ids.map_err(Error::at(server.dir(), "list the objects in"))?);
+        }
     }
     Ok(all)
 }
@@ -251,7 +253,7 @@ impl<'n> Claims<'n> {
 
 /// Why a file of a tree cannot be read, if it cannot; `is_own` if its own object, or the layout of that, is there. `families` are
 /// those of all objects.
-fn unreadable(
+pub(super) fn unreadable(
     volume: &Volume,
     state: &FileState,
     is_own: bool,
@@ -274,8 +276,7 @@ fn unreadable(
         return found.err().map(|error| error.to_string());
     }
     if families.contains(&number.family()) {
-        let copied = "it names the data of another file: it is a copy that was made past the mount; empty or remove it";
-        return Some(copied.into());
+        return Some(format!("{OF_ANOTHER}; empty or remove it"));
     }
     let is_empty = !number.has_layout && number.is_made_for(state.inode, state.born_ns);
     (!is_empty).then(|| gone(state.inode))

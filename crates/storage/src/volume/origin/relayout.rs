@@ -23,7 +23,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::identity::ObjectId;
+use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use};
 use super::layouts;
 use super::tree_walk::file;
@@ -149,10 +149,17 @@ pub struct Cleared {
     pub removed: usize,
     /// Moves that stay noted, because their files were not found, or a server cannot be changed.
     pub left: usize,
+    /// Those of them that seem to have left objects whose files have others, but of a copy of the volume nothing tells it.
+    pub likely: usize,
     /// Why an object could not be removed.
     pub error: Option<Error>,
     /// What could not be read of the tree: their files may be there.
     pub unread: Vec<Error>,
+}
+
+/// The moves that are noted on `servers`: of each, the numbers of the objects of one file.
+pub(super) fn noted_moves(servers: &[Arc<Server>]) -> Result<Vec<Vec<ObjectNumber>>> {
+    Ok(MoveNotes::read(servers)?.all().to_vec())
 }
 
 /// A striped volume that is used exclusively, so that its files may move.
@@ -173,7 +180,7 @@ impl Relayout {
         if let Some(in_use) = &origin.in_use {
             label::relock(&volume_dir, in_use, Use::Alone)?;
         }
-        let notes = Mutex::new(MoveNotes::read(&origin)?);
+        let notes = Mutex::new(MoveNotes::read(origin.servers())?);
         Ok(Self { origin, notes })
     }
 
@@ -256,6 +263,7 @@ impl Relayout {
             !found.unknown.contains(note) && !note.iter().any(|number| stay.contains(number))
         })?;
         cleared.left = notes.all().len();
+        cleared.likely = found.likely_moves();
         cleared.unread = found.unread;
         Ok(cleared)
     }

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use halocline_os::counted::counted;
 use halocline_os::memory::MemoryInfo;
 use halocline_trace::{Op, Reader, Request};
+use serde::{Deserialize, Serialize};
 
 use crate::command::planned_files::resolved;
 use crate::failure::Failure;
@@ -52,9 +53,9 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Reads the trace at `path`, whose names begin with `below`, if given. Refused: a trace without requests, one that
+    /// Reads the trace at `path`, of whose names `below` is taken off, if given. Refused: a trace without requests, one that
     /// asks for more than can be played, and names that are not below the directory.
-    pub(super) fn read(path: &Path, below: Option<&Path>) -> Result<Self, Failure> {
+    pub(super) fn read(path: &Path, below: Option<&Below>) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
         reading::check_repeatable(path)?;
         let mut reader = Reader::new(reading::open(path, "reading")?)
@@ -177,19 +178,34 @@ fn check_memory(longest: u64, available: Option<u64>) -> Result<(), String> {
     }
 }
 
+/// What names of a trace begin with, looked up once: each file, in each process, is found below the same path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Below {
+    given: PathBuf,
+    /// Where that leads; recorded paths have no symbolic links.
+    resolved: Option<PathBuf>,
+}
+
+impl Below {
+    pub(super) fn new(given: &Path) -> Self {
+        Self { given: given.to_owned(), resolved: resolved(given) }
+    }
+
+    fn taken_off<'n>(&self, name: &'n Path) -> Option<&'n Path> {
+        let resolved = || name.strip_prefix(self.resolved.as_deref()?).ok();
+        name.strip_prefix(&self.given).ok().or_else(resolved)
+    }
+}
+
 /// The path below the directory of a file called `name` in the trace.
-pub(super) fn relative(name: &[u8], below: Option<&Path>) -> Result<PathBuf, String> {
+pub(super) fn relative(name: &[u8], below: Option<&Below>) -> Result<PathBuf, String> {
     let name = Path::new(OsStr::from_bytes(name));
     let inside = match below {
         None => name,
-        Some(below) => {
-            // Recorded paths have no symbolic links.
-            let resolved = || name.strip_prefix(resolved(below)?).ok();
-            name.strip_prefix(below).ok().or_else(resolved).ok_or_else(|| {
-                let (name, below) = (text::path(name), text::path(below));
-                format!("{name} is not below {below}; correct --below")
-            })?
-        }
+        Some(below) => below.taken_off(name).ok_or_else(|| {
+            let (name, below) = (text::path(name), text::path(&below.given));
+            format!("{name} is not below {below}; correct --below")
+        })?,
     };
     let mut path = PathBuf::new();
     for part in inside.strip_prefix("/").unwrap_or(inside).components() {
@@ -237,10 +253,32 @@ mod tests {
         assert_eq!(written.first_gap(), 101);
     }
 
+    /// Whoever puts another link there while a trace is played moves none of its files.
+    #[test]
+    fn what_names_begin_with_is_looked_up_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        let real = std::fs::canonicalize(scratch.path()).unwrap();
+        let link = real.join("link");
+        let lead = |to: &str| {
+            std::fs::create_dir_all(real.join(to)).unwrap();
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(real.join(to), &link).unwrap();
+        };
+        lead("one");
+        let below = Below::new(&link);
+        let below: Below = serde_json::from_str(&serde_json::to_string(&below).unwrap()).unwrap();
+        lead("two");
+        let name = |of: &str| real.join(of).join("file").into_os_string().into_encoded_bytes();
+        assert_eq!(relative(&name("one"), Some(&below)), Ok("file".into()));
+        assert_eq!(relative(&name("link"), Some(&below)), Ok("file".into()));
+        relative(&name("two"), Some(&below)).unwrap_err();
+    }
+
     #[test]
     fn names_stay_below_the_directory() {
         let good = |name: &str, below: Option<&str>| {
-            relative(name.as_bytes(), below.map(Path::new)).map(|path| path.display().to_string())
+            let below = below.map(|below| Below::new(Path::new(below)));
+            relative(name.as_bytes(), below.as_ref()).map(|path| path.display().to_string())
         };
         assert_eq!(good("/data/a", None).unwrap(), "data/a");
         assert_eq!(good("ior.0", None).unwrap(), "ior.0");

@@ -15,7 +15,7 @@ use halocline_trace::{Op, Reader, Request};
 use serde::{Deserialize, Serialize};
 
 use super::files::{Files, content_of};
-use super::script::{check, relative};
+use super::script::{Below, check, relative};
 use crate::command::bench::content::Content;
 use crate::command::bench::worker::{Word, WorkerResult, Wrong, await_start, nanoseconds, say};
 use crate::failure::{Failure, Outcome};
@@ -37,7 +37,7 @@ pub(crate) struct PlayWorkerArgs {
 pub(super) struct Job {
     pub(super) trace: PathBuf,
     pub(super) dir: PathBuf,
-    pub(super) below: Option<PathBuf>,
+    pub(super) below: Option<Below>,
     /// The number of its process in the trace.
     pub(super) process: u32,
     /// Whether it computes between two requests, as recorded.
@@ -113,7 +113,7 @@ fn requests_of(job: &Job) -> Result<(Vec<(Duration, Request)>, HashMap<u32, Path
     for (_, Request { file, .. }) in &requests {
         if !paths.contains_key(file) {
             let name = reader.file(*file).unwrap_or_default();
-            paths.insert(*file, relative(name, job.below.as_deref())?);
+            paths.insert(*file, relative(name, job.below.as_ref())?);
         }
     }
     Ok((requests, paths))

@@ -38,7 +38,7 @@ impl Leftovers {
     /// # Errors
     /// If a server or a name cannot be read.
     pub fn of(origin: &Origin) -> Result<Self> {
-        Self::find(origin, MoveNotes::read(origin)?.all())
+        Self::find(origin, MoveNotes::read(origin.servers())?.all())
     }
 
     /// Finds what is left of these moves.
@@ -135,6 +135,12 @@ impl Leftovers {
     /// Whether a move seems to have left this object, but whose it is is not known.
     pub fn has_likely(&self, object: &ObjectId) -> bool {
         self.likely.contains(object)
+    }
+
+    /// How many moves seem to have left such objects.
+    pub(super) fn likely_moves(&self) -> usize {
+        let is_likely = |number: &ObjectNumber| self.likely.iter().any(|id| id.number == *number);
+        self.unknown.iter().filter(|note| note.iter().any(is_likely)).count()
     }
 
     /// The objects to which no file refers.

@@ -109,11 +109,6 @@ impl<'m> Moving<'m> {
         let copied = copy_data(&self.file, self.to.size, &mut put, progress);
         refused.map_or(Ok(()), Err)?;
         copied.map_err(at("copy the data of"))?;
-        if !self.new.number.has_layout && self.to.size > 0 && !copy.is_anywhere() {
-            // A file of holes alone: in a copy of the volume, whose files' numbers are not theirs, this tells that it is one. In the
-            // volume itself its number does, so a server need not have room for it.
-            let _ = copy.truncate(1);
-        }
         before(Step::Sync)?;
         copy.sync_servers(false).map_err(on_server)?;
         if State::of(self.origin, &self.file).map_err(at("look at"))? != self.state {
@@ -151,7 +146,16 @@ impl<'m> Moving<'m> {
     /// Makes that durable: the old object may be removed.
     pub(super) fn settle(&self, before: Before<'_>) -> Result<()> {
         before(Step::Settle)?;
-        self.file.namespace_file().sync_all().map_err(Error::at(&self.shown, "sync"))
+        self.file.namespace_file().sync_all().map_err(Error::at(&self.shown, "sync"))?;
+        let copy =
+            VolumeFile::lazy(&self.origin.volume, 0, self.to.wished.clone(), &self.new.path());
+        if !self.new.number.has_layout && self.to.size > 0 && !copy.is_anywhere() {
+            // A file of holes alone: in a copy of the volume, whose files' numbers are not theirs, this tells that it is one. In the
+            // volume itself its number does, so a server need not have room for it. Before the file names it, it would be taken for
+            // the data that the file names no longer.
+            let _ = copy.truncate(1);
+        }
+        Ok(())
     }
 
     /// Marks the volume so that earlier versions, which do not know layouts, or look for them on the first server alone,

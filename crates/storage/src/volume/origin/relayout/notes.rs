@@ -9,9 +9,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::super::Origin;
 use super::super::identity::ObjectNumber;
+use crate::volume::Server;
 use halocline_os::error::{Error, Result};
 
 /// The file with the notes, a line for each move: the numbers of its objects. Empty if there are none.
@@ -32,10 +34,10 @@ pub(super) struct MoveNotes {
 }
 
 impl MoveNotes {
-    /// Reads those of `origin`.
-    pub(super) fn read(origin: &Origin) -> Result<Self> {
+    /// Reads those of a volume with these servers.
+    pub(super) fn read(servers: &[Arc<Server>]) -> Result<Self> {
         let mut found = Self::default();
-        for (place, server) in origin.servers().iter().enumerate() {
+        for (place, server) in servers.iter().enumerate() {
             let text = server.directory().label(MOVING)?.unwrap_or_default();
             if text.is_empty() {
                 continue;

@@ -5,6 +5,7 @@
 //! and from these to its layout: two moves, each of which can be interrupted like any other. Files that change places on full
 //! servers are in the way of each other: then some of them move to where there is room first (`places`).
 
+mod indirect_blocks;
 mod places;
 
 use std::borrow::Cow;
@@ -20,6 +21,7 @@ use halocline_os::error::{Error, Result};
 
 use super::{LayoutChange, Origin, Wish, change};
 use crate::volume::Distribution;
+use indirect_blocks::IndirectBlocks;
 use places::Places;
 
 /// Space that a file system may need besides the blocks of files: directories, and the notes about moves.
@@ -111,11 +113,6 @@ fn move_beside(room: &mut Room, waiting: &mut Vec<Cow<'_, LayoutChange>>, moves:
     }
 }
 
-/// What a file with so many bytes on each server takes.
-fn stored(bytes: &[u64]) -> Vec<u64> {
-    bytes.iter().copied().map(stored_bytes).collect()
-}
-
 /// A server without the space for a copy.
 #[derive(Debug, Clone, Copy)]
 struct Lack {
@@ -130,7 +127,8 @@ impl Lack {
         let (dir, missing) =
             (origin.servers()[server].dir().display(), taken - i128::from(available));
         format!(
-            "{dir}: {available} bytes are free there, {taken} are needed at once when it moves: {missing} are missing"
+            "{dir}: {available} bytes are free there, besides {OVERHEAD_BYTES} for directories and notes, {taken} are needed at once when it \
+             moves: {missing} are missing"
         )
     }
 }
@@ -143,12 +141,19 @@ struct Room {
     of_server: Vec<usize>,
     /// Whether nothing can be written on the server.
     read_only: Vec<bool>,
+    /// The blocks of those servers whose files have blocks for the numbers of their blocks.
+    indirect: Vec<Option<IndirectBlocks>>,
 }
 
 impl Room {
     fn of(origin: &Origin) -> Result<Self> {
         let mut known: Vec<u64> = Vec::new();
-        let mut room = Self { systems: Vec::new(), of_server: Vec::new(), read_only: Vec::new() };
+        let mut room = Self {
+            systems: Vec::new(),
+            of_server: Vec::new(),
+            read_only: Vec::new(),
+            indirect: Vec::new(),
+        };
         for server in origin.servers() {
             let failed = |what| Error::at(server.dir(), what);
             let system = fs::metadata(server.dir()).map_err(failed("look at"))?.dev();
@@ -156,6 +161,7 @@ impl Room {
             let place = known.iter().position(|other| *other == system);
             room.of_server.push(place.unwrap_or(known.len()));
             room.read_only.push(space.is_read_only);
+            room.indirect.push(IndirectBlocks::of(server.dir()));
             if place.is_none() {
                 known.push(system);
                 let available = space.available.saturating_sub(OVERHEAD_BYTES);
@@ -165,10 +171,19 @@ impl Room {
         Ok(room)
     }
 
+    /// What a file with so many bytes on each server takes.
+    fn stored(&self, bytes: &[u64]) -> Vec<u64> {
+        let on = |(bytes, indirect): (&u64, &Option<IndirectBlocks>)| {
+            let numbers = indirect.map_or(0, |blocks| blocks.bytes_for(*bytes));
+            stored_bytes(*bytes).saturating_add(numbers)
+        };
+        bytes.iter().zip(&self.indirect).map(on).collect()
+    }
+
     /// Takes the space of a file with so many bytes on each server, or nothing if there is not so much.
     fn take(&mut self, bytes: &[u64]) -> Result<(), Lack> {
         let mut systems = self.systems.clone();
-        for (server, bytes) in stored(bytes).into_iter().enumerate() {
+        for (server, bytes) in self.stored(bytes).into_iter().enumerate() {
             let (available, taken) = &mut systems[self.of_server[server]];
             *taken += i128::from(bytes);
             if bytes > 0 && *taken > i128::from(*available) {
@@ -196,7 +211,7 @@ impl Room {
         });
         let layout_on = taken.inspect_err(|_| self.systems = before)?;
         self.free(&file.used);
-        let mut there = stored(&file.planned);
+        let mut there = self.stored(&file.planned);
         if let Some(server) = layout_on {
             there[server] = there[server].saturating_add(NOTE_BYTES);
         }
@@ -239,7 +254,7 @@ impl Room {
     fn lacks(&self, bytes: &[u64]) -> Vec<Lack> {
         let mut systems = self.systems.clone();
         let mut lacks: BTreeMap<usize, Lack> = BTreeMap::new();
-        for (server, bytes) in stored(bytes).into_iter().enumerate().filter(|it| it.1 > 0) {
+        for (server, bytes) in self.stored(bytes).into_iter().enumerate().filter(|it| it.1 > 0) {
             let system = self.of_server[server];
             let (available, taken) = &mut systems[system];
             *taken += i128::from(bytes);
@@ -295,7 +310,7 @@ impl Room {
         other: &LayoutChange,
     ) -> Result<Option<(LayoutChange, Vec<u64>)>> {
         let mut needed = self.systems.clone();
-        for (server, bytes) in stored(&other.planned).into_iter().enumerate() {
+        for (server, bytes) in self.stored(&other.planned).into_iter().enumerate() {
             needed[self.of_server[server]].1 += i128::from(bytes);
         }
         // Besides the data, a note and a layout may be there.
@@ -348,8 +363,8 @@ impl Room {
     /// takes nothing of the others.
     fn detour(&self, origin: &Origin, file: &LayoutChange) -> Result<Option<LayoutChange>> {
         let mut needed = self.systems.clone();
-        for (server, bytes) in file.planned.iter().enumerate() {
-            needed[self.of_server[server]].1 += i128::from(stored_bytes(*bytes));
+        for (server, bytes) in self.stored(&file.planned).into_iter().enumerate() {
+            needed[self.of_server[server]].1 += i128::from(bytes);
         }
         let is_full = |server: usize| {
             let (available, taken) = needed[self.of_server[server]];

@@ -42,7 +42,7 @@ fn named_at(volume: &Relayout, name: &str, widths: [u64; 3]) -> LayoutChange {
 /// Two disks and an SSD with so much free on each.
 fn room(free: [u64; 3]) -> Room {
     let systems = free.map(|free| (free, 0)).to_vec();
-    Room { systems, of_server: vec![0, 1, 2], read_only: vec![false; 3] }
+    Room { systems, of_server: vec![0, 1, 2], read_only: vec![false; 3], indirect: vec![None; 3] }
 }
 
 /// Regression: a file that is on the SSD could get no more of it, because its own bytes were in the way.
@@ -213,7 +213,8 @@ fn where_there_is_no_room_anywhere_it_is_said_how_much_is_missing_on_which_serve
     let volume = in_a_circle(scratch.path(), &names);
     let files = changes(&volume, &names);
     let error = moves_in(room([100_000; 3]), volume.origin(), &files).unwrap_err().to_string();
-    let missing = "server-1: 100000 bytes are free there, 303104 are needed at once when it moves: 203104 are missing";
+    let missing = "server-1: 100000 bytes are free there, besides 16384 for directories and notes, 303104 are needed at once when it \
+         moves: 203104 are missing";
     for part in ["first cannot be moved", missing, "so it is with 2 other files"] {
         assert!(error.contains(part), "{part}: {error}");
     }
@@ -247,4 +248,28 @@ fn the_fewest_bytes_make_way() {
     let ways: Vec<_> = moves.iter().filter(|it| it.is_detour).map(|it| &it.change.path).collect();
     assert_eq!(ways, ["small", "smaller"].map(Path::new), "{moves:?}");
     assert_eq!(moves.len(), 5);
+}
+
+/// Regression: on ext2 and ext3 a file takes more than its blocks, so that the last ones of a plan that was said to fit did not.
+#[test]
+fn what_blocks_for_numbers_take_is_needed_before_anything_moves() {
+    let scratch = tempfile::tempdir().unwrap();
+    let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
+    make(&made, "file", 300_000);
+    drop(made);
+    let volume = volume(scratch.path());
+    let file = file_at(&volume, [0, 0, 65_536]);
+    let data = stored_bytes(300_000);
+    let moved = |free: u64, indirect: Option<IndirectBlocks>| {
+        let mut room = room([2 * NOTE_BYTES, 0, free]);
+        room.indirect[2] = indirect;
+        let moves = moves_in(room, volume.origin(), std::slice::from_ref(&file));
+        moves.map(|moves| moves.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(moved(data, None), Ok(1));
+    let indirect = Some(IndirectBlocks { block_bytes: 4096 });
+    let told = moved(data, indirect).unwrap_err();
+    assert!(told.contains("besides 16384 for directories and notes"), "{told}");
+    assert!(told.contains("4096 are missing"), "{told}");
+    assert_eq!(moved(data + 4096, indirect), Ok(1));
 }

@@ -1,6 +1,8 @@
 //! Copies of whole striped volumes: each file keeps its data, whoever had a file of his own name that of others, and however
 //! the copy was made.
 
+mod marks;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -12,7 +14,7 @@ use std::thread;
 
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_storage::device::Device;
-use halocline_storage::volume::origin::marking::{Evidence, Marked, mark_servers};
+use halocline_storage::volume::origin::marking::{Evidence, Marked, UnmarkedFile, mark_servers};
 use halocline_storage::volume::unstripe::{planned_bytes, unstripe_tree};
 use halocline_storage::volume::{Origin, OriginFile};
 use halocline_testkit::skipping::skip;
@@ -316,9 +318,15 @@ fn files_of_an_earlier_version_are_attested_by_one_who_asks_for_it() {
     let before = ctime();
     drop(opened(&dir));
     assert_eq!(ctime(), before, "nothing is marked by use");
-    let marked = |files| Marked { servers: false, files: Some(files) };
-    assert_eq!(mark_servers(&dir, Evidence::Contents).unwrap(), marked(2));
-    assert_eq!(mark_servers(&dir, Evidence::Contents).unwrap(), marked(0));
+    for files in [2, 0] {
+        let marked = mark_servers(&dir, Evidence::Contents).unwrap();
+        assert_eq!((marked.servers, marked.files), (false, Some(files)));
+        let told: Vec<_> = marked.unmarked.iter().map(|it| it.path.to_str().unwrap()).collect();
+        assert_eq!(told, ["forged", "forged-new"]);
+        let why = "it names the data of another file";
+        let is_told = |it: &UnmarkedFile| !it.has_data && it.reason.contains(why);
+        assert!(marked.unmarked.iter().all(is_told), "{marked:?}");
+    }
     let later = scratch.path().join("later");
     copy(&dir, &later);
     let origin = opened(&later);
@@ -357,8 +365,8 @@ fn an_object_of_an_earlier_version_is_nobodys_in_a_copy_where_its_file_is_missin
         setxattr(tree.join(name), OBJECT, &number[..32], XattrFlags::empty()).unwrap();
     }
     // What is attested is another number.
-    let marked = Marked { servers: false, files: Some(2) };
-    assert_eq!(mark_servers(&dir, Evidence::Contents).unwrap(), marked);
+    let marked = mark_servers(&dir, Evidence::Contents).unwrap();
+    assert_eq!(marked, Marked { servers: false, files: Some(2), unmarked: Vec::new() });
     let inode = fs::metadata(tree.join("away")).unwrap().ino();
     let number = attribute(&tree.join("away"), OBJECT);
     forge(&tree, "forged", &number);
