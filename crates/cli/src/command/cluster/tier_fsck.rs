@@ -304,7 +304,7 @@ fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'sta
     each(&report.lost, "its bytes are not there; bring back the disk that has them");
     each(
         &report.remade,
-        is("put where the store has it", "on the shared disk, it is not where the store has it"),
+        is("put as the store has it", "on the shared disk, it is not as the store has it"),
     );
     each(
         &report.left_copies,
