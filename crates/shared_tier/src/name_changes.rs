@@ -74,18 +74,17 @@ impl NameChanges {
         };
         let base = &self.base;
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
-        let caller = (by.caller.uid, by.caller.gid);
         let mut attributes = Attributes::new(kind, 0o777, base.now_ns());
         attributes.uid = by.caller.uid;
         match what {
             Make::Special(mode, device) => {
-                let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
+                let new = inherit(&directory.attributes, (mode, by.umask), by.caller, false);
                 (attributes.mode, attributes.gid, attributes.xattrs) =
                     (new.mode, new.gid, new.xattrs);
                 attributes.rdev = device;
             }
             Make::Symlink(target) => {
-                attributes.gid = inherit(&directory.attributes, (0, 0), caller, false).gid;
+                attributes.gid = inherit(&directory.attributes, (0, 0), by.caller, false).gid;
                 attributes.target = target.as_encoded_bytes().to_vec();
             }
             Make::Directory(_) => {}
@@ -106,8 +105,7 @@ impl NameChanges {
     ) -> Result<(Vnode, Stat)> {
         let base = &self.base;
         let above = base.names.directory(parent.0.number).map_err(of_names)?;
-        let caller = (by.caller.uid, by.caller.gid);
-        let new = inherit(&above.attributes, (mode, by.umask), caller, true);
+        let new = inherit(&above.attributes, (mode, by.umask), by.caller, true);
         let mut attributes = Attributes::new(Kind::Directory, new.mode, base.now_ns());
         (attributes.uid, attributes.gid, attributes.xattrs) = (by.caller.uid, new.gid, new.xattrs);
         let number = base.names.number().map_err(of_names)?;

@@ -274,7 +274,7 @@ fn say_remedy(report: &Report, may_be_older: bool) {
     if may_be_older && !report.is_clean() {
         say!(
             "nothing was changed. If the store was loaded from an older file, so that it has lost its last changes: restart its \
-             server, and have the names built again from the disks (halocline cluster fsck --tier ROOT --cluster URL --repair, without --confirm)"
+             server, and have the names built again from the disks (this command with --repair, and without --confirm)"
         );
         if is_repairable(report) {
             say!("if it has lost nothing: --repair does it");
