@@ -391,7 +391,7 @@ fn apart(sides: &Sides) -> Result<()> {
 fn room(cache: &Path, config: &Config) -> Result<()> {
     let (total, left) = space_of(cache)?;
     // A cache that itself fills the disk may continue.
-    if left < ROOM_BYTES_MIN && is_empty(cache)? {
+    if left < ROOM_BYTES_MIN && first_name(cache)?.is_none() {
         return Err(Error::invalid(
             format!("cache {}: its file system has only {} left", shown(cache), text::bytes(left)),
             format!("free at least {}, or choose another", text::bytes(ROOM_BYTES_MIN)),
