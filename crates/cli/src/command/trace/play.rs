@@ -82,7 +82,7 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
     let script = Script::read(&args.trace, below.as_ref())?;
     let mut progress = ReplayProgress::new(&args.dir)?;
     let files = Files::below(&args.dir)?;
-    volume_parts::check_is_outside(&args.dir)?;
+    volume_parts::check_is_outside(&args.dir).map_err(Failure::refused)?;
     progress.begin("preparing", script.bytes_to_prepare());
     let prepared_bytes = files.prepare(&script, &mut |bytes| {
         progress.advance(bytes);
