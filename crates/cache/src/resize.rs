@@ -49,12 +49,18 @@ impl Resizer {
         let _changing = self.own.changing_bytes(file, origin)?;
         // The origin first: a crash before the records leaves extents past the file's end, which are dropped before the
         // file is next read. The other order would lose acknowledged bytes of a truncate that did not happen.
-        self.origin.serve(|| origin.truncate(size))?;
+        let truncated = self.origin.serve(|| origin.truncate(size));
+        let size = match &truncated {
+            Ok(()) => size,
+            // A striped file may have its new size even so, which is adopted.
+            Err(_) => origin.namespace_file().metadata().map_or(file.size(), |found| found.len()),
+        };
         let shrunk = size < file.size();
         file.set_size(size);
         if shrunk && let Some(id) = file.id() {
             self.mappings.unmap_replaced(origin, id, tail(size))?;
         }
+        truncated?;
         file.note_write(&self.clock, false);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Checks before anything is changed: every error names its cause and the remedy.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,6 +11,7 @@ use halocline_api::control::mount::is_mountpoint;
 use halocline_meta::identity::CACHE_FILE;
 use halocline_os::bounded;
 use halocline_os::error::{self, Error, Result};
+use halocline_os::lost_and_found;
 use halocline_os::private;
 use halocline_storage::volume::origin::volume_parts;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
@@ -70,7 +72,7 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     let roots = crate::open_engine::tier_set(&root, config)?.roots;
     crate::open_engine::tier_options(config)?;
     for tier in &roots {
-        volume_parts::check_is_none(&directory("tier", tier)?)?;
+        volume_parts::check_is_outside(&directory("tier", tier)?)?;
         let is_known = tier.join(halocline_api::control::tier::PRIVATE).exists();
         writable_unless_full("tier", tier, is_known)?;
     }
@@ -142,8 +144,8 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
     }
     if path != sides.origin {
         // A user who swapped the two would otherwise look for an error in the mount point.
-        let remedy = match is_empty(&sides.origin) {
-            Ok(true) => "the origin is: name it first, then the mount point",
+        let remedy = match first_name(&sides.origin) {
+            Ok(None) => "the origin is: name it first, then the mount point",
             _ => "choose an empty directory, or the origin itself",
         };
         check_empty(&path, remedy)?;
@@ -184,11 +186,13 @@ fn check_alone(path: &Path) -> Result<()> {
 }
 
 fn check_empty(path: &Path, remedy: &str) -> Result<()> {
-    if is_empty(path)? {
-        return Ok(());
-    }
+    let Some(name) = first_name(path)? else { return Ok(()) };
     Err(Error::invalid(
-        format!("mount point {} is not empty: the mount would hide what is there", shown(path)),
+        format!(
+            "mount point {} is not empty: the mount would hide what is there ({})",
+            shown(path),
+            shown(Path::new(&name))
+        ),
         remedy,
     ))
 }
@@ -387,7 +391,7 @@ fn apart(sides: &Sides) -> Result<()> {
 fn room(cache: &Path, config: &Config) -> Result<()> {
     let (total, left) = space_of(cache)?;
     // A cache that itself fills the disk may continue.
-    if left < ROOM_BYTES_MIN && is_empty(cache)? {
+    if left < ROOM_BYTES_MIN && first_name(cache)?.is_none() {
         return Err(Error::invalid(
             format!("cache {}: its file system has only {} left", shown(cache), text::bytes(left)),
             format!("free at least {}, or choose another", text::bytes(ROOM_BYTES_MIN)),
@@ -422,8 +426,16 @@ fn within_total(named: &str, limit: CacheSize, dir: &Path, total: u64) -> Result
     }
 }
 
-fn is_empty(path: &Path) -> Result<bool> {
-    Ok(fs::read_dir(path).map_err(Error::at(path, "list"))?.next().is_none())
+/// A name in the directory; none if it has but what a new file system has.
+fn first_name(path: &Path) -> Result<Option<OsString>> {
+    let dir = fs::File::open(path).map_err(Error::at(path, "list"))?;
+    for entry in fs::read_dir(path).map_err(Error::at(path, "list"))? {
+        let name = entry.map_err(Error::at(path, "list"))?.file_name();
+        if !lost_and_found::is_it(&dir, &name) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

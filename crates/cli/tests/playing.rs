@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_api::control::metrics::Section;
+use halocline_storage::volume::Origin;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{Sandbox, said};
 use halocline_testkit::scratch::Scratch;
@@ -168,6 +170,22 @@ fn holes_of_an_earlier_play_are_filled_and_what_was_lost_is_told() {
     let played = play("again.hct");
     assert_eq!(played.status.code(), Some(1), "{}", said(&played));
     assert!(said(&played).contains("not what was written"), "{}", said(&played));
+}
+
+/// Regression: its files lay beside `namespace`, where no mount shows them.
+#[test]
+fn a_striped_volume_is_played_on_where_it_is_mounted_alone() {
+    let sandbox = sandbox_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K"]);
+    let shape = VolumeShape { kind: VolumeKind::Striped, servers: 2, stripe: 65_536 };
+    let dir = sandbox.path("dir");
+    drop(Origin::open_or_create(&dir, shape, &|_, device| device).unwrap());
+    fs::create_dir_all(dir.join("namespace/sub")).unwrap();
+    fs::create_dir(dir.join("beside")).unwrap();
+    for named in ["dir", "dir/beside", "dir/namespace", "dir/namespace/sub", "dir/server-1"] {
+        let before = fs::read_dir(sandbox.path(named)).unwrap().count();
+        refused(&sandbox, &["t.hct", named], "halocline mount");
+        assert_eq!(fs::read_dir(sandbox.path(named)).unwrap().count(), before, "{named}");
+    }
 }
 
 #[test]

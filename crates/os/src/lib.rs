@@ -14,6 +14,7 @@
 //! - [`rename_new`] renames that replace nothing
 //! - [`birth_time`] when a file was created, which tells it from a later one with its inode number
 //! - [`locked_file`] locks that end with their owner
+//! - [`lost_and_found`] what a new file system has in its root
 //! - [`write_lease`] whether an open file is the only one of its inode; [`leased_files`] opens that wait for no lease
 //! - [`open_files`] the process's descriptors, divided among components
 //!
@@ -45,6 +46,7 @@ pub mod fuzzing;
 pub mod kernel_passthrough;
 pub mod leased_files;
 pub mod locked_file;
+pub mod lost_and_found;
 pub mod memory;
 pub mod one_device;
 pub mod open_files;

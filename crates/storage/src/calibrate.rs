@@ -156,7 +156,7 @@ fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {
         let least = effort.sizes.iter().max().map_or(0, |size| size * 2);
         let is_smaller_enough = effort.span > least && free / 2 >= least;
         let smaller = if is_smaller_enough {
-            format!(", or give a smaller scratch file, of at most {} bytes", free / 2)
+            format!(", or give a smaller scratch file, of at most {} bytes (--span)", free / 2)
         } else {
             String::new()
         };

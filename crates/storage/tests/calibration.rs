@@ -183,7 +183,10 @@ fn a_server_without_room_is_left_alone() {
     let span = device.space().unwrap().available;
     let effort = Effort { span, ..effort(&Clock::MACHINE) };
     let error = calibrate(dir.path(), &device, &effort, &mut |_, _| ()).unwrap_err().to_string();
-    assert!(error.contains("free") && error.contains("smaller"), "{error}");
+    assert!(
+        error.contains("free") && error.contains("smaller") && error.contains("--span"),
+        "{error}"
+    );
     // The requests need it as large as that.
     let sizes = vec![4096, span / 8192 * 4096];
     let effort = Effort { span: span / 4096 * 4096, sizes, ..effort };

@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use halocline_api::config::{Config, VolumeKind, VolumeShape};
 use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
@@ -119,6 +120,48 @@ const STORY: &[Step] = &[
     Flush,
 ];
 
+/// On a striped origin: truncates below bytes that the cache has, clean and dirty, and growth behind them in each way.
+const STRIPED_STORY: &[Step] = &[
+    Step::Write("a", 0, 48 * KIB, 1),
+    Flush,
+    Truncate("a", 9 * KIB + 5),
+    Step::Write("a", 44 * KIB, 4 * KIB, 2),
+    Flush,
+    Step::Write("a", 10 * KIB, 30 * KIB, 3),
+    Truncate("a", 21 * KIB),
+    Truncate("a", 50 * KIB),
+    Flush,
+    Evict("a"),
+    Fetch("a"),
+    Step::Write("a", 0, 3 * KIB, 4),
+    Truncate("a", KIB),
+    Punch("a", 0, 512),
+    Step::Write("a", 20 * KIB, 20 * KIB, 5),
+    Flush,
+    Truncate("a", 0),
+    Step::Write("a", 30 * KIB, KIB, 6),
+];
+
+/// A story, with the origin that it is told on.
+#[derive(Clone, Copy)]
+struct Told {
+    story: &'static [Step],
+    servers: u32,
+}
+
+const PLAIN: Told = Told { story: STORY, servers: 0 };
+const STRIPED: Told = Told { story: STRIPED_STORY, servers: 3 };
+
+impl Told {
+    fn config(self) -> Config {
+        let still = still(120 * KIB, "always");
+        let shape =
+            VolumeShape { kind: VolumeKind::Striped, servers: self.servers, stripe: 4 * KIB };
+        let origin = if self.servers > 0 { shape } else { still.origin };
+        Config { origin, ..still }
+    }
+}
+
 type Files = BTreeMap<&'static str, Vec<u8>>;
 
 /// The files after a step.
@@ -187,36 +230,40 @@ fn make(engine: &ExtentEngine, step: Step) {
 #[ignore = "run by i4_a_kill_at_any_device_call_loses_nothing_acknowledged"]
 fn child() {
     let orders = std::env::var(ORDERS).expect("the parent gives orders");
-    let [origin, cache, ledger, nth, after] =
+    let [origin, cache, ledger, nth, after, kind] =
         orders.split(':').collect::<Vec<_>>().try_into().unwrap();
     let (nth, after) = (nth.parse().unwrap(), after == "after");
+    let told = if kind == "striped" { STRIPED } else { PLAIN };
     let calls = Arc::new(AtomicU64::new(0));
     let killing = |_: usize, below| -> Arc<dyn Device> {
         Arc::new(KillingDevice { below, calls: Arc::clone(&calls), nth, after })
     };
     let data_bytes = Some(120 * KIB - 960);
     let around = Decorations { origin: &killing, cache: &killing, data_bytes, ..Decorations::NONE };
-    let config = still(120 * KIB, "always");
-    let engine =
-        ExtentEngine::open_decorated(Path::new(origin), Path::new(cache), &config, around).unwrap();
+    let (origin, cache) = (Path::new(origin), Path::new(cache));
+    let engine = ExtentEngine::open_decorated(origin, cache, &told.config(), around).unwrap();
     let mut ledger = File::options().append(true).open(ledger).unwrap();
-    for step in STORY {
+    for step in told.story {
         make(&engine, *step);
         ledger.write_all(b".").unwrap();
     }
 }
 
 /// Runs the story until it is killed; `false` when it ended first.
-fn attack(nth: u64, when: &str) -> bool {
-    let mut fixture = Fixture::in_memory(still(120 * KIB, "always"));
+fn attack(told: Told, nth: u64, when: &str) -> bool {
+    let mut fixture = match told.servers {
+        0 => Fixture::in_memory(told.config()),
+        _ => Fixture::new(told.config()),
+    };
     fixture.close();
     let scratch = tempfile::tempdir().unwrap();
     let ledger = scratch.path().join("ledger");
     fs::write(&ledger, "").unwrap();
     let (origin, cache) = (fixture.origin.path().display(), fixture.cache.path().display());
+    let kind = if told.servers > 0 { "striped" } else { "plain" };
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kills::child", "--ignored"])
-        .env(ORDERS, format!("{origin}:{cache}:{}:{nth}:{when}", ledger.display()))
+        .env(ORDERS, format!("{origin}:{cache}:{}:{nth}:{when}:{kind}", ledger.display()))
         .output()
         .unwrap();
     let killed = output.status.signal() == Some(libc::SIGKILL);
@@ -225,13 +272,17 @@ fn attack(nth: u64, when: &str) -> bool {
 
     let acknowledged = fs::read(&ledger).unwrap().len();
     let before =
-        STORY[..acknowledged].iter().fold(Files::new(), |files, step| after(&files, *step));
-    let under_way = STORY.get(acknowledged).copied();
+        told.story[..acknowledged].iter().fold(Files::new(), |files, step| after(&files, *step));
+    let under_way = told.story.get(acknowledged).copied();
     let next = under_way.map_or_else(|| before.clone(), |step| after(&before, step));
     let what = format!("killed {when} call {nth} in step {acknowledged}, {under_way:?}");
     fixture.open();
-    let found = look(&fixture, &before, &next, &what);
+    let found = look(&fixture, (&before, &next), under_way, &what);
     fixture.close();
+    if told.servers > 0 {
+        check_alone(&mut fixture, &found, &what);
+        return killed;
+    }
     for (name, bytes) in found {
         let on_origin = fs::read(fixture.origin.path().join(name)).unwrap();
         assert!(on_origin == bytes, "I7: {name} on the origin, {what}");
@@ -239,8 +290,28 @@ fn attack(nth: u64, when: &str) -> bool {
     killed
 }
 
+/// The origin has the same without the cache that it was under, whose clean bytes might hide what it lacks, and zeros where the
+/// files grow.
+fn check_alone(fixture: &mut Fixture, found: &Files, what: &str) {
+    fixture.with_cache(tempfile::tempdir().unwrap());
+    fixture.open();
+    for (name, bytes) in found {
+        assert!(fixture.read(name, 0, bytes.len()) == *bytes, "I7: {name} on the origin, {what}");
+        let mut grown = bytes.clone();
+        grown.resize(at(70 * KIB), 0);
+        fixture.truncate(name, 70 * KIB);
+        assert!(fixture.read(name, 0, grown.len()) == grown, "I1: {name} grown, {what}");
+    }
+    fixture.close();
+}
+
 /// Every file is as before the step under way or as after it, byte by byte.
-fn look(fixture: &Fixture, before: &Files, next: &Files, what: &str) -> Files {
+fn look(
+    fixture: &Fixture,
+    (before, next): (&Files, &Files),
+    under_way: Option<Step>,
+    what: &str,
+) -> Files {
     let mut found = Files::new();
     for name in ["a", "b", "c", "d", "e"] {
         let (old, new) = (before.get(name), next.get(name));
@@ -253,6 +324,10 @@ fn look(fixture: &Fixture, before: &Files, next: &Files, what: &str) -> Files {
         // A file that the step under way was creating may be there, still empty.
         let known = [old, new].into_iter().flatten().any(|file| file.len() == len);
         assert!(known || (old.is_none() && len == 0), "I4: {name} has {len} bytes, {what}");
+        if let Some(Truncate(..)) = under_way {
+            let is_whole = [old, new].into_iter().flatten().any(|file| *file == bytes);
+            assert!(is_whole, "I4: {name} has half a truncate, {what}");
+        }
         let wrong = (0..len).find(|&byte| {
             let value = Some(&bytes[byte]);
             let grown = old.is_none_or(|old| byte >= old.len()) && bytes[byte] == 0;
@@ -269,7 +344,17 @@ fn look(fixture: &Fixture, before: &Files, next: &Files, what: &str) -> Files {
 #[test]
 fn i4_a_kill_at_any_device_call_loses_nothing_acknowledged() {
     for when in ["before", "after"] {
-        let calls = (0..1000).take_while(|&nth| attack(nth, when)).count();
+        let calls = (0..1000).take_while(|&nth| attack(PLAIN, nth, when)).count();
+        assert!((30..1000).contains(&calls), "the story makes {calls} device calls");
+    }
+}
+
+/// Regression: the servers of a striped origin were cut before the file was shorter, so a kill in between left it long, with
+/// zeros on one server, under clean bytes of the cache that hid them until these were dropped.
+#[test]
+fn i4_a_kill_at_any_device_call_over_a_striped_origin_leaves_no_half_truncate() {
+    for when in ["before", "after"] {
+        let calls = (0..1000).take_while(|&nth| attack(STRIPED, nth, when)).count();
         assert!((30..1000).contains(&calls), "the story makes {calls} device calls");
     }
 }

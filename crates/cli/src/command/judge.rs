@@ -7,6 +7,7 @@ use halocline_model::profile::whole;
 use halocline_os::counted::counted;
 use halocline_plan::judge::{Judge, Layouts, Note, Step};
 use halocline_plan::layout::Part;
+use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay_noting};
 use halocline_trace::Request;
@@ -17,14 +18,14 @@ use crate::progress::Spoken;
 /// A profile's "random" requests are within this many bytes.
 const SPAN: u64 = 16 << 30;
 
-/// The servers of a set for the planner.
+/// The servers of a set for the planner. What is free on a server is its capacity, and changes none of its times.
 pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error> {
     let server = |server: &halocline_sim::Server| Server {
         name: server.name.clone(),
         directory: server.directory.clone(),
         capacity: Some(server.capacity),
         channels: server.profile.channels(),
-        profile: server.profile.service(SPAN.min(server.capacity)),
+        profile: server.profile.service(SPAN),
         network: Network {
             connect_ps: whole(server.network.connect_us * 1e6),
             per_byte_ps: whole(server.network.ns_per_byte * 1e3),
@@ -32,6 +33,23 @@ pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error>
     };
     let classes = set.classes().into_iter().map(|class| class.servers).collect();
     Servers::in_classes(set.servers().iter().map(server).collect(), classes)
+}
+
+/// Refuses a plan for servers other than those of a set, which are `servers`.
+pub(crate) fn check_planned(
+    plan: &Plan,
+    set: &ServerSet,
+    servers: &Servers,
+) -> Result<(), halocline_plan::Error> {
+    let mut there = servers.all().to_vec();
+    for ((found, described), planned) in there.iter_mut().zip(set.servers()).zip(&plan.server) {
+        // Earlier versions took a capacity below the span for the span of a disk's random requests.
+        let before = planned.capacity.map(|bytes| described.profile.service(SPAN.min(bytes)));
+        if before == Some(planned.profile) {
+            found.profile = planned.profile;
+        }
+    }
+    plan.check_servers(&there)
 }
 
 /// A planned layout for the simulator.

@@ -106,7 +106,7 @@ impl PlacementArgs {
         let set = ServerSet::parse(&described, path).map_err(Failure::refused)?;
         let known = judge::servers(&set).map_err(Failure::refused)?;
         let other = |error| Failure::refused(format!("{name}: {error}"));
-        plan.check_servers(known.all()).map_err(other)?;
+        judge::check_planned(plan, &set, &known).map_err(other)?;
         let mut named = 0;
         for (described, server) in set.servers().iter().zip(origin.servers()) {
             let Some(dir) = &described.directory else { continue };

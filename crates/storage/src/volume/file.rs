@@ -214,6 +214,19 @@ impl VolumeFile {
         outcome
     }
 
+    /// Whether any local file extends beyond the length `len`.
+    pub(super) fn reaches_beyond(&self, len: u64) -> io::Result<bool> {
+        let reaches = AtomicBool::new(false);
+        self.on_each(|lazy_file, server| {
+            let local = self.distribution.local_len(server, len);
+            if lazy_file.existing()?.map_or(Ok(0), ServerFile::size)? > local {
+                reaches.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
+        Ok(reaches.into_inner())
+    }
+
     /// Makes everything written so far durable: data, new names, and metadata unless `data_only`.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
         if self.is_unsyncable() {

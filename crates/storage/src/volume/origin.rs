@@ -6,6 +6,7 @@
 
 mod attestation;
 mod creation;
+mod cut_mark;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -14,6 +15,7 @@ mod identity;
 mod label;
 mod layouts;
 pub mod marking;
+mod not_own;
 mod object_binding;
 mod orphans;
 pub mod relayout;

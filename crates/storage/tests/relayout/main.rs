@@ -1,5 +1,6 @@
 //! Files of a striped origin in layouts of their own: moved there, stopped at every step, copied, forged, damaged.
 
+mod killed_truncates;
 mod leftovers;
 
 use std::fs::{self, File};

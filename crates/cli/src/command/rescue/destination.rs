@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use halocline_api::control::path_as_json;
 use halocline_meta::FileId;
 use halocline_os::error::{Error, Result};
+use halocline_os::lost_and_found;
 use halocline_os::private::{PrivateDir, Use, check_above};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
@@ -47,10 +48,10 @@ pub(super) struct Extent {
 /// able to put another in its place, because what is saved there leaves the cache.
 pub(super) fn open(path: &Path) -> Result<PrivateDir> {
     check_above(path)?;
-    if let Ok(entries) = std::fs::read_dir(path) {
+    if let (Ok(entries), Ok(dir)) = (std::fs::read_dir(path), File::open(path)) {
         for entry in entries {
             let name = entry.map_err(Error::at(path, "list"))?.file_name();
-            if !name.to_string_lossy().starts_with(PREFIX) {
+            if !name.to_string_lossy().starts_with(PREFIX) && !lost_and_found::is_it(&dir, &name) {
                 let (dir, name) = (path.display(), Path::new(&name).display());
                 return Err(refused(
                     format!("{dir} is neither empty nor of an earlier rescue: it holds {name}"),

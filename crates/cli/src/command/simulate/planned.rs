@@ -76,7 +76,8 @@ impl<'a> PlannedLayouts<'a> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
         let plan = placement::read(path)?;
         let servers = judge::servers(set).map_err(Failure::refused)?;
-        plan.check_servers(servers.all()).map_err(|error| refused(error.to_string()))?;
+        let checked = judge::check_planned(&plan, set, &servers);
+        checked.map_err(|error| refused(error.to_string()))?;
         Ok(Self { plan, below: below.map(Path::to_owned), set, servers })
     }
 

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use halocline_api::control::Progress;
 use halocline_os::counted::counted;
+use halocline_storage::volume::origin::volume_parts;
 use serde::Serialize;
 
 use crate::child::Signals;
@@ -81,6 +82,7 @@ pub(crate) fn execute(args: &PlayArgs) -> Outcome {
     let script = Script::read(&args.trace, below.as_ref())?;
     let mut progress = ReplayProgress::new(&args.dir)?;
     let files = Files::below(&args.dir)?;
+    volume_parts::check_is_outside(&args.dir).map_err(Failure::refused)?;
     progress.begin("preparing", script.bytes_to_prepare());
     let prepared_bytes = files.prepare(&script, &mut |bytes| {
         progress.advance(bytes);

@@ -1,9 +1,10 @@
 //! The data of one open origin file, plain or striped.
 //!
 //! A striped file's size is that of its sparse namespace file. What must hold: no object holds bytes beyond that size,
-//! so that a file that grows later reads zeros there. Hence a write extends the size before it writes data, and a
-//! truncate cuts the data before the size; a crash in between leaves zeros for a request that was not acknowledged,
-//! never old bytes.
+//! so that a file that grows later reads zeros there, unless the file is marked ([`CutMark`]). Hence a write extends the size
+//! before it writes data, and a truncate marks the file, sets the size and then cuts the data; who makes a marked file
+//! longer cuts first. A crash in between leaves zeros for a write that was not acknowledged, never old bytes, and a truncate
+//! that was not has happened or has not.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,8 +17,10 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use super::identity::{self, ObjectId};
+use super::cut_mark::CutMark;
+use super::identity::ObjectId;
 use super::layouts;
+use super::not_own::NotOwn;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
 use crate::volume::{Distribution, Server, Volume, VolumeFile, object_paths};
@@ -30,25 +33,6 @@ pub(super) type SizeLocks = [Mutex<()>; 64];
 
 /// What is freed of a namespace file's blocks: whole ones of any file system.
 const FREED_BYTES: u64 = 64 << 10;
-
-/// What is wrong with a file that refers to the data of another.
-pub(super) const OF_ANOTHER: &str = "it names the data of another file: it is a copy that was made past the mount, or \
-     its whole volume was copied and nothing attests there that the data was its own";
-
-/// What can be done about it.
-const OF_ANOTHER_REMEDY: &str = "empty or remove it, or, if it was restored from a backup, see how `halocline fsck \
-     CACHE` gives it its data (--give); of a copied volume, run `halocline mark-servers` on the original, and copy it again";
-
-/// What is wrong with one, with this inode number, that refers to data that is gone.
-pub(super) fn gone(inode: u64) -> String {
-    format!(
-        "it names data that is not there: it is a copy or backup, put there past the mount, of a file whose data was removed \
-         since; empty or remove it, or restore its contents from a backup that has them; or, if somebody changed its {} past the \
-         mount, {}",
-        identity::ATTRIBUTE,
-        identity::remedy_for_number(inode)
-    )
-}
 
 /// The data of an open origin file.
 ///
@@ -80,26 +64,6 @@ enum ObjectReference<'a> {
     Own(&'a VolumeFile),
     /// Data that is not this file's.
     NotOwn(NotOwn),
-}
-
-/// Which data a file refers to that is not its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NotOwn {
-    /// That of another file, or of this one since it was moved: it is a copy or backup that was put there behind the mount, or
-    /// its owner is trying to reach that data.
-    OfAnother,
-    /// None that is there, and once it was that of another file; this one has this inode number.
-    Gone(u64),
-}
-
-impl From<NotOwn> for io::Error {
-    fn from(data: NotOwn) -> Self {
-        let what = match data {
-            NotOwn::OfAnother => format!("{OF_ANOTHER}; {OF_ANOTHER_REMEDY}"),
-            NotOwn::Gone(inode) => gone(inode),
-        };
-        Self::new(io::ErrorKind::InvalidData, what)
-    }
 }
 
 impl OriginFile {
@@ -374,6 +338,7 @@ impl Striped {
         let _size = self.size_lock().lock();
         let before = self.size()?;
         if before < end {
+            self.finish_cut(before)?;
             self.set_size(end)?;
         } else {
             self.touch()?;
@@ -395,6 +360,7 @@ impl Striped {
         {
             self.give_own(other)?;
         }
+        self.finish_cut(before)?;
         let file = self.namespace_file.file();
         file.write_all_at(&[0], end - 1)?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -427,15 +393,54 @@ impl Striped {
         Ok(rustix::fs::futimens(self.namespace_file.file(), &times)?)
     }
 
+    /// Before the file of this size grows: cuts what an interrupted truncate has left beyond it. The caller has the lock of the
+    /// size.
+    fn finish_cut(&self, size: u64) -> io::Result<()> {
+        let mark = CutMark(self.namespace_file.file());
+        if !mark.is_set()? {
+            return Ok(());
+        }
+        if let Some(object) = self.existing()? {
+            object.cut(size)?;
+        }
+        mark.clear();
+        Ok(())
+    }
+
+    /// After an error the file has its old size or the new one, and its bytes below both; if a server could not be cut, who
+    /// makes it longer tries again.
     fn truncate(&self, len: u64) -> io::Result<()> {
         let _size = self.size_lock().lock();
-        match self.find()? {
-            ObjectReference::Own(object) => object.cut(len)?,
-            ObjectReference::NotOwn(other) if len > 0 => drop(self.give_own(other)?),
+        let object = match self.find()? {
+            ObjectReference::Own(object) => Some(object),
+            ObjectReference::NotOwn(other) if len > 0 => {
+                self.give_own(other)?;
+                None
+            }
             // The object has no data of this file to cut.
-            ObjectReference::NotOwn(_) | ObjectReference::Absent => {}
+            ObjectReference::NotOwn(_) | ObjectReference::Absent => None,
+        };
+        let Some(object) = object else { return self.set_size(len) };
+        let before = self.size()?;
+        if !object.reaches_beyond(before.min(len))? {
+            return self.set_size(len);
         }
-        self.set_size(len)
+        let mark = CutMark(self.namespace_file.file());
+        if len >= before {
+            object.cut(before)?;
+            mark.clear();
+            return self.set_size(len);
+        }
+        if let Err(error) = mark.set() {
+            // A truncate must be possible where there is no room for the mark.
+            tracing::debug!("a kill may leave zeros at the end of the file: {error}");
+            object.cut(len)?;
+            return self.set_size(len);
+        }
+        self.set_size(len).inspect_err(|_| mark.clear())?;
+        object.cut(len)?;
+        mark.clear();
+        Ok(())
     }
 
     fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use halocline_model::striping::Striping;
 
-use super::file::{OF_ANOTHER, gone};
 use super::identity::{self, ObjectId, ObjectNumber, Reference};
 use super::layouts;
+use super::not_own::{OF_ANOTHER, gone};
 use super::tree_walk::{FileState, Unread, each_file_if_still};
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};

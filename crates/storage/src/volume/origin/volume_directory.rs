@@ -5,6 +5,7 @@
 //! whose data it is. The root of the tree may be given to anybody, as that of any file system: then it is trusted where nobody
 //! else could have put it, or where the label knows it.
 
+use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -22,6 +23,7 @@ use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 use halocline_os::leased_files::open_at;
+use halocline_os::lost_and_found;
 
 /// Bits of a mode by which others than the owner change a directory; with an ACL those of the group are its mask.
 const CHANGE: u32 = 0o022;
@@ -197,7 +199,7 @@ impl VolumeDir {
     }
 
     /// Creates a directory in it, private to the owner, unless it exists and has nothing but names for which `is_ours` is
-    /// true.
+    /// true, and what a new file system has.
     pub(super) fn make_directory(
         &self,
         name: &str,
@@ -211,8 +213,15 @@ impl VolumeDir {
         }
         let made = self.directory(name)?;
         match beneath::names(&made) {
-            Ok(names) if names.iter().all(|name| name.to_str().is_some_and(&is_ours)) => Ok(made),
-            Ok(_) => Err(self.not_empty(name)),
+            Ok(names) => {
+                let is_foreign = |entry: &&OsString| {
+                    !entry.to_str().is_some_and(&is_ours) && !lost_and_found::is_it(&made, entry)
+                };
+                match names.iter().find(is_foreign) {
+                    None => Ok(made),
+                    Some(other) => Err(self.not_empty(&Path::new(name).join(other))),
+                }
+            }
             Err(errno) => Err(Error::at(self.path.join(name), "list")(errno.into())),
         }
     }
@@ -230,19 +239,21 @@ impl VolumeDir {
     pub(super) fn check_empty(&self, is_ours: impl Fn(&str) -> bool) -> Result<()> {
         let names = beneath::names(&self.fd);
         let names = names.map_err(|errno| Error::at(&self.path, "list")(errno.into()))?;
-        // Others may have chosen the names, so they are escaped for the message.
-        let mut shown = names.iter().map(|name| name.to_string_lossy().escape_debug().to_string());
-        match shown.find(|name| !is_ours(name)) {
+        match names.iter().find(|name| !name.to_str().is_some_and(&is_ours)) {
             None => Ok(()),
-            Some(other) => Err(self.not_empty(&other)),
+            Some(other) => Err(self.not_empty(Path::new(other))),
         }
     }
 
-    fn not_empty(&self, name: &str) -> Error {
+    /// `other` is the path in it of what is in the way.
+    fn not_empty(&self, other: &Path) -> Error {
+        // Others may have chosen the name, so it is escaped for the message.
+        let shown = other.to_string_lossy();
         Error::invalid(
             format!(
-                "{}: cannot become a striped volume, it has files ({name})",
-                self.path.display()
+                "{}: cannot become a striped volume, it has files ({})",
+                self.path.display(),
+                shown.escape_debug()
             ),
             "give an empty directory, or leave the origin plain",
         )

@@ -45,6 +45,28 @@ pub fn check_is_none(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a directory for files of its own, if it is a striped volume, a part of one, or lies in one.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is; else if its path cannot be followed.
+pub fn check_is_outside(dir: &Path) -> Result<()> {
+    let path = fs::canonicalize(dir).map_err(Error::at(dir, "look at"))?;
+    let label = |dir: &Path| VolumeLabel::read(&VolumeDir::open(dir).ok()?).ok()?;
+    let Some(volume) = path.ancestors().find(|above| label(above).is_some()) else {
+        return check_is_none(dir);
+    };
+    let (is, shown) = (if volume == path { "is" } else { "lies in" }, volume.display());
+    Err(Error::invalid(
+        format!(
+            "{}: it {is} a striped volume, which shows its files on a mount alone",
+            dir.display()
+        ),
+        format!(
+            "mount it (`halocline mount {shown} MOUNTPOINT --cache CACHE`), and name the mount point"
+        ),
+    ))
+}
+
 /// The directory of the volume of which `dir` is the tree or a server.
 fn volume_with_part(dir: &Path) -> Option<&Path> {
     let (volume, name) = (dir.parent()?, dir.file_name()?.to_str()?);

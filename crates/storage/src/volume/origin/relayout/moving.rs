@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use halocline_model::file_layout::FileLayout;
 use rustix::fs::XattrFlags;
 
+use super::super::cut_mark::CutMark;
 use super::super::identity::ObjectId;
 use super::super::label::VolumeLabel;
 use super::super::layouts;
@@ -146,6 +147,8 @@ impl<'m> Moving<'m> {
     /// Makes that durable: the old object may be removed.
     pub(super) fn settle(&self, before: Before<'_>) -> Result<()> {
         before(Step::Settle)?;
+        // The new object has no bytes beyond the file's size.
+        CutMark(self.file.namespace_file()).clear();
         self.file.namespace_file().sync_all().map_err(Error::at(&self.shown, "sync"))?;
         let copy =
             VolumeFile::lazy(&self.origin.volume, 0, self.to.wished.clone(), &self.new.path());

@@ -122,8 +122,12 @@ struct Lack {
 }
 
 impl Lack {
-    fn told(self, origin: &Origin) -> String {
+    fn told(self, origin: &Origin, room: &Room) -> String {
         let Self { server, available, taken } = self;
+        if room.no_files[server] {
+            let dir = origin.servers()[server].dir().display();
+            return format!("{dir} is on a file system without free inodes (df -i)");
+        }
         let (dir, missing) =
             (origin.servers()[server].dir().display(), taken - i128::from(available));
         format!(
@@ -141,6 +145,8 @@ struct Room {
     of_server: Vec<usize>,
     /// Whether nothing can be written on the server.
     read_only: Vec<bool>,
+    /// Whether the file system of a server has no inode left.
+    no_files: Vec<bool>,
     /// The blocks of those servers whose files have blocks for the numbers of their blocks.
     indirect: Vec<Option<IndirectBlocks>>,
 }
@@ -152,6 +158,7 @@ impl Room {
             systems: Vec::new(),
             of_server: Vec::new(),
             read_only: Vec::new(),
+            no_files: Vec::new(),
             indirect: Vec::new(),
         };
         for server in origin.servers() {
@@ -161,6 +168,7 @@ impl Room {
             let place = known.iter().position(|other| *other == system);
             room.of_server.push(place.unwrap_or(known.len()));
             room.read_only.push(space.is_read_only);
+            room.no_files.push(space.no_files);
             room.indirect.push(IndirectBlocks::of(server.dir()));
             if place.is_none() {
                 known.push(system);
@@ -238,7 +246,7 @@ impl Room {
         let file = &files[0];
         let note = self.take_note(file).err();
         let lacks = note.into_iter().chain(self.lacks(&file.planned));
-        let lacks: Vec<String> = lacks.map(|lack| lack.told(origin)).collect();
+        let lacks: Vec<String> = lacks.map(|lack| lack.told(origin, &self)).collect();
         let mut what = format!("{} cannot be moved: {}", file.path.display(), lacks.join("; "));
         if files.len() > 1 {
             let others = counted(files.len() - 1, "other file");
@@ -247,7 +255,10 @@ impl Room {
                 "; so it is with {others}, and no server has room for any of them meanwhile"
             );
         }
-        Error::invalid(what, "free space there, or on any other server, or plan with less of it")
+        Error::invalid(
+            what,
+            "free space (or inodes: df -i) there, or on any other server, or plan with less of it",
+        )
     }
 
     /// The servers that lack space for a file with so many bytes on each, one of each file system.

@@ -42,7 +42,13 @@ fn named_at(volume: &Relayout, name: &str, widths: [u64; 3]) -> LayoutChange {
 /// Two disks and an SSD with so much free on each.
 fn room(free: [u64; 3]) -> Room {
     let systems = free.map(|free| (free, 0)).to_vec();
-    Room { systems, of_server: vec![0, 1, 2], read_only: vec![false; 3], indirect: vec![None; 3] }
+    Room {
+        systems,
+        of_server: vec![0, 1, 2],
+        read_only: vec![false; 3],
+        no_files: vec![false; 3],
+        indirect: vec![None; 3],
+    }
 }
 
 /// Regression: a file that is on the SSD could get no more of it, because its own bytes were in the way.
@@ -218,6 +224,11 @@ fn where_there_is_no_room_anywhere_it_is_said_how_much_is_missing_on_which_serve
     for part in ["first cannot be moved", missing, "so it is with 2 other files"] {
         assert!(error.contains(part), "{part}: {error}");
     }
+    // A server without inodes has room, but not for a file.
+    let full = Room { no_files: vec![false, true, false], ..room([100_000, 0, 100_000]) };
+    let error = moves_in(full, volume.origin(), &files).unwrap_err().to_string();
+    assert!(error.contains("server-1 is on a file system without free inodes (df -i)"), "{error}");
+    assert!(!error.contains("bytes are free there"), "{error}");
     let moves = moves_in(room([400_000, 200_000, 200_000]), volume.origin(), &files);
     assert_eq!(moves.unwrap().len(), 3, "one server has room for a copy");
     // Nowhere is room for all of one.
