@@ -24,6 +24,7 @@ pub use sides::Sides;
 pub use tiered::{TierOutcome, TracedFiles, Uses, replay_tiered};
 
 use crate::FileLayout;
+use crate::placement::inode_of;
 use crate::servers::ServerSet;
 use issue::Issuer;
 use station::{Begun, Station};
@@ -44,7 +45,7 @@ pub enum Pace {
 /// How to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Determines the positions of files on the disks.
+    /// Determines the positions of files on the disks ([`crate::placement`]).
     pub seed: u64,
     /// When requests are issued.
     pub pace: Pace,
@@ -169,11 +170,6 @@ pub fn replay_noting<'l>(
     }
     simulation.grow_until(u64::MAX);
     Ok(simulation.outcome(servers, issuer.late()))
-}
-
-/// The inode number of file `number`, which determines its position on a disk.
-fn inode_of(seed: u64, number: u32) -> u64 {
-    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number)
 }
 
 /// A file of the replay.
