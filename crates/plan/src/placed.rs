@@ -1,4 +1,4 @@
-//! Replays in several placements of the files on the servers, of which the middle one counts.
+//! Replays in several placements of the files on the servers, of which the mean counts.
 //!
 //! The head of a disk goes as far as files are apart, and where they lie is a matter of chance. A layout that a search has
 //! found in one placement suits that one (docs/decisions/0101-a-gain-in-several-placements.md).
@@ -27,11 +27,11 @@ pub(crate) struct Placed<'a> {
 /// What the replays of a layout say.
 #[derive(Debug, Clone)]
 pub(crate) struct Replayed {
-    /// Seconds for the whole trace, the middle of those in each placement.
+    /// Seconds for the whole trace, the mean of those in each placement.
     pub(crate) seconds: f64,
     /// Seconds for the whole trace in each placement.
     pub(crate) by_placement: Vec<f64>,
-    /// Seconds until the SSDs are full, in the placement of the middle.
+    /// Seconds until the SSDs are full, the mean likewise.
     pub(crate) full_after_seconds: Option<f64>,
 }
 
@@ -41,16 +41,14 @@ impl Placed<'_> {
         self.sample.len() as u64 == self.workload.requests
     }
 
-    /// Seconds of these requests, the middle of those in each placement.
+    /// Seconds of these requests, the mean of those in each placement.
     pub(crate) fn seconds(
         &self,
         judge: &mut dyn Judge,
         requests: &[Request],
         layouts: &Layouts,
     ) -> f64 {
-        let mut seconds = self.in_each(judge, |_, judge| judge.seconds(requests, layouts));
-        seconds.sort_by(f64::total_cmp);
-        seconds[seconds.len() / 2]
+        mean(&self.in_each(judge, |_, judge| judge.seconds(requests, layouts)))
     }
 
     /// The replays of the whole trace, or of the sample.
@@ -61,10 +59,9 @@ impl Placed<'_> {
             self.by_sample(judge, layouts)
         };
         let by_placement: Vec<f64> = all.iter().map(|(seconds, _)| *seconds).collect();
-        let mut all = all;
-        all.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (seconds, full_after_seconds) = all[all.len() / 2];
-        Replayed { seconds, by_placement, full_after_seconds }
+        let full_after: Vec<f64> = all.iter().filter_map(|(_, full_after)| *full_after).collect();
+        let full_after_seconds = (!full_after.is_empty()).then(|| mean(&full_after));
+        Replayed { seconds: mean(&by_placement), by_placement, full_after_seconds }
     }
 
     /// What `of` says in each placement.
@@ -112,4 +109,10 @@ impl Placed<'_> {
         let full_after = filling.and_then(|filling| filling.last_seconds());
         (seconds * scale, full_after.map(|seconds| seconds * scale))
     }
+}
+
+/// The mean of some seconds; of one it is that.
+#[expect(clippy::cast_precision_loss, reason = "a few")]
+fn mean(all: &[f64]) -> f64 {
+    all.iter().sum::<f64>() / all.len() as f64
 }

@@ -35,7 +35,7 @@ pub struct Judged {
     pub layouts: Layouts,
     /// Seconds for the whole trace by the cost model.
     pub predicted_seconds: f64,
-    /// Seconds for the whole trace by its replays, or by those of the sample: the middle of those in each placement of the
+    /// Seconds for the whole trace by its replays, or by those of the sample: the mean of those in each placement of the
     /// files.
     pub simulated_seconds: f64,
     /// The same in each placement, that of the search first.
@@ -274,8 +274,7 @@ fn ours(
     // By the sample, because replays of long traces take long.
     let best = found.best.into_iter().map(|layouts| (false, layouts));
     let best = best.chain(found.others.into_iter().map(|layouts| (true, layouts)));
-    let in_sample =
-        |(other, layouts)| (placed.seconds(judge, sample, &layouts), other, layouts);
+    let in_sample = |(other, layouts)| (placed.seconds(judge, sample, &layouts), other, layouts);
     let mut in_sample: Vec<_> = best.map(in_sample).collect();
     in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
     let least = in_sample.first().map_or(f64::INFINITY, |(seconds, ..)| *seconds);

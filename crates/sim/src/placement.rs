@@ -6,7 +6,7 @@ use halocline_model::emulated::EmulatedDevice;
 use crate::servers::{Profile, ServerSet};
 
 /// Seeds of the placements by which layouts and uses are judged. A search replays in the first one alone; the others say
-/// whether what it found suits that one alone. Their number is odd, so that one of them is the middle.
+/// whether what it found suits that one alone.
 pub const PLACEMENTS: [u64; 5] = [0, 1, 2, 3, 4];
 
 /// What is added to seeds. With it, the first files of a trace are about as far apart with seed 0 as files are on average,
@@ -39,7 +39,8 @@ mod tests {
     use crate::{FileLayout, Options, replay};
 
     fn servers(profile: &str) -> ServerSet {
-        let text = format!("[[server]]\nname = \"a\"\nprofile = \"{profile}\"\ncapacity = \"1T\"\n");
+        let text =
+            format!("[[server]]\nname = \"a\"\nprofile = \"{profile}\"\ncapacity = \"1T\"\n");
         ServerSet::parse(&text, Path::new("servers.toml")).expect("servers")
     }
 
@@ -92,8 +93,12 @@ mod tests {
         for files in 2..=4 {
             let mut ranks = PLACEMENTS.map(|seed| rank(&set, files, seed));
             ranks.sort_by(f64::total_cmp);
-            let (least, middle, most) = (ranks[0], ranks[PLACEMENTS.len() / 2], ranks[PLACEMENTS.len() - 1]);
-            assert!(least < 0.25 && most > 0.75 && (0.3..0.7).contains(&middle), "{files}: {ranks:?}");
+            let (least, middle, most) =
+                (ranks[0], ranks[PLACEMENTS.len() / 2], ranks[PLACEMENTS.len() - 1]);
+            assert!(
+                least < 0.25 && most > 0.75 && (0.3..0.7).contains(&middle),
+                "{files}: {ranks:?}"
+            );
         }
     }
 

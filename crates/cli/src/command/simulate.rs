@@ -62,7 +62,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, default_value = "closed")]
     pace: PaceName,
     /// Seed of where files lie on simulated disks: the same number is the same replay. Without it 0; with --plan, where
-    /// there are several files, the placements by which `plan` judges, of which the middle one counts
+    /// there are several files, the placements by which `plan` judges, of which the mean counts
     #[arg(long)]
     seed: Option<u64>,
     /// Print JSON

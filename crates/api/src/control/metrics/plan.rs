@@ -15,7 +15,7 @@ pub(super) const PLAN: &[Metric] = &[
     metric(
         "gain_over_def",
         "share",
-        "Throughput of the requests under the chosen layout over that under `def`, less one: by the middle of the times of each in \
+        "Throughput of the requests under the chosen layout over that under `def`, less one: by the mean of the times of each in \
          all placements of the files on the disks.",
     ),
     metric(
@@ -108,7 +108,7 @@ pub(super) const PLANNED_LAYOUT: &[Metric] = &[
     metric(
         "simulated_seconds",
         "seconds or null",
-        "Time of a replay on simulated servers: the middle of those in all placements of the files.",
+        "Time of a replay on simulated servers: the mean of those in all placements of the files.",
     ),
     metric("predicted_seconds", "seconds or null", "Time by the cost model."),
     metric(

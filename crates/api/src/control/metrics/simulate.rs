@@ -16,7 +16,7 @@ pub(super) const SIMULATE: &[Metric] = &[
         "plan.gain_over_default",
         "share",
         "Throughput that the plan gains in this replay, as a share of the default layout's. In several placements of the files \
-         each layout is told by the placement in which it takes the middle of its times.",
+         the times of each layout, here and in all other keys but `plan.placements`, are the means of those there.",
     ),
     metric(
         "plan.placements[].seed",

@@ -43,9 +43,8 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
         ));
         return lines;
     }
-    let of_all = |seconds: fn(&PartSeconds) -> f64| {
-        text::seconds(outcome.parts.iter().map(seconds).sum())
-    };
+    let of_all =
+        |seconds: fn(&PartSeconds) -> f64| text::seconds(outcome.parts.iter().map(seconds).sum());
     let [def, best] = [of_all(|part| part.default), of_all(|part| part.seconds)];
     lines.push(format!(
         "all parts take {best} instead of {def}; with {MORE_OF_WEAK_PARTS} times as much of those that gain nothing {gains}{meaning}"

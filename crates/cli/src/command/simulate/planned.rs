@@ -34,7 +34,7 @@ pub(super) struct Comparison {
     pub(super) files: usize,
     /// Files of the trace that keep the default layout.
     pub(super) other_files: usize,
-    /// Throughput that the plan gains, as a share of the default layout's: each by its middle placement.
+    /// Throughput that the plan gains, as a share of the default layout's: each by the mean of its times.
     pub(super) gain_over_default: f64,
     /// The replays in each placement of the files.
     pub(super) placements: Vec<InPlacement>,
@@ -65,8 +65,8 @@ pub(super) struct InPlacement {
 struct InPlacements {
     /// Seconds in each placement.
     seconds: Vec<f64>,
-    /// The one that takes the middle of these.
-    middle: Replayed,
+    /// The means of all.
+    mean: Replayed,
     /// The trace, read to its end.
     read: Reader<BufReader<Reading>>,
 }
@@ -131,11 +131,11 @@ impl<'a> PlannedLayouts<'a> {
             layouts.files.extend(unplanned.clone());
             defaults.push((rest, self.replayed(&trace, &layouts, by)?));
         }
-        defaults.sort_by(|a, b| a.1.middle.seconds.total_cmp(&b.1.middle.seconds));
+        defaults.sort_by(|a, b| a.1.mean.seconds.total_cmp(&b.1.mean.seconds));
         // A plan for a trace of very many requests took the faster one of a sample.
         let of_plan = self.default_of_plan(seen, by.stripes);
         defaults.sort_by_key(|(rest, _)| of_plan.is_some_and(|of_plan| *rest != of_plan));
-        let other_default_seconds = defaults.get(1).map(|(_, replayed)| replayed.middle.seconds);
+        let other_default_seconds = defaults.get(1).map(|(_, replayed)| replayed.mean.seconds);
         let (rest, default) = defaults.swap_remove(0);
         let default_rest = other_default_seconds.map(|_| rest);
         let planned = self.by_number(&default.read)?;
@@ -166,7 +166,7 @@ impl<'a> PlannedLayouts<'a> {
         let both = by.seeds.iter().zip(both).map(|(&seed, (&default_seconds, &seconds))| {
             InPlacement { seed, default_seconds, seconds, gain: gain(default_seconds, seconds) }
         });
-        let (placements, default, replayed) = (both.collect(), default.middle, done.middle);
+        let (placements, default, replayed) = (both.collect(), default.mean, done.mean);
         let gain_over_default = gain(default.seconds, replayed.seconds);
         let gain_over_other_default =
             other_default_seconds.map(|seconds| gain(seconds, replayed.seconds));
@@ -196,11 +196,14 @@ impl<'a> PlannedLayouts<'a> {
             let options = Options { seed: *seed, pace: by.pace };
             trace.replay(self.set, layouts, &options, &mut |_, _| {})
         };
-        let mut all = by.seeds.iter().map(replayed).collect::<Result<Vec<_>, Failure>>()?;
-        let seconds = all.iter().map(|(replayed, _)| replayed.seconds).collect();
-        all.sort_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
-        let (middle, read) = all.swap_remove(all.len() / 2);
-        Ok(InPlacements { seconds, middle, read })
+        let (first, others) = by.seeds.split_first().expect("a placement");
+        let (replayed_first, read) = replayed(first)?;
+        let mut all = vec![replayed_first];
+        for seed in others {
+            all.push(replayed(seed)?.0);
+        }
+        let seconds = all.iter().map(|replayed| replayed.seconds).collect();
+        Ok(InPlacements { seconds, mean: Replayed::mean(&all), read })
     }
 
     /// Which of two default layouts the plan was compared with, if this is its trace, and they are the same stripes.
