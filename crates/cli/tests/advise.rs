@@ -89,9 +89,12 @@ fn a_gain_in_every_variant_is_advised_however_much_larger_it_is_in_some() {
     let answer = advised(scratch.path(), &[]);
     let number = |value: &Value| value.as_f64().unwrap();
     assert_eq!(answer["answer"], "stripes", "{answer}");
-    assert!(number(&answer["spread"]) > number(&answer["gain"]), "they differ: {answer}");
+    assert!(number(&answer["spread"]) > number(&answer["gain"]) / 2.0, "they differ: {answer}");
     assert!(number(&answer["least_gain"]) > 5.0, "{answer}");
     assert_eq!(answer["stays"], 1.0, "{answer}");
+    let variants = answer["variants"].as_array().unwrap();
+    let seeds = variants.iter().filter(|variant| variant["seed"] != 0).count();
+    assert_eq!((variants.len(), seeds), (12, 4), "{answer}");
     assert!(number(&answer["most_gain"]) > number(&answer["gain"]), "{answer}");
 }
 
@@ -112,9 +115,10 @@ fn random_requests_are_advised_an_ssd_and_told_how_sure_that_is() {
     }
     let variants = answer["variants"].as_array().unwrap();
     let same = variants.iter().filter(|variant| variant["answer"] == answer["answer"]).count();
-    assert_eq!(variants.len(), 10);
+    // Devices that are faster and slower; where one file lies does not matter.
+    assert_eq!(variants.len(), 8);
     assert!(
-        (number(&answer["stays"]) - f64::from(u32::try_from(same).unwrap()) / 10.0).abs() < 1e-9
+        (number(&answer["stays"]) - f64::from(u32::try_from(same).unwrap()) / 8.0).abs() < 1e-9
     );
     assert_eq!(answer, advised(dir, &[]), "the same again");
 

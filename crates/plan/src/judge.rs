@@ -61,6 +61,19 @@ pub trait Judge {
         None
     }
 
+    /// In how many placements of so many files on the servers it can replay, at least one. Those after the first are for what
+    /// was found in the first.
+    fn placements(&self, files: usize) -> usize {
+        let _ = files;
+        1
+    }
+
+    /// From now on it replays in the placement of that number, below [`Self::placements`]; in the first until it is told
+    /// otherwise.
+    fn place(&mut self, placement: usize) {
+        let _ = placement;
+    }
+
     /// Of the `all` parts of a step `done` are done: a judge that shows progress tells.
     fn advanced(&mut self, step: Step, done: usize, all: usize) {
         let _ = (step, done, all);

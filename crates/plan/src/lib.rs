@@ -27,6 +27,7 @@ pub mod judge;
 pub mod layout;
 pub mod paper;
 mod parts;
+mod placed;
 pub mod plan_file;
 pub mod planner;
 mod predict;

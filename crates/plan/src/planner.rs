@@ -5,12 +5,12 @@ use halocline_trace::Request;
 
 use crate::Error;
 use crate::default_layout::{self, Rest};
-use crate::filling::{self, Filling};
 use crate::gain_range::{GainRange, PartSeconds, gain, gain_with_more_of_weak_parts};
 use crate::judge::{Judge, Layouts, Step};
 use crate::layout::{DEFAULT_STRIPE, Placer};
 use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::parts::parts;
+use crate::placed::{Placed, Replayed, WORK_OF_ALL};
 use crate::predict;
 use crate::search::{Search, SearchResult};
 use crate::servers::Servers;
@@ -21,10 +21,8 @@ use crate::{tails, used};
 /// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
 const HOPELESS: f64 = 4.0;
 
-/// Of the layouts that are nearly as fast in the sample, more than the fastest are replayed with all requests, as far as so
-/// many requests allow.
-const WORK_OF_ALL: u64 = 600_000;
-/// So many times as slow in the sample, one is not.
+/// Of the layouts that are nearly as fast in the sample, more than the fastest are replayed with all requests, as far as
+/// [`WORK_OF_ALL`] allows; one that is so many times as slow is not.
 const NEAR: f64 = 1.5;
 
 /// At most so many times as slow, a layout that leaves out servers on which nothing is read or written is preferred.
@@ -37,8 +35,11 @@ pub struct Judged {
     pub layouts: Layouts,
     /// Seconds for the whole trace by the cost model.
     pub predicted_seconds: f64,
-    /// Seconds for the whole trace by its replay, or by that of the sample.
+    /// Seconds for the whole trace by its replays, or by those of the sample: the mean of those in each placement of the
+    /// files.
     pub simulated_seconds: f64,
+    /// The same in each placement, that of the search first.
+    pub seconds_by_placement: Vec<f64>,
     /// Bytes of the files on servers that are not of the slowest class.
     pub ssd_bytes: u64,
     /// The share of the bytes that requests of the sample read and write on these servers.
@@ -107,11 +108,14 @@ pub struct Outcome {
     pub gain_over_def: f64,
     /// What the default is beyond the room for its stripes, and what it might have been; `None` where there is room for all.
     pub rest: Option<RestOfDefault>,
-    /// What the best layout gains in parts of the trace.
+    /// What the best layout gains in parts of the trace, and in each placement of the files.
     pub gains: GainRange,
     /// These parts.
     pub parts: Vec<PartSeconds>,
-    /// What the best layout gains if there were more of the parts that gain nothing: if that counts, it is recommended.
+    /// The whole trace in each placement, that of the search first.
+    pub placements: Vec<PartSeconds>,
+    /// What the best layout gains if there were more of the parts that gain nothing, or in the placement in which it gains
+    /// the least if that is less: if that counts, it is recommended.
     pub sure_gain: f64,
     /// The gain of the best layout, whether it was chosen or not.
     pub best_gain: f64,
@@ -170,16 +174,19 @@ pub fn plan(
     let judge: &mut dyn Judge = &mut Beside { judge, layouts: &unplanned.layouts };
     let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
     let (mut ties, mut unanswered) = (Vec::new(), Vec::new());
-    let (def, rest) = default_layout(servers, workload, judge, &sample)?;
+    let placements = judge.placements(workload.files.len() + workload.other_files.len());
+    let placed = Placed { servers, workload, sample: &sample, placements };
+    let (def, rest) = default_layout(placed, judge)?;
     let mut papers = vec![Ok(def)];
     // The default needs no layouts.
     let servers = &beside_layouts(servers, workload.files.len());
+    let placed = Placed { servers, ..placed };
     for scheme in [Scheme::Pa, Scheme::Psa] {
         papers.push(match paper::lay_out(scheme, servers, workload, judge) {
             Ok(Ok(laid_out)) => {
                 ties.extend(laid_out.ties);
                 unanswered.extend(laid_out.unanswered);
-                Ok(measured(servers, workload, judge, &sample, laid_out.layouts))
+                Ok(measured(placed, judge, laid_out.layouts))
             }
             Ok(Err(why)) => Err(why),
             // As they lie the files fit, as was seen.
@@ -189,16 +196,21 @@ pub fn plan(
     }
     let found = Search::new(servers, workload).run(judge, &starts(&papers));
     let replays = found.replays;
-    let ours = ours(servers, workload, judge, &sample, found, &papers);
+    let ours = ours(placed, judge, found, &papers);
     let [def, pa, psa] = papers.try_into().expect("three schemes");
     let layouts = [def, pa, psa, ours.ok_or_else(|| "nothing fits".to_owned())];
     let (Ok(def), Some((best, fastest))) = (&layouts[0], best_of(&layouts)) else {
         return Err(Error::Empty);
     };
     let best_gain = gain(def.simulated_seconds, fastest.simulated_seconds);
-    let parts = seconds_of_parts(judge, workload, &def.layouts, &fastest.layouts);
-    let gains = GainRange::new(best_gain, parts.iter().map(|part| part.gain()), weight);
-    let sure = GainRange::new(best_gain, [gain_with_more_of_weak_parts(&parts)], weight);
+    let parts = seconds_of_parts(placed, judge, &def.layouts, &fastest.layouts);
+    let placements = seconds_in_placements(def, fastest);
+    let of_placements = || placements.iter().map(|placement| placement.gain());
+    let gains = parts.iter().map(|part| part.gain()).chain(of_placements());
+    let gains = GainRange::new(best_gain, gains, weight);
+    // A part is as much of a run as it is of the trace. Of the placements a system has one.
+    let sure = of_placements().chain([gain_with_more_of_weak_parts(&parts)]);
+    let sure = GainRange::new(best_gain, sure, weight);
     let is_worth_it = best != Name::Def && sure.is_sure();
     let (chosen, gain_over_def) = if is_worth_it { (best, best_gain) } else { (Name::Def, 0.0) };
     Ok(Outcome {
@@ -209,6 +221,7 @@ pub fn plan(
         rest,
         gains,
         parts,
+        placements,
         sure_gain: sure.least,
         best_gain,
         ties,
@@ -231,18 +244,17 @@ fn beside_layouts(servers: &Servers, files: usize) -> Servers {
 
 /// What users have without a plan: the faster of the default layouts, and the other one if they differ.
 fn default_layout(
-    servers: &Servers,
-    workload: &Workload,
+    placed: Placed<'_>,
     judge: &mut dyn Judge,
-    sample: &[Request],
 ) -> Result<(Judged, Option<RestOfDefault>), Error> {
+    let Placed { servers, workload, .. } = placed;
     let mut found: Vec<(Rest, Judged)> = Vec::new();
     let files: Vec<&File> = workload.files.iter().collect();
     let stripes = vec![DEFAULT_STRIPE; servers.count()];
     let placer = Placer::new(servers.room());
     let told = |done| judge.advanced(Step::PaperLayouts, done, files.len());
     for (rest, layouts) in default_layout::both(servers, &files, &stripes, &placer, told)? {
-        found.push((rest, measured(servers, workload, judge, sample, layouts)));
+        found.push((rest, measured(placed, judge, layouts)));
     }
     found.sort_by(|a, b| a.1.simulated_seconds.total_cmp(&b.1.simulated_seconds));
     let mut found = found.into_iter();
@@ -253,24 +265,23 @@ fn default_layout(
 /// The best of what our search has found, or one of the paper's layouts if that is faster. Layouts with everything on one
 /// class of servers, or on one server, are judged by all requests, too: nobody should find one of these to be faster.
 fn ours(
-    servers: &Servers,
-    workload: &Workload,
+    placed: Placed<'_>,
     judge: &mut dyn Judge,
-    sample: &[Request],
     found: SearchResult,
     papers: &[Result<Judged, String>],
 ) -> Option<Judged> {
+    let Placed { servers, workload, sample, .. } = placed;
     // By the sample, because replays of long traces take long.
     let best = found.best.into_iter().map(|layouts| (false, layouts));
     let best = best.chain(found.others.into_iter().map(|layouts| (true, layouts)));
-    let mut in_sample: Vec<_> =
-        best.map(|(other, layouts)| (judge.seconds(sample, &layouts), other, layouts)).collect();
+    let in_sample = |(other, layouts)| (placed.seconds(judge, sample, &layouts), other, layouts);
+    let mut in_sample: Vec<_> = best.map(in_sample).collect();
     in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
     let least = in_sample.first().map_or(f64::INFINITY, |(seconds, ..)| *seconds);
     in_sample.retain(|(seconds, ..)| *seconds <= least * NEAR);
-    let most = replayed_by_all(workload, sample);
+    let most = replayed_by_all(placed);
     // Of a long trace, the fastest of both kinds: the gaps of a sample cost them differently.
-    let is_whole = sample.len() as u64 == workload.requests;
+    let is_whole = placed.is_whole();
     let first = |is_other| in_sample.iter().position(|(_, other, _)| *other == is_other);
     let firsts = [first(false), first(true)];
     let is_tried = |rank| rank < most || !is_whole && firsts.contains(&Some(rank));
@@ -281,32 +292,31 @@ fn ours(
         all.iter().filter_map(|layouts| tails::behind(servers, workload, layouts)).collect();
     all.extend(behind.into_iter().take(2));
     for alone in found.alone {
-        if !all.contains(&alone) && judge.seconds(sample, &alone) <= least * HOPELESS {
+        if !all.contains(&alone) && placed.seconds(judge, sample, &alone) <= least * HOPELESS {
             all.push(alone);
         }
     }
-    let by_all = all
-        .into_iter()
-        .map(|layouts| (replayed(servers, workload, judge, sample, &layouts), layouts));
+    let by_all = all.into_iter().map(|layouts| (placed.replayed(judge, &layouts), layouts));
     let searched = by_all.min_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
     let searched = searched.map(|(fastest, layouts)| {
         let spared = used::without_idle_servers(servers, workload, sample, &layouts)
-            .map(|spared| (replayed(servers, workload, judge, sample, &spared), spared));
+            .map(|spared| (placed.replayed(judge, &spared), spared));
         let (replayed, layouts) = spared
             .filter(|(other, _)| other.seconds <= fastest.seconds * AS_FAST)
             .unwrap_or((fastest, layouts));
-        judged(servers, workload, judge, sample, (layouts, replayed))
+        judged(placed, judge, (layouts, replayed))
     });
     let all = searched.into_iter().chain(papers.iter().flatten().cloned());
     all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
 }
 
 /// How many of the fastest layouts by the sample are replayed with all requests.
-fn replayed_by_all(workload: &Workload, sample: &[Request]) -> usize {
-    if sample.len() as u64 == workload.requests {
+fn replayed_by_all(placed: Placed<'_>) -> usize {
+    if placed.is_whole() {
         return 1;
     }
-    usize::try_from(WORK_OF_ALL / workload.requests.max(1)).unwrap_or(usize::MAX).max(1)
+    let requests = placed.workload.requests.max(1);
+    usize::try_from(WORK_OF_ALL / requests).unwrap_or(usize::MAX).max(1)
 }
 
 /// The fastest; if several are equal, the first one.
@@ -332,60 +342,17 @@ fn starts(papers: &[Result<Judged, String>]) -> Vec<Vec<u64>> {
     starts
 }
 
-fn measured(
-    servers: &Servers,
-    workload: &Workload,
-    judge: &mut dyn Judge,
-    sample: &[Request],
-    layouts: Layouts,
-) -> Judged {
-    let replayed = replayed(servers, workload, judge, sample, &layouts);
-    judged(servers, workload, judge, sample, (layouts, replayed))
-}
-
-/// What a replay says of a layout.
-#[derive(Debug, Clone, Copy)]
-struct Replayed {
-    /// Seconds for the whole trace.
-    seconds: f64,
-    /// Seconds until the SSDs are full.
-    full_after_seconds: Option<f64>,
-}
-
-/// The replay of the whole trace, or that of the sample.
-fn replayed(
-    servers: &Servers,
-    workload: &Workload,
-    judge: &mut dyn Judge,
-    sample: &[Request],
-    layouts: &Layouts,
-) -> Replayed {
-    let fills = filling::fills(servers, workload, layouts);
-    let mut filling = fills.then(|| Filling::new(servers, workload, layouts));
-    let mut note = |request: &Request, seconds: f64| {
-        if let Some(filling) = &mut filling {
-            filling.note(request, seconds);
-        }
-    };
-    // Where requests follow each other, gaps in a sample cost seeks that the trace has not.
-    let is_whole = sample.len() as u64 == workload.requests;
-    let whole = if is_whole { None } else { judge.seconds_of_all(layouts, &mut note) };
-    let (seconds, scale) = match whole {
-        Some(seconds) => (seconds, 1.0),
-        None => (judge.seconds_noting(sample, layouts, &mut note), workload.scale()),
-    };
-    let full_after = filling.and_then(|filling| filling.last_seconds());
-    let full_after_seconds = full_after.map(|seconds| seconds * scale);
-    Replayed { seconds: seconds * scale, full_after_seconds }
+fn measured(placed: Placed<'_>, judge: &mut dyn Judge, layouts: Layouts) -> Judged {
+    let replayed = placed.replayed(judge, &layouts);
+    judged(placed, judge, (layouts, replayed))
 }
 
 fn judged(
-    servers: &Servers,
-    workload: &Workload,
+    placed: Placed<'_>,
     judge: &mut dyn Judge,
-    sample: &[Request],
     (layouts, replayed): (Layouts, Replayed),
 ) -> Judged {
+    let Placed { servers, workload, sample, .. } = placed;
     let mut ssd_bytes = 0u64;
     for (done, file) in workload.files.iter().enumerate() {
         judge.advanced(Step::Prediction, done, workload.files.len());
@@ -397,11 +364,12 @@ fn judged(
     }
     let predicted_seconds = predict::seconds(servers, workload, &layouts);
     let ssd_traffic = used::share_of_fast(servers, sample, &layouts);
-    let Replayed { seconds: simulated_seconds, full_after_seconds } = replayed;
+    let Replayed { seconds: simulated_seconds, by_placement, full_after_seconds } = replayed;
     Judged {
         layouts,
         predicted_seconds,
         simulated_seconds,
+        seconds_by_placement: by_placement,
         ssd_bytes,
         ssd_traffic,
         full_after_seconds,
@@ -410,14 +378,20 @@ fn judged(
 
 /// What each of several parts of the sample takes under `def` and under `best`.
 fn seconds_of_parts(
+    placed: Placed<'_>,
     judge: &mut dyn Judge,
-    workload: &Workload,
     def: &Layouts,
     best: &Layouts,
 ) -> Vec<PartSeconds> {
     let of = |requests: &Vec<Request>| PartSeconds {
-        default: judge.seconds(requests, def),
-        seconds: judge.seconds(requests, best),
+        default: placed.seconds(judge, requests, def),
+        seconds: placed.seconds(judge, requests, best),
     };
-    parts(&workload.sample).iter().map(of).collect()
+    parts(&placed.workload.sample).iter().map(of).collect()
+}
+
+/// What the whole trace takes under `def` and under `best` in each placement.
+fn seconds_in_placements(def: &Judged, best: &Judged) -> Vec<PartSeconds> {
+    let both = def.seconds_by_placement.iter().zip(&best.seconds_by_placement);
+    both.map(|(default, seconds)| PartSeconds { default: *default, seconds: *seconds }).collect()
 }

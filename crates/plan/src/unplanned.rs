@@ -85,6 +85,14 @@ impl Judge for Beside<'_> {
         self.judge.seconds_of_all(&all, note)
     }
 
+    fn placements(&self, files: usize) -> usize {
+        self.judge.placements(files)
+    }
+
+    fn place(&mut self, placement: usize) {
+        self.judge.place(placement);
+    }
+
     fn advanced(&mut self, step: Step, done: usize, all: usize) {
         self.judge.advanced(step, done, all);
     }

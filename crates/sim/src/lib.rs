@@ -3,6 +3,7 @@
 //! - [`servers`]: the servers, as described in `servers.toml`;
 //! - [`FileLayout`]: which server holds which byte of a file: varied stripes, in parts and regions, as on a striped
 //!   origin;
+//! - [`placement`]: where files lie on the disks;
 //! - [`replay`](mod@replay): the requests, one after another, on these servers, in simulated time;
 //! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO;
 //! - [`study`]: admission policies on random workloads;
@@ -16,6 +17,7 @@
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod placement;
 pub mod replay;
 pub mod servers;
 pub mod store_load;
@@ -24,6 +26,7 @@ pub mod token_traffic;
 pub mod workload;
 
 pub use halocline_model::file_layout::FileLayout;
+pub use placement::placements;
 pub use replay::{
     CacheOutcome, Late, MakeAdmission, Options, Outcome, Pace, Sides, TierOutcome, TracedFiles,
     Uses, replay, replay_cached, replay_cached_by, replay_noting, replay_tiered,

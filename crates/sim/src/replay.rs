@@ -24,6 +24,7 @@ pub use sides::Sides;
 pub use tiered::{TierOutcome, TracedFiles, Uses, replay_tiered};
 
 use crate::FileLayout;
+use crate::placement::inode_of;
 use crate::servers::ServerSet;
 use issue::Issuer;
 use station::{Begun, Station};
@@ -44,7 +45,7 @@ pub enum Pace {
 /// How to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Determines the positions of files on the disks.
+    /// Determines the positions of files on the disks ([`crate::placement`]).
     pub seed: u64,
     /// When requests are issued.
     pub pace: Pace,
@@ -123,6 +124,50 @@ pub struct Outcome {
     pub servers: Vec<ServerOutcome>,
 }
 
+impl Outcome {
+    /// The means of replays of the same requests under the same layout; the longest times of all.
+    ///
+    /// # Panics
+    /// There are none.
+    #[must_use]
+    pub fn mean(all: &[Self]) -> Self {
+        let (first, rest) = all.split_first().expect("a replay");
+        let mut mean = first.clone();
+        mean.seconds = mean_of(all.iter().map(|it| it.seconds));
+        mean.mb_per_s = rate(mean.bytes, mean.seconds);
+        mean.read = OpOutcome::mean(all.iter().map(|it| it.read), mean.seconds);
+        mean.write = OpOutcome::mean(all.iter().map(|it| it.write), mean.seconds);
+        for other in rest {
+            let late = &mut mean.late;
+            late.late_requests = late.late_requests.max(other.late.late_requests);
+            late.late_seconds = late.late_seconds.max(other.late.late_seconds);
+        }
+        for (number, server) in mean.servers.iter_mut().enumerate() {
+            let of = || all.iter().map(|it| &it.servers[number]);
+            server.busy_seconds = mean_of(of().map(|it| it.busy_seconds));
+            let full_at = || of().filter_map(|it| it.full_at_seconds);
+            server.full_at_seconds = server.full_at_seconds.map(|_| mean_of(full_at()));
+        }
+        mean
+    }
+}
+
+impl OpOutcome {
+    fn mean(all: impl Iterator<Item = Self> + Clone, seconds: f64) -> Self {
+        let mut mean = all.clone().next().unwrap_or_default();
+        mean.mean_seconds = mean_of(all.clone().map(|it| it.mean_seconds));
+        mean.longest_seconds = all.map(|it| it.longest_seconds).fold(0.0, f64::max);
+        mean.mb_per_s = rate(mean.bytes, seconds);
+        mean
+    }
+}
+
+/// Of some numbers, of one that number.
+fn mean_of(all: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = all.fold((0.0, 0.0), |(sum, count), it| (sum + it, count + 1.0));
+    sum / count
+}
+
 /// Replays `requests`, which are sorted by start, on `servers`. `layout_of` returns the layout of a file on them; it is
 /// called once for each file.
 ///
@@ -169,11 +214,6 @@ pub fn replay_noting<'l>(
     }
     simulation.grow_until(u64::MAX);
     Ok(simulation.outcome(servers, issuer.late()))
-}
-
-/// The inode number of file `number`, which determines its position on a disk.
-fn inode_of(seed: u64, number: u32) -> u64 {
-    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number)
 }
 
 /// A file of the replay.

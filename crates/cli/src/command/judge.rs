@@ -9,6 +9,7 @@ use halocline_plan::judge::{Judge, Layouts, Note, Step};
 use halocline_plan::layout::Part;
 use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::{Network, Server, Servers};
+use halocline_sim::placement::{PLACEMENTS, placements};
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay_noting};
 use halocline_trace::Request;
 
@@ -96,8 +97,8 @@ impl SharedLayouts {
 /// Limit of the requests of a trace that is replayed as a whole: a few seconds for each layout.
 pub(crate) const REPLAYED_MAX: u64 = 1 << 24;
 
-/// Seconds of a whole trace under some layouts, with notes.
-type Whole<'a> = &'a dyn Fn(&Layouts, Note<'_>) -> Result<f64, String>;
+/// Seconds of a whole trace in the placement of files with a seed, under some layouts, with notes.
+type Whole<'a> = &'a dyn Fn(u64, &Layouts, Note<'_>) -> Result<f64, String>;
 
 /// Replays on simulated servers.
 pub(crate) struct Replay<'a> {
@@ -106,6 +107,8 @@ pub(crate) struct Replay<'a> {
     failure: Option<String>,
     replays: u64,
     progress: Spoken,
+    /// Of the placement of files on the disks.
+    seed: u64,
 }
 
 impl std::fmt::Debug for Replay<'_> {
@@ -117,7 +120,8 @@ impl std::fmt::Debug for Replay<'_> {
 impl<'a> Replay<'a> {
     /// On these servers.
     pub(crate) fn new(set: &'a ServerSet) -> Self {
-        Self { set, whole: None, failure: None, replays: 0, progress: Spoken::begin() }
+        let (progress, [seed, ..]) = (Spoken::begin(), PLACEMENTS);
+        Self { set, whole: None, failure: None, replays: 0, progress, seed }
     }
 
     /// On these servers; `whole` replays all of the trace's `requests`, unless they are too many.
@@ -150,7 +154,8 @@ impl<'a> Replay<'a> {
         let layouts = SharedLayouts::new(layouts)?;
         let requests = requests.iter().copied();
         let of = |file| layouts.of(file);
-        replay_noting(requests, self.set, of, &Options::default(), note)
+        let options = Options { seed: self.seed, ..Options::default() };
+        replay_noting(requests, self.set, of, &options, note)
     }
 }
 
@@ -175,8 +180,16 @@ impl Judge for Replay<'_> {
     }
 
     fn seconds_of_all(&mut self, layouts: &Layouts, note: Note<'_>) -> Option<f64> {
-        let seconds = self.whole?(layouts, note);
+        let seconds = self.whole?(self.seed, layouts, note);
         Some(self.or_never(seconds))
+    }
+
+    fn placements(&self, files: usize) -> usize {
+        placements(self.set, files).len()
+    }
+
+    fn place(&mut self, placement: usize) {
+        self.seed = PLACEMENTS[placement];
     }
 
     fn advanced(&mut self, step: Step, done: usize, all: usize) {

@@ -2,6 +2,7 @@
 
 mod alike;
 mod apart;
+mod gains;
 mod io_time;
 pub(super) mod job;
 mod page;

@@ -13,7 +13,9 @@ use clap::{Args, ValueEnum};
 use halocline_api::config::{format_bytes, parse_bytes};
 use halocline_model::{admit, tier};
 use halocline_os::counted::counted;
-use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, Sides, replay};
+use halocline_sim::{
+    FileLayout, Options, Outcome as Replayed, Pace, ServerSet, Sides, placements, replay,
+};
 use serde::Serialize;
 
 use crate::command::plan::source;
@@ -59,9 +61,10 @@ pub(crate) struct SimulateArgs {
     /// When requests are issued
     #[arg(long, default_value = "closed")]
     pace: PaceName,
-    /// Seed of where files lie on simulated disks: the same number is the same replay
-    #[arg(long, default_value = "0")]
-    seed: u64,
+    /// Seed of where files lie on simulated disks: the same number is the same replay. Without it 0; with --plan, where
+    /// there are several files, the placements by which `plan` judges, of which the mean counts
+    #[arg(long)]
+    seed: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -132,7 +135,8 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         PaceName::Think => Pace::ClosedLoop { think: true },
         PaceName::Open => Pace::OpenLoop,
     };
-    let options = Options { seed: args.seed, pace };
+    let seed = args.seed.unwrap_or_else(|| Options::default().seed);
+    let options = Options { seed, pace };
     let sides = sides(args, &servers, pace)?;
     let is_repeated = [args.cache_size, args.tier_size].iter().any(Option::is_some);
     if is_repeated || args.plan.is_some() {
@@ -161,7 +165,11 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         if seen.workload.requests == 0 {
             return Err(empty());
         }
-        let by = Replays { trace: &args.trace, stripes: &stripes, options: &options };
+        let seeds = match args.seed {
+            Some(seed) => vec![seed],
+            None => placements(&servers, seen.files()).to_vec(),
+        };
+        let by = Replays { trace: &args.trace, stripes: &stripes, seeds: &seeds, pace };
         let (replayed, compared) = planned.compare(&seen, by)?;
         (replayed, Some(compared), seen.completeness)
     } else {
@@ -281,7 +289,19 @@ fn tell_of_plan(plan: &Comparison, replayed: &Replayed) {
         }
     }
     let (is, promised) = (gain(plan.gain_over_default), gain(plan.promised_gain));
-    say!("gain of the plan: {is}; the plan promised {promised} for its own trace");
+    let in_placements = match plan.placements.as_slice() {
+        [] | [_] => String::new(),
+        several => {
+            let gains = several.iter().map(|placement| placement.gain);
+            let (least, most) = (f64::INFINITY, f64::NEG_INFINITY);
+            let (least, most) =
+                gains.fold((least, most), |(least, most), it| (it.min(least), it.max(most)));
+            let count = counted(several.len(), "placement");
+            format!(", {} to {} in {count} of the files on the disks", gain(least), gain(most))
+        }
+    };
+    say!("gain of the plan: {is}{in_placements};");
+    say!("the plan promised {promised} for its own trace");
     let (files, others) = (counted(plan.files, "file"), counted(plan.other_files, "file"));
     say!("the plan has {files} of the trace; the default layout is that of {others}");
     say!("under the plan:");

@@ -51,12 +51,12 @@ impl Hdd {
         true
     }
 
-    /// The position of a byte: each file is contiguous, at a place that its inode number determines. None begins in the last
-    /// eighth of the surface: a file that went around its end would have the longest seeks of all within itself.
+    /// The position of a byte: each file is contiguous, at a place that its inode number determines, the same share of the
+    /// surface whatever its capacity. None begins in the last eighth of the surface: a file that went around its end would
+    /// have the longest seeks of all within itself.
     pub(super) fn position(&self, inode: u64, offset: u64) -> u64 {
         let places = self.capacity / PLACE_UNIT;
-        let (place, eighth) = (spread(inode) % places, places / 8);
-        let begin = if place < places - eighth { place } else { place - eighth } * PLACE_UNIT;
+        let begin = share_of(spread(inode), places - places / 8) * PLACE_UNIT;
         (begin + offset % self.capacity) % self.capacity
     }
 
@@ -88,6 +88,12 @@ fn seek_ns(profile: &EmulatedHdd, way: f64) -> f64 {
 
 fn half_turn_ns(profile: &EmulatedHdd) -> f64 {
     60e9 / profile.rpm / 2.0
+}
+
+/// `number` over 2^64, times `whole`.
+fn share_of(number: u64, whole: u64) -> u64 {
+    let share = (u128::from(number) * u128::from(whole)) >> 64;
+    u64::try_from(share).expect("less than the whole")
 }
 
 /// Spreads neighbouring numbers over all of u64 (the finalizer of `MurmurHash3`).

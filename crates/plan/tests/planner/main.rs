@@ -5,6 +5,7 @@ mod apart;
 mod default;
 mod limits;
 mod many_files;
+mod placements;
 mod recommended;
 
 use std::collections::HashMap;

@@ -240,3 +240,30 @@ fn bad_input_is_refused() {
     let empty = run(&layout, &[]).unwrap();
     assert!(close(empty.seconds, 0.0) && empty.requests == 0);
 }
+
+/// One replay is its own mean; of several the times are means, and what does not depend on the placement stays.
+#[test]
+fn the_mean_of_replays_is_of_their_times() {
+    let set = servers("[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = 5000\n");
+    let layout = FileLayout::uniform(vec![4096]).unwrap();
+    let requests: Vec<_> = (0..40)
+        .map(|n| Request { file: u32::try_from(n % 2).unwrap(), ..request(0, n, n * 4096, 4096) })
+        .collect();
+    let replayed = |seed| {
+        let options = Options { seed, pace: CLOSED };
+        replay(requests.iter().copied(), &set, |_| &layout, &options).unwrap()
+    };
+    let [one, other] = [0, 1].map(replayed);
+    assert!(!close(one.seconds, other.seconds));
+    assert_eq!(Outcome::mean(std::slice::from_ref(&one)), one);
+    let mean = Outcome::mean(&[one.clone(), other.clone()]);
+    let half = |a: f64, b: f64| f64::midpoint(a, b);
+    assert!(close(mean.seconds, half(one.seconds, other.seconds)), "{mean:?}");
+    assert!(close(mean.write.mean_seconds, half(one.write.mean_seconds, other.write.mean_seconds)));
+    let busy = |it: &Outcome| it.servers[0].busy_seconds;
+    assert!(close(busy(&mean), half(busy(&one), busy(&other))));
+    let full = |it: &Outcome| it.servers[0].full_at_seconds.unwrap();
+    assert!(close(full(&mean), half(full(&one), full(&other))));
+    assert!(close(mean.mb_per_s * mean.seconds, one.mb_per_s * one.seconds));
+    assert_eq!((mean.bytes, mean.servers[0].held_bytes), (one.bytes, one.servers[0].held_bytes));
+}

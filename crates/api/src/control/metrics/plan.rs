@@ -15,7 +15,8 @@ pub(super) const PLAN: &[Metric] = &[
     metric(
         "gain_over_def",
         "share",
-        "Throughput of the requests under the chosen layout over that under `def`, less one.",
+        "Throughput of the requests under the chosen layout over that under `def`, less one: by the mean of the times of each in \
+         all placements of the files on the disks.",
     ),
     metric(
         "def_rest",
@@ -36,15 +37,16 @@ pub(super) const PLAN: &[Metric] = &[
     metric(
         "least_gain",
         "share",
-        "The least gain of the best layout, in all of the trace and in four parts of it; of a trace that is not whole its distance \
-         from `best_gain` counts more.",
+        "The least gain of the best layout, in all of the trace, in four parts of it and in each placement of its files; of a trace \
+         that is not whole its distance from `best_gain` counts more.",
     ),
     metric("most_gain", "share", "The largest, alike."),
     metric(
         "sure_gain",
         "share",
-        "The gain of all parts together if there were four times as much of those that gain at most 0.01, or `best_gain` if that is less: \
-         where it is not above 0.01, nothing is recommended; of a trace that is not whole as `least_gain`.",
+        "The gain of all parts together if there were four times as much of those that gain at most 0.01, or what the best layout gains \
+         in the placement in which it gains the least, or `best_gain`, whichever is the least: where it is not above 0.01, nothing \
+         is recommended; of a trace that is not whole as `least_gain`.",
     ),
     metric(
         "parts[].def_seconds",
@@ -53,6 +55,14 @@ pub(super) const PLAN: &[Metric] = &[
     ),
     metric("parts[].seconds", "seconds", "The same under the best layout."),
     metric("parts[].gain", "share", "What it gains; less than 0 if it loses."),
+    metric(
+        "placements[].def_seconds",
+        "seconds",
+        "Time of the trace under `def` in a placement of its files on the disks. The first is the one in which the search \
+         replayed; where nothing depends on it, as of one file, there is no other.",
+    ),
+    metric("placements[].seconds", "seconds", "The same under the best layout."),
+    metric("placements[].gain", "share", "What it gains there; less than 0 if it loses."),
     metric(
         "few_requests",
         "yes or no",
@@ -95,7 +105,11 @@ pub(super) const PLAN: &[Metric] = &[
 
 /// Of each of the four layouts.
 pub(super) const PLANNED_LAYOUT: &[Metric] = &[
-    metric("simulated_seconds", "seconds or null", "Time of a replay on simulated servers."),
+    metric(
+        "simulated_seconds",
+        "seconds or null",
+        "Time of a replay on simulated servers: the mean of those in all placements of the files.",
+    ),
     metric("predicted_seconds", "seconds or null", "Time by the cost model."),
     metric(
         "ssd_bytes",

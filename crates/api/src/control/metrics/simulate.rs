@@ -15,8 +15,17 @@ pub(super) const SIMULATE: &[Metric] = &[
     metric(
         "plan.gain_over_default",
         "share",
-        "Throughput that the plan gains in this replay, as a share of the default layout's.",
+        "Throughput that the plan gains in this replay, as a share of the default layout's. In several placements of the files \
+         the times of each layout, here and in all other keys but `plan.placements`, are the means of those there.",
     ),
+    metric(
+        "plan.placements[].seed",
+        "number",
+        "Where the files lie on the disks: `--seed`, or each of the placements by which `plan` judges.",
+    ),
+    metric("plan.placements[].default_seconds", "seconds", "Time under the default layout there."),
+    metric("plan.placements[].seconds", "seconds", "Time under the plan there."),
+    metric("plan.placements[].gain", "share", "Throughput that the plan gains there."),
     metric(
         "plan.promised_gain",
         "share",

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use halocline_model::{admit, tier};
 use halocline_plan::planner::{self, Name};
+use halocline_sim::placement::placements;
 use halocline_sim::servers::Profile;
 use halocline_sim::{
     FileLayout, Options, Pace, ServerSet, Sides, TracedFiles, replay, replay_cached, replay_tiered,
@@ -29,8 +30,6 @@ const STRIPE: u64 = 64 << 10;
 const VARIANT_REQUESTS: usize = 250_000;
 /// Times of a device in the variants, relative to the description: a fifth faster and slower.
 const FACTORS: [f64; 3] = [0.8, 1.0, 1.2];
-/// Seeds for other positions of files on the disks.
-const SEEDS: [u64; 2] = [1, 2];
 
 /// The layouts that a planner chose for files, and their default; or why there are none.
 type Stripes = Result<(HashMap<u32, FileLayout>, FileLayout), String>;
@@ -64,6 +63,8 @@ pub(in crate::command) struct Case<'a> {
     slow: Vec<usize>,
     size: u64,
     options: Options,
+    /// Seeds of the placements of the files on the disks, the usual one first.
+    placements: &'static [u64],
     files: TracedFiles,
     stripes: Stripes,
     slow_alone: FileLayout,
@@ -138,7 +139,8 @@ impl<'a> Case<'a> {
             set,
             slow: sides.slow,
             size,
-            options: Options { seed: 0, pace: Pace::ClosedLoop { think: true } },
+            options: Options { pace: Pace::ClosedLoop { think: true }, ..Options::default() },
+            placements: placements(set, seen.files()),
             files,
             stripes,
             slow_alone: FileLayout::uniform(widths).map_err(Failure::refused)?,
@@ -192,9 +194,10 @@ impl<'a> Case<'a> {
         let mut input = self.trace.requests()?;
         let requests: Vec<Request> = input.by_ref().take(VARIANT_REQUESTS).collect();
         input.end()?;
-        let factors = FACTORS.into_iter().flat_map(|disk| FACTORS.map(|ssd| (disk, ssd, 0)));
+        let usual = self.options.seed;
+        let factors = FACTORS.into_iter().flat_map(|disk| FACTORS.map(|ssd| (disk, ssd, usual)));
         let factors = factors.filter(|(disk, ssd, _)| (*disk, *ssd) != (1.0, 1.0));
-        let seeds = SEEDS.into_iter().map(|seed| (1.0, 1.0, seed));
+        let seeds = self.placements.iter().skip(1).map(|seed| (1.0, 1.0, *seed));
         let mut variants = Vec::new();
         for (disk_times, ssd_times, seed) in factors.chain(seeds) {
             let times = |server| if self.slow.contains(&server) { disk_times } else { ssd_times };

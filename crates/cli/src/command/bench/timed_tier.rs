@@ -20,6 +20,7 @@ use halocline_model::emulated::{Access, Mechanism};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::clock::Clock;
 use halocline_os::error::Error;
+use halocline_sim::placement::inode_of;
 use halocline_sim::{FileLayout, ServerSet, Sides, TracedFiles, Uses};
 use halocline_tier::{Decorations, FileTier, Handle, TierOptions, TierSet};
 use halocline_trace::{Op, Request};
@@ -84,7 +85,7 @@ impl Devices {
     ) -> u64 {
         let (all, mut done_ns) = (&mut self.all, now_ns);
         self.layouts[usize::from(on_ssd)].split(range, |server, local| {
-            let (inode, offset, len) = (u64::from(file), local.start, local.len());
+            let (inode, offset, len) = (inode_of(0, file), local.start, local.len());
             let access = Access { inode, offset, len, direction };
             done_ns = done_ns.max(all[server].serve(now_ns, access));
         });

@@ -5,10 +5,12 @@ use std::thread;
 use halocline_plan::gain_range::gain;
 use halocline_plan::judge::{Layouts, Note};
 use halocline_plan::planner::{Judged, Name, Outcome};
+use halocline_sim::placement::{PLACEMENTS, placements};
 use halocline_sim::{Options, Pace, ServerSet};
 use serde::Serialize;
 
 use super::source::TraceSummary;
+use crate::command::judge::REPLAYED_MAX;
 use crate::command::traced::TraceFile;
 use crate::failure::Failure;
 
@@ -18,7 +20,7 @@ const GAIN_MIN: f64 = 0.01;
 /// The whole trace on simulated servers, each process going on after the time that it computed between its requests.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Job {
-    /// Seconds under the default layout.
+    /// Seconds under the default layout, the mean of those in each placement of the files.
     pub(crate) def_seconds: f64,
     /// Seconds under the layout that is the fastest for the requests alone.
     pub(crate) seconds: f64,
@@ -39,8 +41,20 @@ impl Job {
         if outcome.chosen == Name::Def || seen.io_time.seconds().is_none() {
             return Ok(None);
         }
-        let seconds =
-            |judged: &Judged| seconds_of_all(trace, set, &judged.layouts, true, &mut |_, _| {});
+        let seeds = match seen.workload.requests {
+            ..=REPLAYED_MAX => placements(set, seen.files()),
+            _ => &PLACEMENTS[..1],
+        };
+        let one = |seed, judged: &Judged| {
+            seconds_of_all(trace, set, (seed, true), &judged.layouts, &mut |_, _| {})
+        };
+        let seconds = |judged: &Judged| {
+            let all = seeds.iter().map(|seed| one(*seed, judged));
+            let sum = all.sum::<Result<f64, Failure>>()?;
+            #[expect(clippy::cast_precision_loss, reason = "a few")]
+            let count = seeds.len() as f64;
+            Ok::<f64, Failure>(sum / count)
+        };
         let (def_seconds, seconds) = thread::scope(|scope| {
             let def = scope.spawn(|| seconds(def));
             let chosen = seconds(outcome.choice());
@@ -60,21 +74,22 @@ impl Job {
 pub(in crate::command) fn replay_of_all<'a>(
     trace: &'a TraceFile<'a>,
     set: &'a ServerSet,
-) -> impl Fn(&Layouts, Note<'_>) -> Result<f64, String> + 'a {
-    |layouts, note| {
-        let seconds = seconds_of_all(trace, set, layouts, false, note);
+) -> impl Fn(u64, &Layouts, Note<'_>) -> Result<f64, String> + 'a {
+    |seed, layouts, note| {
+        let seconds = seconds_of_all(trace, set, (seed, false), layouts, note);
         seconds.map_err(|failure| failure.message().to_owned())
     }
 }
 
-/// Seconds of all requests of the `trace`; `think`: with what the processes computed between them.
+/// Seconds of all requests of the `trace` in the placement with this seed; `think`: with what the processes computed between
+/// them.
 fn seconds_of_all(
     trace: &TraceFile<'_>,
     set: &ServerSet,
+    (seed, think): (u64, bool),
     layouts: &Layouts,
-    think: bool,
     note: Note<'_>,
 ) -> Result<f64, Failure> {
-    let options = Options { pace: Pace::ClosedLoop { think }, ..Options::default() };
+    let options = Options { seed, pace: Pace::ClosedLoop { think } };
     trace.replay(set, layouts, &options, note).map(|(done, _)| done.seconds)
 }

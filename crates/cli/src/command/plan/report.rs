@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use halocline_os::counted::counted;
 use halocline_plan::default_layout::Rest;
-use halocline_plan::gain_range::{GAIN_MIN, MORE_OF_WEAK_PARTS, PartSeconds};
+use halocline_plan::gain_range::PartSeconds;
 use halocline_plan::layout::Part;
 use halocline_plan::paper::Unanswered;
 use halocline_plan::planner::{Judged, Name, Outcome, RestOfDefault};
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::alike::Alike;
 use super::apart::Apart;
+use super::gains;
 use super::job::Job;
 use super::source::TraceSummary;
 use crate::print::say;
@@ -43,6 +44,7 @@ pub(crate) struct Json {
     most_gain: f64,
     sure_gain: f64,
     parts: Vec<PartJson>,
+    placements: Vec<PartJson>,
     few_requests: bool,
     io_share: Option<f64>,
     job: Option<Job>,
@@ -73,7 +75,7 @@ struct FileJson {
     parts: Vec<Part>,
 }
 
-/// A part of the sample.
+/// A part of the sample, or the trace in a placement of the files.
 #[derive(Debug, Serialize)]
 struct PartJson {
     def_seconds: f64,
@@ -111,11 +113,11 @@ pub(crate) fn json(
         pairs: ties.pairs,
         candidates: ties.candidates.iter().map(|it| [it.h, it.s, it.j]).collect(),
     });
-    let parts = outcome.parts.iter().map(|part| PartJson {
+    let part = |part: &PartSeconds| PartJson {
         def_seconds: part.default,
         seconds: part.seconds,
         gain: part.gain(),
-    });
+    };
     Json {
         requests: seen.workload.requests,
         sampled_requests: seen.workload.sampled(),
@@ -130,12 +132,13 @@ pub(crate) fn json(
         least_gain: outcome.gains.least,
         most_gain: outcome.gains.most,
         sure_gain: outcome.sure_gain,
-        parts: parts.collect(),
+        parts: outcome.parts.iter().map(part).collect(),
+        placements: outcome.placements.iter().map(part).collect(),
         few_requests: seen.has_few_requests(),
         io_share: seen.io_time.share(),
         job,
         ties: ties.collect(),
-        notes: placement_lines(seen, servers, outcome),
+        notes: layout_lines(seen, servers, outcome),
         replays: outcome.replays,
     }
 }
@@ -251,35 +254,35 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
 
 fn recommend(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, job: Option<&Job>) {
     let best = percent(outcome.best_gain);
-    let parts = range_in_parts(outcome);
+    let range = gains::range(outcome);
     match (outcome.chosen, job) {
         (Name::Def, None) => say!(
-            "recommended: leave the layout alone; the best of the others gains {best}, {parts}"
+            "recommended: leave the layout alone; the best of the others gains {best}, {range}"
         ),
         (Name::Def, Some(_)) => {
             say!(
                 "recommended: leave the layout alone; the job hardly waits for its requests, which {} would give",
                 outcome.best.text()
             );
-            say!("{best} more throughput, {parts}");
+            say!("{best} more throughput, {range}");
         }
         (chosen, _) => {
-            say!("recommended: {}, with {best} more throughput than def, {parts}", chosen.text());
+            say!("recommended: {}, with {best} more throughput than def, {range}", chosen.text());
         }
     }
-    for line in part_lines(outcome) {
+    for line in gains::lines(outcome) {
         say!("{line}");
     }
     for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
         say!("{line}");
     }
-    for line in placement_lines(seen, servers, outcome) {
+    for line in layout_lines(seen, servers, outcome) {
         say!("{line}");
     }
 }
 
 /// What the chosen layout does that stripes for each kind of server do not tell.
-pub(super) fn placement_lines(
+pub(super) fn layout_lines(
     seen: &TraceSummary,
     servers: &Servers,
     outcome: &Outcome,
@@ -316,50 +319,7 @@ pub(super) fn default_line(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// The least and the largest gain of the best layout.
-pub(super) fn range_in_parts(outcome: &Outcome) -> String {
-    let [least, most] = [outcome.gains.least, outcome.gains.most].map(percent);
-    format!("{least} to {most} in parts of the trace")
-}
-
-/// Which parts of the sample the best layout makes slower, by how much, and what that means for the recommendation.
-pub(super) fn part_lines(outcome: &Outcome) -> Vec<String> {
-    if outcome.best == Name::Def {
-        return Vec::new();
-    }
-    let all = &outcome.parts;
-    let slower = all.iter().enumerate().filter(|(_, part)| part.seconds > part.default);
-    let mut lines: Vec<String> = slower
-        .map(|(at, part)| {
-            format!(
-                "part {} of {} of the sample loses: it takes {} instead of {}, {} less throughput",
-                at + 1,
-                all.len(),
-                text::seconds(part.seconds),
-                text::seconds(part.default),
-                percent(-part.gain())
-            )
-        })
-        .collect();
-    let of_all = |seconds: fn(&PartSeconds) -> f64| text::seconds(all.iter().map(seconds).sum());
-    let [def, best] = [of_all(|part| part.default), of_all(|part| part.seconds)];
-    let what = format!(
-        "all parts take {best} instead of {def}; with {MORE_OF_WEAK_PARTS} times as much of those that gain nothing",
-    );
-    let gains = percent(outcome.sure_gain);
-    if outcome.gains.is_sure() || outcome.best_gain <= GAIN_MIN {
-        return lines;
-    }
-    let is_withheld = outcome.chosen == Name::Def;
-    lines.push(format!(
-        "{what} {} would gain {gains}{}",
-        outcome.best.text(),
-        if is_withheld { ": that is not enough to recommend it" } else { "" }
-    ));
-    lines
-}
-
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 

@@ -44,6 +44,11 @@ impl TraceSummary {
         self.workload.requests < FEW_REQUESTS
     }
 
+    /// How many files the trace has.
+    pub(crate) const fn files(&self) -> usize {
+        self.workload.files.len() + self.workload.other_files.len()
+    }
+
     /// Name of a file of the trace.
     pub(crate) fn name(&self, number: u32) -> &[u8] {
         self.names.get(number as usize).map_or(b"", Vec::as_slice)

@@ -1,17 +1,18 @@
 //! The layouts of a plan, for a replay of a trace that may be another one than the plan was made from.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use halocline_plan::default_layout::{self, Rest};
 use halocline_plan::gain_range::gain;
+use halocline_plan::judge::Layouts;
 use halocline_plan::layout::{DEFAULT_STRIPE, Layout, Placer};
 use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::Servers;
 use halocline_plan::unplanned::Unplanned;
 use halocline_plan::workload::File;
-use halocline_sim::{Options, Outcome as Replayed, ServerSet};
+use halocline_sim::{Options, Outcome as Replayed, Pace, ServerSet};
 use halocline_trace::Reader;
 
 use serde::Serialize;
@@ -23,6 +24,7 @@ use crate::command::planned_files::PlannedFiles;
 use crate::command::traced::{TraceFile, refused};
 use crate::command::{judge, placement};
 use crate::failure::Failure;
+use crate::reading::Reading;
 use crate::text;
 
 /// What `simulate --plan --json` says beside the replay under the plan.
@@ -32,8 +34,10 @@ pub(super) struct Comparison {
     pub(super) files: usize,
     /// Files of the trace that keep the default layout.
     pub(super) other_files: usize,
-    /// Throughput that the plan gains, as a share of the default layout's.
+    /// Throughput that the plan gains, as a share of the default layout's: each by the mean of its times.
     pub(super) gain_over_default: f64,
+    /// The replays in each placement of the files.
+    pub(super) placements: Vec<InPlacement>,
     /// What the plan promised for its own trace.
     pub(super) promised_gain: f64,
     /// How the default layout lies where not all servers have room for its stripes; `None` where they have.
@@ -47,6 +51,26 @@ pub(super) struct Comparison {
     pub(super) default: Replayed,
 }
 
+/// The replays of a trace in a placement of its files on the disks.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct InPlacement {
+    seed: u64,
+    default_seconds: f64,
+    seconds: f64,
+    /// Throughput that the plan gains there.
+    pub(super) gain: f64,
+}
+
+/// The replays of a layout.
+struct InPlacements {
+    /// Seconds in each placement.
+    seconds: Vec<f64>,
+    /// The means of all.
+    mean: Replayed,
+    /// The trace, read to its end.
+    read: Reader<BufReader<Reading>>,
+}
+
 /// A plan for the servers on which a trace is replayed.
 #[derive(Debug)]
 pub(super) struct PlannedLayouts<'a> {
@@ -57,13 +81,15 @@ pub(super) struct PlannedLayouts<'a> {
     servers: Servers,
 }
 
-/// How a trace is replayed twice.
+/// How a trace is replayed under two layouts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replays<'a> {
     pub(super) trace: &'a Path,
     /// The default stripe of each server, in bytes.
     pub(super) stripes: &'a [u64],
-    pub(super) options: &'a Options,
+    /// Of the placements of its files on the disks, one at least.
+    pub(super) seeds: &'a [u64],
+    pub(super) pace: Pace,
 }
 
 impl<'a> PlannedLayouts<'a> {
@@ -104,17 +130,16 @@ impl<'a> PlannedLayouts<'a> {
         let mut defaults = Vec::new();
         for (rest, mut layouts) in both.map_err(full)? {
             layouts.files.extend(unplanned.clone());
-            let (replayed, read) = trace.replay(self.set, &layouts, by.options, &mut |_, _| {})?;
-            defaults.push((rest, replayed, read));
+            defaults.push((rest, self.replayed(&trace, &layouts, by)?));
         }
-        defaults.sort_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+        defaults.sort_by(|a, b| a.1.mean.seconds.total_cmp(&b.1.mean.seconds));
         // A plan for a trace of very many requests took the faster one of a sample.
         let of_plan = self.default_of_plan(seen, by.stripes);
-        defaults.sort_by_key(|(rest, ..)| of_plan.is_some_and(|of_plan| *rest != of_plan));
-        let other_default_seconds = defaults.get(1).map(|(_, replayed, _)| replayed.seconds);
-        let (rest, default, read) = defaults.swap_remove(0);
+        defaults.sort_by_key(|(rest, _)| of_plan.is_some_and(|of_plan| *rest != of_plan));
+        let other_default_seconds = defaults.get(1).map(|(_, replayed)| replayed.mean.seconds);
+        let (rest, default) = defaults.swap_remove(0);
         let default_rest = other_default_seconds.map(|_| rest);
-        let planned = self.by_number(&read)?;
+        let planned = self.by_number(&default.read)?;
         if planned.is_empty() {
             return Err(Failure::refused(format!(
                 "the plan has none of the files of the trace; {BELOW}"
@@ -135,9 +160,14 @@ impl<'a> PlannedLayouts<'a> {
             default_layout::lay_out(&self.servers, &left, by.stripes, rest, placer, |_| {});
         let mut layouts = layouts.map_err(full)?;
         layouts.files.extend(unplanned);
-        let (files, other_files) = (planned.len(), read.files() - planned.len());
+        let (files, other_files) = (planned.len(), default.read.files() - planned.len());
         layouts.files.extend(planned);
-        let (replayed, _) = trace.replay(self.set, &layouts, by.options, &mut |_, _| {})?;
+        let done = self.replayed(&trace, &layouts, by)?;
+        let both = default.seconds.iter().zip(&done.seconds);
+        let both = by.seeds.iter().zip(both).map(|(&seed, (&default_seconds, &seconds))| {
+            InPlacement { seed, default_seconds, seconds, gain: gain(default_seconds, seconds) }
+        });
+        let (placements, default, replayed) = (both.collect(), default.mean, done.mean);
         let gain_over_default = gain(default.seconds, replayed.seconds);
         let gain_over_other_default =
             other_default_seconds.map(|seconds| gain(seconds, replayed.seconds));
@@ -146,6 +176,7 @@ impl<'a> PlannedLayouts<'a> {
             files,
             other_files,
             gain_over_default,
+            placements,
             promised_gain,
             default_rest,
             other_default_seconds,
@@ -153,6 +184,27 @@ impl<'a> PlannedLayouts<'a> {
             default,
         };
         Ok((replayed, compared))
+    }
+
+    /// Replays `trace` in each placement.
+    fn replayed(
+        &self,
+        trace: &TraceFile<'_>,
+        layouts: &Layouts,
+        by: Replays<'_>,
+    ) -> Result<InPlacements, Failure> {
+        let replayed = |seed: &u64| {
+            let options = Options { seed: *seed, pace: by.pace };
+            trace.replay(self.set, layouts, &options, &mut |_, _| {})
+        };
+        let (first, others) = by.seeds.split_first().expect("a placement");
+        let (replayed_first, read) = replayed(first)?;
+        let mut all = vec![replayed_first];
+        for seed in others {
+            all.push(replayed(seed)?.0);
+        }
+        let seconds = all.iter().map(|replayed| replayed.seconds).collect();
+        Ok(InPlacements { seconds, mean: Replayed::mean(&all), read })
     }
 
     /// Which of two default layouts the plan was compared with, if this is its trace, and they are the same stripes.

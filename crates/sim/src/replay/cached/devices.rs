@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::extents::Run;
 use crate::FileLayout;
-use crate::replay::inode_of;
+use crate::placement::inode_of;
 use crate::replay::sides::striped;
 use crate::replay::station::{Station, serve_all};
 use crate::servers::Server;

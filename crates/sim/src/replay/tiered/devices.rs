@@ -3,7 +3,7 @@
 use halocline_model::request::{ByteRange, Direction};
 
 use crate::FileLayout;
-use crate::replay::inode_of;
+use crate::placement::inode_of;
 use crate::replay::sides::{Sides, striped};
 use crate::replay::station::{Station, serve_all};
 use crate::servers::Server;

@@ -107,7 +107,8 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<JudgedSetti
     let set = setting.set(&requests).map_err(Failure::refused)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
     let workload = Workload::of(&requests, u64::from((setting.processes / NODES).max(1)));
-    let all = |layouts: &Layouts, note: Note<'_>| {
+    // A setting has one file, so it lies in one placement.
+    let all = |_, layouts: &Layouts, note: Note<'_>| {
         Ok(Replay::new(&set).outcome(&requests, layouts, note)?.seconds)
     };
     let mut replay = Replay::with_whole(&set, &all, requests.len() as u64);

@@ -6,6 +6,7 @@ use halocline_os::counted::counted;
 use halocline_plan::planner::{Judged, Name};
 
 use super::{Load, Page, mb_per_s, stations};
+use crate::command::plan::gains;
 use crate::command::plan::picture::{COLUMNS, ROWS};
 use crate::command::plan::report;
 use crate::text;
@@ -25,7 +26,7 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
         let sentence = format!(
             "The best of the other layouts gains {}, {}: that is not certain enough.",
             percent(outcome.best_gain),
-            report::range_in_parts(outcome)
+            gains::range(outcome)
         );
         return (headline, sentence);
     }
@@ -34,7 +35,7 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
     let sentence = format!(
         "of the default stripes of 64 KiB on every server (def), in a replay on simulated servers. The gain of {} is {}.",
         percent(outcome.gain_over_def),
-        report::range_in_parts(outcome)
+        gains::range(outcome)
     );
     (headline, sentence)
 }
@@ -45,7 +46,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     if page.seen.has_few_requests() {
         all.push("These are too few to say what others like them would gain.".to_owned());
     }
-    all.extend(report::part_lines(page.outcome).iter().map(|line| sentence(line)));
+    all.extend(gains::lines(page.outcome).iter().map(|line| sentence(line)));
     for lines in [
         report::order_lines(page.seen, page.outcome),
         report::job_lines(page.seen, page.outcome, page.job),
@@ -61,7 +62,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
         }
     }
     if let Ok(judged) = page.outcome.of(page.outcome.chosen) {
-        let lines = report::placement_lines(page.seen, page.servers, page.outcome);
+        let lines = report::layout_lines(page.seen, page.servers, page.outcome);
         all.extend(lines.iter().map(|line| sentence(line)));
         all.extend(space(page, judged));
         all.push(agreement(page, judged));

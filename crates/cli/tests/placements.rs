@@ -1,0 +1,105 @@
+//! Where the files of a trace lie on the disks: what `plan` promises holds in placements that it has not seen.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
+use serde_json::Value;
+
+/// Seeds of placements by which nothing was judged.
+const OTHERS: std::ops::Range<u64> = 20..40;
+
+fn succeed(dir: &Path, args: &[&str]) -> Vec<u8> {
+    let output = Command::new(program!()).args(args).current_dir(dir).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    output.stdout
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+/// What `simulate` says of the plan.
+fn simulated(dir: &Path, more: &[&str]) -> Value {
+    let args = ["simulate", "t.hct", "--servers", "s.toml", "--plan", "p.toml", "--json"];
+    let answer: Value = serde_json::from_slice(&succeed(dir, &[&args, more].concat())).unwrap();
+    answer["plan"].clone()
+}
+
+/// A trace of IOR planned for so many disks and an SSD: what `plan` says, and what it gains in other placements, sorted.
+fn planned(dir: &Path, ior: &str, disks: usize, ssd: &str) -> (Value, Vec<f64>) {
+    let mut servers = String::new();
+    let disks = (0..disks).map(|number| (format!("h{number}"), "hdd", "1T"));
+    for (name, profile, capacity) in disks.chain([("s".to_owned(), "ssd", ssd)]) {
+        let table = format!("name = \"{name}\"\nprofile = \"{profile}\"");
+        writeln!(servers, "[[server]]\n{table}\ncapacity = \"{capacity}\"").unwrap();
+    }
+    fs::write(dir.join("s.toml"), servers).unwrap();
+    let made = ["trace", "make", "ior", "-F"].into_iter().chain(ior.split(' '));
+    succeed(dir, &made.chain(["-o", "t.hct"]).collect::<Vec<_>>());
+    let plan = ["plan", "t.hct", "--servers", "s.toml", "-o", "p.toml", "--json"];
+    let answer = serde_json::from_slice(&succeed(dir, &plan)).unwrap();
+    let gains = OTHERS
+        .map(|seed| number(&simulated(dir, &["--seed", &seed.to_string()])["gain_over_default"]));
+    let mut gains: Vec<f64> = gains.collect();
+    gains.sort_by(f64::total_cmp);
+    (answer, gains)
+}
+
+/// Regression: the gain in the placement in which the search had replayed was promised, 171 % where others gained 61 % and 119 %
+/// at most; and a plan was recommended that lost in a third of them.
+#[test]
+fn what_is_promised_holds_in_other_placements() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    for (ior, ssd, is_sure) in [
+        ("-p 16 -b 4M -t 64K -z 3", "40M", true),
+        ("-p 8 -b 8M -t 256K", "20M", true),
+        ("-p 2 -b 16M -t 64K -z 1", "2M", true),
+        ("-p 3 -b 16M -t 64K", "1M", false),
+    ] {
+        let (plan, others) = planned(dir, ior, 2, ssd);
+        let (promised, median) = (number(&plan["gain_over_def"]), others[others.len() / 2]);
+        let told = format!("{ior}: {promised} promised of {others:?}; {}", plan["placements"]);
+        if !is_sure {
+            let is_withheld = plan["chosen"] == "def" || number(&plan["sure_gain"]) < 0.0;
+            assert!(is_withheld, "{told}");
+            continue;
+        }
+        assert_ne!(plan["chosen"], "def", "{told}");
+        assert!(others[0] <= promised && promised <= others[others.len() - 1], "{told}");
+        let ratio = (1.0 + promised) / (1.0 + median);
+        assert!((0.8..=1.25).contains(&ratio), "{ratio}: {told}");
+        assert!(
+            number(&plan["least_gain"]) <= median && median <= number(&plan["most_gain"]),
+            "{told}"
+        );
+        // The same judgement, and that of one placement.
+        let own = simulated(dir, &[]);
+        assert!((number(&own["gain_over_default"]) - promised).abs() < 1e-9, "{own}");
+        let gains = |answer: &Value| -> Vec<f64> {
+            let placements = answer["placements"].as_array().unwrap();
+            placements.iter().map(|placement| number(&placement["gain"])).collect()
+        };
+        assert_eq!((gains(&own), gains(&own).len()), (gains(&plan), 5), "{own}");
+        let one = simulated(dir, &["--seed", "3"]);
+        assert_eq!(gains(&one), gains(&own)[3..4], "{one}");
+        assert_eq!(number(&one["gain_over_default"]), gains(&own)[3], "{one}");
+    }
+}
+
+/// Of one file nothing depends on where it lies.
+#[test]
+fn of_one_file_there_is_one_placement() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let (plan, others) = planned(dir, "-p 1 -b 4M -t 64K -z 1", 2, "1M");
+    assert_eq!(plan["placements"].as_array().unwrap().len(), 1, "{plan}");
+    assert!(
+        others.iter().all(|gain| (gain - number(&plan["gain_over_def"])).abs() < 1e-9),
+        "{others:?}"
+    );
+}
