@@ -9,6 +9,8 @@
 mod leftovers;
 mod moving;
 mod notes;
+#[cfg(test)]
+mod power_loss;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};

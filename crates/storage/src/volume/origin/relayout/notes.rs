@@ -18,7 +18,7 @@ use crate::volume::Server;
 use halocline_os::error::{Error, Result};
 
 /// The file with the notes, a line for each move: the numbers of its objects. Empty if there are none.
-const MOVING: &str = "halocline-moving";
+pub(super) const MOVING: &str = "halocline-moving";
 
 /// Limit of the notes: each of them may stand for a copy of a file.
 const NOTES_MAX: usize = 1000;
