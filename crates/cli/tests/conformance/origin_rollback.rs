@@ -39,7 +39,7 @@ served() {
 }
 "#;
 
-/// The same with a striped origin, whose mount is killed, and a plan for the file, which becomes the default with `to_default`.
+/// The same with a striped origin, whose mount is killed, and plans for its file.
 const STRIPED: &str = r#"
 killed() {
   rm -rf cache; mkdir cache; truncate -s 64M image; mkfs.ext4 -qF image
@@ -56,9 +56,9 @@ plan() {
   printf 'version = 1\nchosen = "%s"\nfiles = 1\n[trace]\ndigest = "xxh3-128:7449d80bda9b16a199ea4f481960a863"\nrequests = 1\n' $1
   printf '[expected]\npredicted_seconds = 0.04\nsimulated_seconds = 0.04\ndef_simulated_seconds = 0.05\ngain_over_def = 0.25\nspread = 0.1\n'
   for server in s0 s1; do printf '[[server]]\nname = "%s"\ncapacity = 37992816640\n' $server; costs; done
-  printf '[[file]]\npath = "f"\nbytes = 1000\n[[file.part]]\nbegin = 0\nwidths = [0, 65536]\n'
+  printf '[[file]]\npath = "f"\nbytes = 1000\n[[file.part]]\nbegin = 0\nwidths = [%s, 65536]\n' $2
 }
-plan ours > plan.toml; plan def > default.toml
+plan ours 0 > plan.toml; plan def 65536 > default.toml
 moved() { $h apply plan.toml hdd/o > said; grep -q '1.00 MiB moved' said; }
 back_again() { $h apply default.toml hdd/o --to-default > said; grep -q '1.00 MiB moved' said; }
 clean() { $h fsck cache > said || { cat said; exit 1; }; grep -q clean said; }

@@ -161,6 +161,26 @@ const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing {
+    use super::*;
+
+    /// What is read is written so that it is read again.
+    pub(in super::super) fn earlier_times(bytes: &[u8]) {
+        if let Some(mut times) = EarlierTimes::parse(bytes) {
+            assert_eq!(EarlierTimes::parse(times.encode().as_bytes()).as_ref(), Some(&times));
+            times.add(0, 0);
+            assert!(times.encode().len() <= BYTES_MAX);
+        }
+    }
+
+    /// Seeds of it.
+    #[cfg(test)]
+    pub(in super::super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+        vec![("times", b"4096 50;50 200;205 210".to_vec())]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
