@@ -85,3 +85,31 @@ fn a_file_that_is_marked_or_given_its_object_keeps_its_change_time() {
     assert_eq!(given, Some(before_ns));
     assert_eq!(read(&mounted(dir), "file"), content());
 }
+
+/// What cannot be noted would be lost: the file stays as it is.
+#[test]
+fn a_file_that_takes_no_note_is_not_moved_while_a_cache_may_have_newer_bytes() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(volume(dir));
+    let path = dir.join("namespace/file");
+    let mut names = 0..1000;
+    // On many file systems all attributes are in one block.
+    let fill = |bytes: usize, names: &mut std::ops::Range<u32>| {
+        names.find(|name| {
+            let name = format!("user.{name}");
+            setxattr(&path, name, &vec![b'x'; bytes], XattrFlags::empty()).is_err()
+        })
+    };
+    if [400, 20, 1].into_iter().any(|bytes| fill(bytes, &mut names).is_none()) {
+        return skip("the file system takes too many attributes");
+    }
+    setxattr(dir, MARK, b"{}", XattrFlags::empty()).unwrap();
+    let before = change_time(&path);
+    let error = apply(dir, &two_parts(), &mut |_| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("mount the volume with that cache first"), "{error}");
+    assert_eq!(change_time(&path), before);
+    assert_eq!(read(&mounted(dir), "file"), content());
+    removexattr(dir, MARK).unwrap();
+    assert!(moved(dir, &two_parts()).agrees(), "the number has the room that it had");
+}
