@@ -1,6 +1,7 @@
 //! What file tiers note for their status: [`Counters`] of what they did since the mount began, [`ActiveMoves`],
 //! [`KernelServed`], the files that the kernel serves by itself, and the [`History`] of files, for `explain`. And the
-//! [`Label`] of each of a tier's directories, and the form of its links ([`link_targets`]).
+//! [`Label`] of each of a tier's directories, the form of its links ([`link_targets`]), and what it may meet of a tier
+//! that nodes share ([`shared_disk`]).
 
 mod active_moves;
 mod counters;
@@ -9,6 +10,7 @@ mod history;
 mod kernel_served;
 mod label;
 pub mod link_targets;
+pub mod shared_disk;
 
 pub use active_moves::{ActiveMove, ActiveMoves};
 pub use counters::{Counters, Opening};

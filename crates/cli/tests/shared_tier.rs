@@ -250,7 +250,8 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     let refused = nodes.mount("one", &[]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(
-        said(&refused).contains("cluster fsck --tier ROOT --cluster URL --repair"),
+        said(&refused)
+            .contains("cluster fsck --tier ROOT --cluster URL [--peers PATTERN] --repair"),
         "{}",
         said(&refused)
     );
@@ -333,4 +334,34 @@ fn commands_take_a_glob_and_name_the_path_at_which_there_is_nothing() {
         let told = said(&nodes.scratch.halocline(&command));
         assert!(told.contains("no file matches \"d/x*\""), "{command:?}: {told}");
     }
+}
+
+/// The kernel holds the lock of all renames while it looks up the last name of one between directories, and then cannot move in its own
+/// cache what it has seen elsewhere (`d_splice_alias`): the documentation says when and for how long.
+#[test]
+fn what_another_node_moved_to_another_directory_is_moved_on_once_it_was_looked_up() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    for path in ["p", "q", "d", "d/e"] {
+        fs::create_dir(nodes.at("one", path)).unwrap();
+    }
+    for file in ["f", "d/e/g"] {
+        nodes.write("one", file, file);
+    }
+    let rename = |from: &str, to: &str| fs::rename(nodes.at("one", from), nodes.at("one", to));
+    let seen = |path: &str| fs::metadata(nodes.at("one", path)).is_ok();
+    assert!(seen("d"));
+    fs::rename(nodes.at("two", "d"), nodes.at("two", "p/d")).unwrap();
+    let may_be_stale = |done: std::io::Result<()>| {
+        done.err().is_none_or(|error| error.raw_os_error() == Some(libc::ESTALE))
+    };
+    // What is below it is not concerned, nor is what stays in its directory.
+    rename("p/d/e/g", "g").unwrap();
+    rename("p/d", "p/c").unwrap();
+    fs::rename(nodes.at("two", "p/c"), nodes.at("two", "q/c")).unwrap();
+    assert!(may_be_stale(rename("q/c", "p/d")));
+    assert!(seen("q/c") || seen("p/d"));
+    if !seen("p/d") {
+        rename("q/c", "p/d").unwrap();
+    }
+    assert_eq!(fs::read_dir(nodes.at("two", "p/d/e")).unwrap().count(), 0);
 }

@@ -167,3 +167,44 @@ fn a_tier_whose_adoption_was_not_finished_is_not_mounted_alone() {
     assert_eq!(fs::read_to_string(scratch.path("m/f")).unwrap(), "f");
     scratch.succeed(&["umount", "m"]);
 }
+
+/// Regression: after an adoption that ended before its first change, the tier had `.halocline-cluster` among its names, and the same
+/// command was then refused with a command that forgets the list. After a repair that was refused, each mount warned of its lock.
+#[test]
+fn what_a_refused_command_leaves_is_no_name_of_the_tier() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["m"]) else { return };
+    let Some(store) = RedisServer::start(&[]) else { return };
+    for disk in ["a/ssd", "a/hdd"] {
+        fs::create_dir_all(scratch.path(disk)).unwrap();
+    }
+    let mount = ["mount", "--tier", "a", "m"];
+    scratch.succeed(&mount);
+    fs::write(scratch.path("m/f"), "f").unwrap();
+    scratch.succeed(&["umount", "m"]);
+    // The list is made before the store is asked, which does not answer here.
+    let silent = adopt(&scratch, "a", "redis://127.0.0.1:1", &["--repair"]);
+    assert!(!silent.status.success(), "{}", said(&silent));
+    assert!(scratch.path("a/hdd/.halocline-cluster/id").exists());
+    let repair = ["cluster", "fsck", "--tier", "a", "--cluster", &store.url(), "--repair"];
+    let refused = scratch.halocline(&repair);
+    assert!(said(&refused).contains("--adopt NODE"), "{}", said(&refused));
+    assert!(scratch.path("a/hdd/.halocline/check/in-use").exists());
+    for _ in 0..2 {
+        let mounted = scratch.halocline(&mount);
+        assert!(mounted.status.success() && said(&mounted).is_empty(), "{}", said(&mounted));
+        assert_eq!(fs::read_dir(scratch.path("m")).unwrap().count(), 1);
+        scratch.succeed(&["umount", "m"]);
+        let checked = scratch.halocline(&["fsck", "a", "--repair"]);
+        assert!(
+            checked.status.success() && !said(&checked).contains("in-use"),
+            "{}",
+            said(&checked)
+        );
+    }
+    let done = adopt(&scratch, "a", &store.url(), &["--repair"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let url = store.url();
+    scratch.succeed(&[&mount[..], &["--cluster", &url, "--node", "n1"]].concat());
+    assert_eq!(fs::read_to_string(scratch.path("m/f")).unwrap(), "f");
+    scratch.succeed(&["umount", "m"]);
+}

@@ -4,13 +4,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{ended, said};
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers::SharedTiers;
+use halocline_testkit::shared_tiers::{SharedTiers, fsck, mount_with, unmount};
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -239,6 +240,46 @@ fn extended_attributes_that_find_no_room_on_an_ssd_have_files_leave_it() {
     }
 }
 
+/// Regression: a rebuild that found no room after it had begun did not say that mounts are refused from then on, nor what ends that.
+#[test]
+fn a_rebuild_that_finds_no_room_goes_on_where_it_is_given_some() {
+    let Some(nodes) = Nodes::new(32, &["-b", "4096", "-I", "128"]) else { return };
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    fs::write(nodes.at("one", "d/f"), "f").unwrap();
+    for node in NODES {
+        unmount(&nodes.scratch, node);
+    }
+    // Where the inode has no room for it, the number of a directory needs a block.
+    for directory in [nodes.disk.join("d"), nodes.scratch.path("one-tiers/ssd/d")] {
+        rustix::fs::removexattr(directory, "user.halocline.directory").unwrap();
+    }
+    let fsck = |more: &[&str]| fsck(&nodes.scratch, &nodes.store.url(), more);
+    // It makes its own directories.
+    let _differs = fsck(&[]);
+    fill(&nodes, false);
+    nodes.store.command(&["flushall"]);
+    for _ in 0..2 {
+        let refused = fsck(&["--repair"]);
+        ended(
+            &refused,
+            2,
+            &["ssd/d/f: its names would be lost", "No space left", "the same command again"],
+        );
+        let mounted = mount_with(&nodes.scratch, &nodes.store.url(), "one", &[]);
+        assert!(
+            !mounted.status.success() && said(&mounted).contains("--repair"),
+            "{}",
+            said(&mounted)
+        );
+    }
+    fs::remove_file(nodes.disk.join(".halocline/tmp/filler")).unwrap();
+    let done = fsck(&["--repair"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let mounted = mount_with(&nodes.scratch, &nodes.store.url(), "one", &[]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    assert_eq!(fs::read_to_string(nodes.at("one", "d/f")).unwrap(), "f");
+}
+
 /// Regression: the mark of a move needs a block where the inode has no room for it: nothing left an SSD that others had filled.
 #[test]
 fn files_leave_an_ssd_that_is_full_to_the_last_block() {
@@ -256,6 +297,31 @@ fn files_leave_an_ssd_that_is_full_to_the_last_block() {
         assert!(!nodes.disk.join(round).exists());
         assert!(fs::read(nodes.at("two", round)).unwrap() == vec![b'a'; MIB], "{round}");
     }
+    let filler = nodes.disk.join(".halocline/tmp/filler");
+    fs::remove_file(&filler).unwrap();
+    // Regression: what else had its name stayed there, and nobody was told.
+    let kept = nodes.disk.join(".halocline/tmp/kept");
+    fs::write(&kept, "kept").unwrap();
+    let plants: [(&str, &dyn Fn() -> io::Result<()>); 4] = [
+        ("a link", &|| symlink("/etc/passwd", &spare)),
+        ("a directory", &|| fs::create_dir_all(spare.join("below"))),
+        ("a file of a user", &|| {
+            fs::write(&spare, "theirs").and_then(|()| chown(&spare, Some(65534), None))
+        }),
+        ("another name", &|| fs::hard_link(&kept, &spare)),
+    ];
+    let left = || fs::read_dir(spare.with_file_name("leftovers")).map_or(0, Iterator::count);
+    for (at, (what, plant)) in plants.iter().enumerate() {
+        eventually("that room is set aside", || spare.is_file());
+        let _ = fs::remove_file(&spare);
+        plant().unwrap();
+        let is_ours = || {
+            let found = spare.symlink_metadata().ok();
+            found.is_some_and(|found| found.is_file() && found.size() > 9 && found.nlink() == 1)
+        };
+        eventually(what, is_ours);
+        assert_eq!(left(), (at + 1).min(3), "{what}");
+    }
     // Regression: where there is none, the shared disk was told to be full.
     fs::write(nodes.at("one", "large2"), vec![b'a'; MIB]).unwrap();
     nodes.until_closed("one", "large2");
@@ -266,5 +332,13 @@ fn files_leave_an_ssd_that_is_full_to_the_last_block() {
     let refused = nodes.scratch.halocline(&["demote", "one/large2"]);
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     let told = told + &String::from_utf8_lossy(&refused.stdout);
-    assert!(told.contains("one-tiers/ssd is full") && !told.contains("shared disk"), "{told}");
+    assert!(told.contains("one-tiers/ssd is full") && !told.contains("shared disk"), "{told:?}");
+    // So is one that is mounted full; it is set aside once there is some again.
+    unmount(&nodes.scratch, "one");
+    let kept = nodes.disk.join(".halocline/kept");
+    fs::rename(&filler, &kept).unwrap();
+    let mounted = nodes.mount("one", &[]);
+    assert!(mounted.status.success() && !spare.exists(), "{}", said(&mounted));
+    fs::remove_file(&kept).unwrap();
+    eventually("that room is set aside", || spare.exists());
 }

@@ -50,8 +50,7 @@ pub enum NamesError {
     Stale,
     /// Nothing was done: a check holds the names.
     #[error(
-        "the names of the tier are being checked; if no check runs, one was ended before it was done: have them checked \
-         again"
+        "the names of the tier are being put in order; if no repair runs, one was ended before it was done"
     )]
     Held,
     /// Nothing was done: the server may have forgotten names.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use halocline_cluster::names::attributes::Attributes;
 use halocline_os::posix_acl::{self, Entry, tag};
+use halocline_vfs::Caller;
+use halocline_vfs::ownership::is_in_group;
 
 /// Permission bits of one class.
 const BITS: u16 = 0o7;
@@ -130,10 +132,19 @@ pub(crate) struct Inherited {
 pub(crate) fn inherit(
     directory: &Attributes,
     (mode, umask): (u32, u32),
-    (uid, gid): (u32, u32),
+    caller: Caller,
     is_directory: bool,
 ) -> Inherited {
     let mut mode = mode & 0o7777;
+    let set_group = libc::S_ISGID | libc::S_IXGRP;
+    // A caller outside the group cannot make a setgid file for it. As the kernel decides it: by the mode that was asked for.
+    let is_refused = !is_directory
+        && directory.mode & libc::S_ISGID != 0
+        && mode & set_group == set_group
+        && !is_in_group(caller, directory.gid);
+    if is_refused {
+        mode &= !libc::S_ISGID;
+    }
     let mut xattrs = BTreeMap::new();
     let acl = directory.xattrs.get(DEFAULT).and_then(|value| Some((value, Acl::parse(value)?)));
     match acl.filter(|(_, acl)| !acl.is_empty()) {
@@ -150,17 +161,10 @@ pub(crate) fn inherit(
         }
     }
     if directory.mode & libc::S_ISGID == 0 {
-        return Inherited { mode, gid, xattrs };
+        return Inherited { mode, gid: caller.gid, xattrs };
     }
     if is_directory {
         mode |= libc::S_ISGID;
-    } else if mode & libc::S_ISGID != 0
-        && mode & libc::S_IXGRP != 0
-        && uid != 0
-        && gid != directory.gid
-    {
-        // A caller outside the group cannot make a setgid file for it.
-        mode &= !libc::S_ISGID;
     }
     Inherited { mode, gid: directory.gid, xattrs }
 }
@@ -218,22 +222,26 @@ mod tests {
 
     #[test]
     fn what_is_made_in_a_directory() {
+        let by = |uid| Caller { uid, gid: 8, pid: 0 };
         let mut directory = Attributes::new(Kind::Directory, 0o755, 0);
         directory.gid = 50;
-        let file = inherit(&directory, (0o666, 0o027), (7, 8), false);
+        let file = inherit(&directory, (0o666, 0o027), by(7), false);
         assert_eq!((file.mode, file.gid, file.xattrs.len()), (0o640, 8, 0));
         directory.mode |= libc::S_ISGID;
-        let below = inherit(&directory, (0o777, 0o022), (7, 8), true);
+        let below = inherit(&directory, (0o777, 0o022), by(7), true);
         assert_eq!((below.mode, below.gid), (0o2755, 50));
-        let program = inherit(&directory, (0o2755, 0), (7, 8), false);
+        let program = inherit(&directory, (0o2755, 0), by(7), false);
         assert_eq!((program.mode, program.gid), (0o755, 50));
-        assert_eq!(inherit(&directory, (0o2755, 0), (0, 8), false).mode, 0o2755);
+        assert_eq!(inherit(&directory, (0o2755, 0), by(0), false).mode, 0o2755);
+        let hidden = inherit(&directory, (0o2775, 0o077), by(7), false);
+        assert_eq!(hidden.mode, 0o700, "the umask comes afterwards");
+        assert_eq!(inherit(&directory, (0o2745, 0), by(7), false).mode, 0o2745);
         directory.xattrs.insert(DEFAULT.to_vec(), Acl::sample().to_value());
-        let file = inherit(&directory, (0o666, 0o077), (7, 8), false);
+        let file = inherit(&directory, (0o666, 0o077), by(7), false);
         assert_eq!(file.mode, 0o660, "the umask does not count");
         let access = Acl::parse(&file.xattrs[ACCESS]).unwrap();
         assert_eq!((access.mode(), file.xattrs.len()), (0o660, 1));
-        let below = inherit(&directory, (0o777, 0), (7, 8), true);
+        let below = inherit(&directory, (0o777, 0), by(7), true);
         assert_eq!((below.mode, below.xattrs.len()), (0o2771, 2));
     }
 }

@@ -77,7 +77,7 @@ impl Base {
         of: &Attributes,
     ) {
         // What is not found is elsewhere by now, and whoever moved it follows it.
-        if self.disk().lies_beside(name, of).unwrap_or(false) {
+        if self.disk().lies_beside(name, (number, of)).unwrap_or(false) {
             self.late.remember(vec![Late::Other(name.clone(), number)]);
         }
     }

@@ -13,7 +13,7 @@ use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::shared_disk::links_and_devices::{self, several_names};
+use crate::places::shared_disk::links_and_devices::{self, Inode, keeping, proofs, several_names};
 use crate::places::tree::{FoundDirectory, Tree, candidates};
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
@@ -21,6 +21,14 @@ use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 const TRIES: usize = 64;
 /// How often a directory that has just moved away is looked for again.
 const FAILURES_MAX: usize = 2;
+
+/// What a node has put under a name on the disk, or found there: a number, and the inode, if it was made, with the
+/// attributes for which it was made.
+#[derive(Debug)]
+struct Done {
+    number: InodeNumber,
+    placed: Option<(Inode, Attributes)>,
+}
 
 /// Changes names on the shared disk.
 #[derive(Debug)]
@@ -38,8 +46,8 @@ impl DiskNames<'_> {
         number: InodeNumber,
         of: &Attributes,
     ) -> Result<()> {
-        self.make(name, number, of)?;
-        self.settle(name, Some(number))
+        let placed = self.make(name, (number, of), None)?;
+        self.settle(name, Some(Done { number, placed: placed.map(|inode| (inode, of.clone())) }))
     }
 
     /// A link or special file has got a second or further name in the store: both are names of one inode on the disk, too.
@@ -64,7 +72,7 @@ impl DiskNames<'_> {
         (number, of): (InodeNumber, &Attributes),
     ) -> Result<OwnedFd> {
         let (tree, above) = (&self.places.shared().tree, self.above(name)?);
-        several_names::open_or_make(tree, &above, (&name.name, number.0), of)
+        keeping::open_or_make(tree, &above, (&name.name, number.0), of)
     }
 
     /// The store has changed attributes of a link or special file with several names: the disk has them once all who
@@ -100,16 +108,28 @@ impl DiskNames<'_> {
         (number, of): (InodeNumber, &Attributes),
         change: &dyn Fn(&Tree, &OwnedFd) -> Result<()>,
     ) -> Result<bool> {
-        match links_and_devices::open(&self.above(name)?, (&name.name, number.0), of)? {
-            Some(fd) => change(&self.places.shared().tree, &fd).map(|()| true),
+        let tree = &self.places.shared().tree;
+        match proofs::open(tree, &self.above(name)?, (&name.name, number.0), of)? {
+            Some(fd) => change(tree, &fd).map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Something that is no directory lost a name: if it is a link or special file, removes the name from the disk.
-    pub(crate) fn lost(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
-        self.remove(name, number)?;
-        self.settle(name, None)
+    /// A link or special file lost a name: removes it from there, if it is there. Whatever else is there, the store says
+    /// what is to be.
+    pub(crate) fn lost(
+        &self,
+        name: &EntryName,
+        (number, of): (InodeNumber, Option<&Attributes>),
+    ) -> Result<()> {
+        let tree = &self.places.shared().tree;
+        let is_removed = match (of, or_gone(self.above(name))?) {
+            (Some(of), Some(above)) => {
+                links_and_devices::remove_lost(tree, &above, (&name.name, number.0), of)?
+            }
+            _ => false,
+        };
+        self.settle(name, (!is_removed).then_some(Done { number, placed: None }))
     }
 
     /// A link or special file is about to lose its name to another one, which takes its place on the disk: removes it
@@ -127,12 +147,12 @@ impl DiskNames<'_> {
             Err(Failure::Refused(_)) => None,
             Err(failure) => return Err(of_names(failure)),
         };
-        let Some(found) = found else { return self.lost(name, number).map(|()| true) };
+        let Some(found) = found else { return self.lost(name, (number, None)).map(|()| true) };
         if found.inode != number {
             self.lost_beside(name, number)?;
         }
         self.made(name, found.inode, &found.attributes)?;
-        if self.lies_beside(name, &found.attributes)? {
+        if self.lies_beside(name, (found.inode, &found.attributes))? {
             return Ok(false);
         }
         // A file or directory was at its name when it was made.
@@ -140,8 +160,15 @@ impl DiskNames<'_> {
     }
 
     /// Whether a link or special file is not at its name, which a file or directory still has on the disk, but beside it.
-    pub(crate) fn lies_beside(&self, name: &EntryName, of: &Attributes) -> Result<bool> {
-        Ok(!links_and_devices::is_as_in_store((&self.above(name)?, &name.name), of)?)
+    pub(crate) fn lies_beside(
+        &self,
+        name: &EntryName,
+        (number, of): (InodeNumber, &Attributes),
+    ) -> Result<bool> {
+        let (tree, above) = (&self.places.shared().tree, self.above(name)?);
+        let [_, beside] = candidates(&name.name, number.0);
+        let is_at = |name| proofs::is_as_in_store(tree, (&above, name), (number.0, of), None);
+        Ok(!is_at(&name.name)? && links_and_devices::is_other((&above, &beside))?)
     }
 
     /// Something that is neither a file nor a directory was renamed: renames it on the disk, in one step where
@@ -152,36 +179,60 @@ impl DiskNames<'_> {
         number: InodeNumber,
         of: &Attributes,
     ) -> Result<()> {
-        let (from_above, to_above) = (self.above(from)?, self.above(to)?);
-        let (from_at, to_at) = ((&from_above, &from.name), (&to_above, &to.name));
         let tree = &self.places.shared().tree;
-        if !links_and_devices::rename(tree, from_at, to_at, (number.0, of))? {
-            self.make(to, number, of)?;
+        // A directory that is gone has left no name in the store; the other name is still to be put right.
+        let (from_above, to_above) = (or_gone(self.above(from))?, or_gone(self.above(to))?);
+        let (mut is_renamed, mut placed) = (false, None);
+        if let (Some(from_above), Some(to_above)) = (&from_above, &to_above) {
+            let (from, to) = ((from_above, &from.name), (to_above, &to.name));
+            is_renamed = links_and_devices::rename(tree, from, to, (number.0, of))?;
         }
-        self.settle(to, Some(number))?;
+        if !is_renamed && to_above.is_some() {
+            placed = self.make(to, (number, of), None)?.map(|inode| (inode, of.clone()));
+        }
+        self.settle(to, Some(Done { number, placed }))?;
         // In an exchange the old name is right by now.
-        self.settle(from, Some(number))
+        self.settle(from, Some(Done { number, placed: None }))
     }
 
-    /// The disk has `done` under a name. If the store has something else by now, the disk is changed to match.
-    fn settle(&self, name: &EntryName, mut done: Option<InodeNumber>) -> Result<()> {
+    /// The second of two things that are neither files nor directories, and were exchanged: the first one was renamed on the
+    /// disk, and has left its name to this one, from which it has that of this one.
+    pub(crate) fn exchanged_other(
+        &self,
+        (from, to): (&EntryName, &EntryName),
+        number: InodeNumber,
+        of: &Attributes,
+    ) -> Result<()> {
+        self.made(to, number, of)?;
+        self.settle(from, Some(Done { number, placed: None }))
+    }
+
+    /// The disk has `done` under a name. If the store has something else by now, or the disk has, the disk is changed to
+    /// match.
+    fn settle(&self, name: &EntryName, mut done: Option<Done>) -> Result<()> {
         for _ in 0..TRIES {
             let found = match self.names.lookup(name) {
                 Ok(found) => Some(found),
                 Err(Failure::Refused(_)) => None,
                 Err(failure) => return Err(of_names(failure)),
             };
-            let found = found.filter(|found| found.attributes.kind.is_other());
-            let now = found.as_ref().map(|found| found.inode);
-            if now == done {
+            let Some(found) = found.filter(|found| found.attributes.kind.is_other()) else {
+                let Some(gone) = done.take() else { return Ok(()) };
+                self.remove(name, gone.number)?;
+                continue;
+            };
+            let (number, of) = (found.inode, &found.attributes);
+            if found.links > 1 {
+                self.one_of_several(name, (number, of))?;
+            }
+            if let Some(other) = done.take_if(|done| done.number != number) {
+                self.lost_beside(name, other.number)?;
+            }
+            let placed = done.and_then(|done| done.placed).filter(|(_, for_these)| for_these == of);
+            let Some(made) = self.make(name, (number, of), placed.map(|(inode, _)| inode))? else {
                 return Ok(());
-            }
-            match (&found, done) {
-                (Some(found), _) => self.make(name, found.inode, &found.attributes)?,
-                (None, Some(done)) => self.remove(name, done)?,
-                (None, None) => {}
-            }
-            done = now;
+            };
+            done = Some(Done { number, placed: Some((made, of.clone())) });
         }
         Err(Errno::BUSY.into())
     }
@@ -191,13 +242,20 @@ impl DiskNames<'_> {
         self.places.shared().at(&self.directories.near(name.directory.0)?)
     }
 
-    fn make(&self, name: &EntryName, number: InodeNumber, of: &Attributes) -> Result<()> {
+    /// Makes what is not there. Returns what was made.
+    fn make(
+        &self,
+        name: &EntryName,
+        (number, of): (InodeNumber, &Attributes),
+        placed: Option<Inode>,
+    ) -> Result<Option<Inode>> {
         let (tree, above) = (&self.places.shared().tree, self.above(name)?);
-        links_and_devices::make_missing(tree, &above, (&name.name, number.0), of)
+        links_and_devices::make_missing(tree, &above, (&name.name, number.0), of, placed)
     }
 
     fn remove(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
-        let (tree, above) = (&self.places.shared().tree, self.above(name)?);
+        let tree = &self.places.shared().tree;
+        let Some(above) = or_gone(self.above(name))? else { return Ok(()) };
         links_and_devices::remove(tree, &above, (&name.name, number.0))
     }
 
@@ -251,6 +309,14 @@ impl DiskNames<'_> {
         steps.push(DirectoryStep { number: notes.number(), name: last.name.clone() });
         self.places.remove_directory(&steps)?;
         self.places.end_rename(notes)
+    }
+}
+
+/// `None` where the store has no such directory any more.
+fn or_gone(above: Result<FoundDirectory>) -> Result<Option<FoundDirectory>> {
+    match above {
+        Err(error) if error.errno() == libc::ENOENT => Ok(None),
+        above => above.map(Some),
     }
 }
 

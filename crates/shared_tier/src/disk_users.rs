@@ -15,6 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use halocline_api::control::tier::PRIVATE;
+pub(crate) use halocline_api::file_tier::shared_disk::CHECK;
+use halocline_api::file_tier::shared_disk::MOUNTED;
 use halocline_os::bounded;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -23,11 +25,7 @@ use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 
-/// On the shared disk: a directory with a file for each node, which its mount keeps locked.
-const MOUNTED: &str = "mounted";
-/// On the shared disk: the directory with the state of checks.
-pub(crate) const CHECK: &str = "check";
-/// The file there that a repair keeps locked.
+/// The file in the directory of checks that a repair keeps locked.
 const REPAIRING: &str = "in-use";
 /// For how long a process that has just ended, or is about to, is waited for.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -109,6 +107,21 @@ fn is_repaired(file: &File) -> Error {
     Error::Cluster {
         what: format!("the names of the tier are being put in order, by {}", signed(file)),
         remedy: "wait until halocline cluster fsck has ended".to_owned(),
+    }
+}
+
+/// That another process is putting the names in order, if one is; `check` is the directory with the state of checks.
+///
+/// # Errors
+/// If its lock cannot be examined.
+pub(crate) fn repaired_by_another(check: &PrivateDir) -> Result<Option<Error>> {
+    let file = match check.file(REPAIRING, Use::Read) {
+        Err(error) if error.errno() == libc::ENOENT => return Ok(None),
+        file => file?,
+    };
+    match try_lock(file, FlockOperation::NonBlockingLockShared)? {
+        Tried::Held(by) => Ok(Some(is_repaired(&by))),
+        Tried::Locked(_) | Tried::Unsupported(_) => Ok(None),
     }
 }
 

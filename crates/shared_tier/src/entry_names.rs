@@ -4,13 +4,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
+pub use halocline_api::file_tier::shared_disk::REGISTRY;
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
-
-/// The directory with the list of sessions, in the root of the shared disk.
-pub const REGISTRY: &str = ".halocline-cluster";
 
 /// A name in a directory.
 pub(crate) fn entry_name(directory: InodeNumber, name: &OsStr) -> EntryName {

@@ -31,7 +31,11 @@ pub(crate) fn of_store(error: &NamesError) -> Error {
         NamesError::Full(_) => "see what uses its memory: halocline cluster status",
         NamesError::Unusable(_) => "change its settings, or name another one",
         NamesError::Stale => "try again",
-        NamesError::Held | NamesError::Forgot(_) => {
+        NamesError::Held => {
+            names_checked = format!("run it again: {REPAIR}");
+            &names_checked
+        }
+        NamesError::Forgot(_) => {
             names_checked = format!("unmount all nodes, and have the names checked: {REPAIR}");
             &names_checked
         }
@@ -60,7 +64,7 @@ mod tests {
     #[test]
     fn the_command_of_a_remedy_is_whole() {
         let held = of_store(&NamesError::Held).to_string();
-        let command = "halocline cluster fsck --tier ROOT --cluster URL --repair";
+        let command = "halocline cluster fsck --tier ROOT --cluster URL [--peers PATTERN] --repair";
         assert!(held.ends_with(command), "{held}");
     }
 }

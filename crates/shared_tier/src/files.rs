@@ -339,8 +339,7 @@ impl Files {
         let base = &self.base;
         let _under_way = base.names.begin_change();
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
-        let caller = (by.caller.uid, by.caller.gid);
-        let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
+        let new = inherit(&directory.attributes, (mode, by.umask), by.caller, false);
         let number = base.names.number().map_err(of_names)?;
         let near = base.near(parent.0.number)?;
         let owner = (new.mode, by.caller.uid, new.gid);
@@ -472,7 +471,7 @@ impl Files {
 
 fn misplaced(inode: &Inode) -> Error {
     Error::Cluster {
-        what: format!("inode {}: its bytes are not where the store says", inode.number.0),
+        what: format!("{}: its bytes are not where the store says", inode.told()),
         remedy: format!("unmount all nodes, and have the names checked: {REPAIR}"),
     }
 }

@@ -128,6 +128,15 @@ impl Inode {
         self.names.lock().iter().cloned().collect()
     }
 
+    /// What it is called in messages: its name, if one is known, and its number.
+    pub(crate) fn told(&self) -> String {
+        let number = self.number.0;
+        self.name().map_or_else(
+            || format!("inode {number}"),
+            |known| format!("{} (inode {number})", known.name.as_bytes().escape_ascii()),
+        )
+    }
+
     /// The name under which it was seen most recently.
     pub(crate) fn name(&self) -> Option<EntryName> {
         self.names.lock().front().cloned()

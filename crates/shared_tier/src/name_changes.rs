@@ -74,18 +74,17 @@ impl NameChanges {
         };
         let base = &self.base;
         let directory = base.names.directory(parent.0.number).map_err(of_names)?;
-        let caller = (by.caller.uid, by.caller.gid);
         let mut attributes = Attributes::new(kind, 0o777, base.now_ns());
         attributes.uid = by.caller.uid;
         match what {
             Make::Special(mode, device) => {
-                let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
+                let new = inherit(&directory.attributes, (mode, by.umask), by.caller, false);
                 (attributes.mode, attributes.gid, attributes.xattrs) =
                     (new.mode, new.gid, new.xattrs);
                 attributes.rdev = device;
             }
             Make::Symlink(target) => {
-                attributes.gid = inherit(&directory.attributes, (0, 0), caller, false).gid;
+                attributes.gid = inherit(&directory.attributes, (0, 0), by.caller, false).gid;
                 attributes.target = target.as_encoded_bytes().to_vec();
             }
             Make::Directory(_) => {}
@@ -106,8 +105,7 @@ impl NameChanges {
     ) -> Result<(Vnode, Stat)> {
         let base = &self.base;
         let above = base.names.directory(parent.0.number).map_err(of_names)?;
-        let caller = (by.caller.uid, by.caller.gid);
-        let new = inherit(&above.attributes, (mode, by.umask), caller, true);
+        let new = inherit(&above.attributes, (mode, by.umask), by.caller, true);
         let mut attributes = Attributes::new(Kind::Directory, new.mode, base.now_ns());
         (attributes.uid, attributes.gid, attributes.xattrs) = (by.caller.uid, new.gid, new.xattrs);
         let number = base.names.number().map_err(of_names)?;
@@ -177,7 +175,7 @@ impl NameChanges {
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
             Kind::File => self.base.tell_names(left.inode, place, (&[], &[name])),
-            _ => self.lost_other(name, left.inode),
+            _ => self.lost_other(name, (left.inode, Some(&left.attributes))),
         };
         follow("unlink", name, told)?;
         // This node may know none of its other names.
@@ -209,14 +207,17 @@ impl NameChanges {
         match gone.attributes.kind {
             Kind::Directory => Ok(()),
             Kind::File => removed_bytes::remove(&self.base, &self.files, name, gone),
-            _ => follow("unlink", name, self.lost_other(name, gone.inode)),
+            _ => {
+                let lost = self.lost_other(name, (gone.inode, Some(&gone.attributes)));
+                follow("unlink", name, lost)
+            }
         }
     }
 
     /// A link or device has lost a name.
-    fn lost_other(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
-        let lost = self.base.disk().lost(name, number);
-        self.or_later(lost, || vec![Late::Other(name.clone(), number)])
+    fn lost_other(&self, name: &EntryName, of: (InodeNumber, Option<&Attributes>)) -> Result<()> {
+        let lost = self.base.disk().lost(name, of);
+        self.or_later(lost, || vec![Late::Other(name.clone(), of.0)])
     }
 
     /// What has lost its last name was one inode on the shared disk if it has had several. One that stays is known by no
@@ -365,9 +366,12 @@ impl NameChanges {
         if is_exchange && renames::give_way_in_exchange(&self.base, (old, other), (from, to))? {
             followed.reverse();
         }
-        for (moved, names, replaced) in followed {
+        // The disk exchanges two of them in one step.
+        let are_others = is_exchange && renames::are_others([old, other].map(Option::as_ref));
+        for (at, (moved, names, replaced)) in followed.into_iter().enumerate() {
+            let how = (replaced, are_others && at > 0);
             if let Some(moved) = moved
-                && let Err(error) = self.follow_rename(moved, names, replaced, &mut begun)
+                && let Err(error) = self.follow_rename(moved, names, how, &mut begun)
             {
                 done = done.and(Err(renames::of_disk(&self.base, error)?));
             }
@@ -425,7 +429,7 @@ impl NameChanges {
         &self,
         moved: &Entry,
         (from, to): (&EntryName, &EntryName),
-        replaced: Option<InodeNumber>,
+        (replaced, is_second_of_two): (Option<InodeNumber>, bool),
         begun: &mut Vec<RenameNotes>,
     ) -> Result<()> {
         let number = moved.inode();
@@ -444,21 +448,33 @@ impl NameChanges {
                 let followed = self.or_later(followed, || vec![Late::Renamed(number)]);
                 followed.and_then(|()| self.note_change(number))
             }
-            Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
+            Entry::Single(..) | Entry::Linked(..) => {
+                self.move_data(number, (from, to), is_second_of_two)
+            }
         };
         follow("rename", to, done)
     }
 
     /// Moves a renamed file's bytes to the place of its new name; until then they stay at the old one.
-    fn move_data(&self, number: InodeNumber, from: &EntryName, to: &EntryName) -> Result<()> {
+    fn move_data(
+        &self,
+        number: InodeNumber,
+        (from, to): (&EntryName, &EntryName),
+        is_second_of_two: bool,
+    ) -> Result<()> {
         let found = match self.base.names.lookup(to) {
             Ok(found) if found.inode == number => found,
             // Whoever renamed or removed it since does this, except that only this node knows where a link was.
-            Ok(_) | Err(Failure::Refused(_)) => return self.lost_other(from, number),
+            Ok(_) | Err(Failure::Refused(_)) => return self.lost_other(from, (number, None)),
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            let renamed = self.base.disk().renamed_other((from, to), number, &found.attributes);
+            let (disk, of) = (self.base.disk(), &found.attributes);
+            let renamed = if is_second_of_two {
+                disk.exchanged_other((from, to), number, of)
+            } else {
+                disk.renamed_other((from, to), number, of)
+            };
             self.or_later(renamed, || {
                 [from, to].map(|name| Late::Other(name.clone(), number)).into()
             })?;

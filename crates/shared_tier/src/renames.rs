@@ -90,6 +90,11 @@ pub(crate) fn replaces(
     }
 }
 
+/// Whether both were links, pipes, sockets or devices before their exchange.
+pub(crate) fn are_others(both: [Option<&namespace::StoredInode>; 2]) -> bool {
+    both.iter().all(|of| of.is_some_and(|of| of.attributes.kind.is_other()))
+}
+
 /// Notes on a file, whose attributes from before are given, that the store has renamed it over something else, or
 /// something else over it, or has exchanged the two. A failure to note it is no error: then names rebuilt at this moment
 /// may be between before and after.

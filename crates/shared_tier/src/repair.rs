@@ -44,6 +44,7 @@ use halocline_os::error::{Error, Result};
 
 use crate::disk_users::Alone;
 use crate::entry_names::may_name;
+use crate::errors;
 use crate::places::tree::candidates;
 use build::Build;
 use conflicts::conflict;
@@ -56,7 +57,6 @@ use numbering::Unnamed;
 use numbers::StoreNumbers;
 use refused::Refused;
 use scan::{Item, tell};
-use ssd_numbers::missing;
 use stored_attributes::Differing;
 use unfinished_changes::{UnfinishedChanges, lies_at, unfinished_changes};
 use view::{View, positions};
@@ -66,9 +66,12 @@ pub use looks::check;
 pub use report::Report;
 
 fn of_store(error: impl Into<NamesError>) -> Error {
-    Error::Cluster {
-        what: error.into().to_string(),
-        remedy: "see that the store answers, and that no other check runs".to_owned(),
+    match error.into() {
+        error @ NamesError::Stale => Error::Cluster {
+            what: error.to_string(),
+            remedy: "wait until no other check or repair runs, and begin again".to_owned(),
+        },
+        error => errors::of_store(&error),
     }
 }
 
@@ -102,7 +105,7 @@ pub fn run(
     if is_sound || done.is_ok() {
         store.begin_epoch(false).map_err(of_store)?;
     }
-    done
+    done.map_err(|error| if is_sound { error } else { refused::half_rebuilt(error) })
 }
 
 /// Puts names and disks in order. Nobody else uses them.
@@ -344,12 +347,7 @@ impl<'a> Repair<'a> {
             note(&mut findings.relisted, finding);
         }
         all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
-        // A rebuild numbers what it finds.
-        let unnumbered =
-            if self.is_rebuilt { Vec::new() } else { missing((self.disks, &self.unnamed), found) };
-        for (at, _) in unnumbered {
-            self.note(&mut findings.relisted, at);
-        }
+        ssd_numbers::plan(self, found, findings);
         let shared = &self.disks.all[0];
         links_and_devices::tell_missing(shared, &self.view, found, &mut findings.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
@@ -456,7 +454,8 @@ impl<'a> Repair<'a> {
         for StandIn { number, name: (directory, name), attributes } in stand_ins {
             let free = free(*directory, name, *number);
             if free != *name {
-                tell(conflicts, conflict(&format!("the copy of file {number}"), name, *number));
+                let what = format!("the copy of {}", name.as_bytes().escape_ascii());
+                tell(conflicts, conflict(&what, name, *number));
             }
             build.file(*number, &[(*directory, free)], attributes, numbers).map_err(of_store)?;
         }

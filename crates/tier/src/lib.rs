@@ -82,6 +82,7 @@ mod mmap;
 mod name_changes;
 mod not_moved;
 mod notes;
+mod of_shared_tiers;
 mod options;
 mod parallel;
 mod passthrough;

@@ -24,6 +24,7 @@ use super::inode_numbers::kept_number;
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::link_owner;
 use super::link_owner::ParsedLink;
+use super::of_shared_tiers;
 use super::planner::Planner;
 use super::residents::Residents;
 use super::survey::{Numbered, OwnLink, Recorded, Survey};
@@ -351,6 +352,7 @@ impl Scan {
                 let path = below.join(&name);
                 if path == Path::new(PRIVATE).join("tmp")
                     || path == Path::new(PRIVATE).join("tier.json")
+                    || of_shared_tiers::has(&tree, (&dir, &name), (tier, &path), survey)
                 {
                     continue;
                 }

@@ -37,6 +37,17 @@ pub fn acts_for(caller: Caller, owner: Owner, capabilities: u64) -> bool {
     caller.uid == owner.uid || has_over(caller.pid, owner, capabilities).unwrap_or(false)
 }
 
+/// Whether the caller's process has the group, including its supplementary groups, or counts as if: root. Reads what the kernel
+/// tells of the process, unless the group is the caller's first one.
+#[must_use]
+pub fn is_in_group(caller: Caller, gid: u32) -> bool {
+    if caller.uid == 0 || caller.gid == gid {
+        return true;
+    }
+    let status = ProcessStatus::of(caller.pid);
+    status.is_ok_and(|status| status.numbers("Groups").any(|group| group == gid))
+}
+
 /// Whether it is certain that a caller may open a regular file with these permission bits and `flags` of `open(2)`:
 /// as its owner, or by a capability. Who else may is decided by groups and ACLs, which only the kernel compares.
 #[must_use]

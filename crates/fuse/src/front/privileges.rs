@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use fuser::Errno;
 use halocline_os::error::Result;
-use halocline_os::process_status::ProcessStatus;
 use halocline_vfs::Allocate;
-use halocline_vfs::ownership::{CHOWN, FOWNER, Owner, acts_for};
+use halocline_vfs::ownership::{CHOWN, FOWNER, Owner, acts_for, is_in_group};
 use halocline_vfs::{Caller, Engine, SetAttr, SetTime, Stat};
 
 use super::inode_table::Inode;
@@ -70,7 +69,7 @@ impl<E: Engine> Privileges<E> {
         let Some(look) = inode.set_id_check.begin() else { return Ok(()) };
         let raw = self.engine.stat(&inode.vnode, handle)?.raw;
         let is_regular = raw.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let mode = stripped(raw.st_mode, || in_group(caller, raw.st_gid)).filter(|_| is_regular);
+        let mode = stripped(raw.st_mode, || is_in_group(caller, raw.st_gid)).filter(|_| is_regular);
         self.take_away(inode, handle, mode, caller)?;
         // What stays for who is in the group falls when somebody else writes.
         if mode.unwrap_or(raw.st_mode) & libc::S_ISGID == 0 {
@@ -100,7 +99,7 @@ impl<E: Engine> Privileges<E> {
         if has_none || !may_act_as(&raw, caller) {
             return Ok(*change);
         }
-        let mode = stripped(raw.st_mode, || in_group(caller, raw.st_gid));
+        let mode = stripped(raw.st_mode, || is_in_group(caller, raw.st_gid));
         if change.uid.is_none() && change.gid.is_none() {
             self.take_away(inode, handle, mode, caller)?;
             return Ok(*change);
@@ -162,7 +161,7 @@ impl<E: Engine> Privileges<E> {
         let raw = self.engine.stat(&inode.vnode, handle)?.raw;
         // A kernel without `HANDLE_KILLPRIV_V2` removes the bits by itself before somebody's write.
         let is_stripped = change.mode.is_some()
-            && change.mode == stripped(raw.st_mode, || in_group(caller, raw.st_gid));
+            && change.mode == stripped(raw.st_mode, || is_in_group(caller, raw.st_gid));
         if is_stripped || may_act_as(&raw, caller) {
             return Ok(());
         }
@@ -182,7 +181,7 @@ impl<E: Engine> Privileges<E> {
     /// group permission on which the bit relied.
     pub(super) fn after_acl_change(&self, inode: &Inode<E::Vnode>, caller: Caller) -> Result<()> {
         let raw = self.engine.stat(&inode.vnode, None)?.raw;
-        if !in_group(caller, raw.st_gid) && raw.st_mode & libc::S_ISGID != 0 {
+        if !is_in_group(caller, raw.st_gid) && raw.st_mode & libc::S_ISGID != 0 {
             let mode = Some(raw.st_mode & 0o7777 & !libc::S_ISGID);
             let change = SetAttr { mode, ..SetAttr::default() };
             self.engine.set_attr(&inode.vnode, None, &change, caller)?;
@@ -199,15 +198,6 @@ fn is_exempt(caller: Caller) -> bool {
 /// Whether the caller owns what has these attributes, or has a capability to act as if.
 fn may_act_as(raw: &libc::stat64, caller: Caller) -> bool {
     acts_for(caller, Owner { uid: raw.st_uid, gid: raw.st_gid }, CHOWN | FOWNER)
-}
-
-/// Whether the caller's process has the group, including its supplementary groups, or counts as if: root.
-fn in_group(caller: Caller, gid: u32) -> bool {
-    if caller.uid == 0 || caller.gid == gid {
-        return true;
-    }
-    let status = ProcessStatus::of(caller.pid);
-    status.is_ok_and(|status| status.numbers("Groups").any(|group| group == gid))
 }
 
 #[cfg(test)]

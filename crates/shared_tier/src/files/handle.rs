@@ -56,8 +56,8 @@ impl Handle {
         }
         Err(Error::Cluster {
             what: format!(
-                "inode {}: this node had lost its lease since the file was opened, and others may have moved it",
-                self.vnode.0.number.0
+                "{}: this node had lost its lease since the file was opened, and others may have moved it",
+                self.vnode.0.told()
             ),
             remedy: "open it again".to_owned(),
         })

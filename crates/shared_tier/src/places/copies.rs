@@ -28,7 +28,7 @@ use super::own_xattrs::owner_permissions::permitted;
 use super::own_xattrs::{self, NameIn};
 use super::peers::check_node;
 use super::room::{MakesRoom, Need};
-use super::tree::{Tree, fresh};
+use super::tree::{LEFTOVERS, Tree, fresh};
 use super::{Places, SSD};
 use crate::remedies::REPAIR;
 use crate::stat_conversion::{joined, split};
@@ -363,7 +363,7 @@ impl<'a> Copies<'a> {
 
     /// Moves a copy out of the way, to where people still find it. Nobody uses the names meanwhile.
     pub(crate) fn set_aside(self, copy: &CopyName) -> Result<()> {
-        let (dir, aside) = (self.dir(&copy.node)?, self.0.private.sub("leftovers")?);
+        let (dir, aside) = (self.dir(&copy.node)?, self.0.private.sub(LEFTOVERS)?);
         let name = &copy.names()[usize::from(copy.is_final)];
         self.0.step("setting a clean copy aside", || {
             rename_new(&dir, name, &aside, fresh("leftover", copy.inode))?;

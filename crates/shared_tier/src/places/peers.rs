@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_api::file_tier::LABEL;
+use halocline_api::file_tier::shared_disk::{NODES, TIER};
 use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
@@ -21,10 +22,6 @@ use crate::remedies::{ADOPT, FINISH_ADOPTION};
 
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
-/// The file on the shared disk with the tier's id.
-const TIER: &str = "tier";
-/// On the shared disk: a directory with a file for each node, by its name.
-const NODES: &str = "nodes";
 /// The most bytes of each of these files.
 const BYTES_MAX: u64 = 1024;
 /// The longest node name: names of files have a prefix before it.

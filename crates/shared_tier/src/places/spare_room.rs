@@ -5,9 +5,9 @@
 
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, fallocate, renameat, statat};
 
-use super::tree::Tree;
+use super::tree::{LEFTOVERS, Tree, fresh};
 
 /// The file that is removed.
 const FILE: &str = "room.spare";
@@ -16,19 +16,55 @@ const BYTES: u64 = 256 << 10;
 /// It is made where so many times its size are free.
 const FREE_TIMES: u64 = 4;
 
-/// Sets the room aside, unless it is already, or the disk has little.
+/// Sets the room aside, unless it is already, or the disk has little. What else has its name makes way.
 ///
 /// # Errors
-/// Those of the file system; one that allocates only what is written keeps none.
+/// Those of the file system; one that allocates only what is written keeps none. [`Error::Invalid`] if something else has the
+/// name, and cannot make way.
 pub(crate) fn keep(tree: &Tree) -> Result<()> {
+    if is_kept(&tree.private) {
+        return Ok(());
+    }
+    make_way(&tree.private)?;
     let totals = tree.totals()?;
     let free_bytes = totals.f_bavail.saturating_mul(totals.f_frsize);
-    if free_bytes / FREE_TIMES < BYTES || is_kept(&tree.private) {
+    if free_bytes / FREE_TIMES < BYTES {
         return Ok(());
     }
     let file = tree.private.file(FILE, Use::Write)?;
     let made = fallocate(&file, FallocateFlags::empty(), 0, BYTES);
     Ok(made.inspect_err(|_| drop(tree.private.remove(FILE)))?)
+}
+
+/// Clears the name of what is no file of ours: bytes that have no other name are kept where people find them.
+fn make_way(private: &PrivateDir) -> Result<()> {
+    let foreign = match private.file(FILE, Use::Read) {
+        Ok(_) => return Ok(()),
+        Err(error) if error.errno() == libc::ENOENT => return Ok(()),
+        Err(foreign @ Error::Invalid { .. }) => foreign,
+        Err(error) => return Err(error),
+    };
+    let found = statat(private, FILE, AtFlags::SYMLINK_NOFOLLOW)?;
+    let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+    let moved = if found.st_nlink > 1 && !is_directory {
+        private.remove(FILE).map(|()| "it was removed; its other names are left".to_owned())
+    } else {
+        private.sub(LEFTOVERS).and_then(|leftovers| {
+            let name = fresh(FILE, 0);
+            renameat(private, FILE, &leftovers, &name)?;
+            Ok(format!("it is {} now", leftovers.path().join(&name).display()))
+        })
+    };
+    match moved {
+        Ok(now) => {
+            tracing::warn!("{foreign}; {now}: Halocline needs its name for room on a full SSD");
+            Ok(())
+        }
+        Err(error) => Err(Error::invalid(
+            format!("{foreign} ({error})"),
+            "move it away: until then nothing can leave this SSD once it is full",
+        )),
+    }
 }
 
 /// Makes a step of what will free more than it takes: on a full disk it has the room that is set aside.

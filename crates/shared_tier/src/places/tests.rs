@@ -355,7 +355,7 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     };
     let (tree, root) = (&one.shared().tree, one.shared().at(&[]).unwrap());
     let make = |name: (&Name, u64), of: &Attributes| {
-        links_and_devices::make_missing(tree, &root, name, of).unwrap();
+        links_and_devices::make_missing(tree, &root, name, of, None).unwrap();
     };
     let link = of(Kind::Symlink, 0o777);
     make((&name("l"), 7), &link);

@@ -72,6 +72,8 @@ pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
     [name.clone(), Name::from([kept, suffix.as_bytes()].concat().as_slice())]
 }
 
+/// In the private directory of a disk: what people are to look at, and remove.
+pub(crate) const LEFTOVERS: &str = "leftovers";
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 /// Puts a file at a name in its directory.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use halocline_cluster::names::NamesError;
 use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
@@ -13,14 +14,15 @@ use rustix::fs::AtFlags;
 
 use super::refused::{Refused, error_of};
 use super::scan::{Scanned, scan};
-use crate::disk_users::CHECK;
+use crate::disk_users::{self, CHECK};
+use crate::errors::of_store;
 use crate::joining::set_formatted;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, Peers};
 use crate::places::shared_disk::links_and_devices::several_names;
 use crate::places::steps::Steps;
-use crate::places::tree::{Tree, candidates, fresh};
+use crate::places::tree::{LEFTOVERS, Tree, candidates, fresh};
 
 /// On the shared disk: nodes whose SSDs were not reached in the last rebuild.
 const MISSING: &str = "missing";
@@ -149,6 +151,15 @@ impl Disks {
         }
     }
 
+    /// Why the names in the store are held.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub(super) fn why_held(&self) -> Result<Error> {
+        let repaired = disk_users::repaired_by_another(&self.check)?;
+        Ok(repaired.unwrap_or_else(|| of_store(&NamesError::Held)))
+    }
+
     /// Whether a rebuild was begun and not finished.
     pub(crate) fn is_rebuilding(&self) -> Result<bool> {
         Ok(self.check.read(REBUILDING, 0)?.is_some())
@@ -239,7 +250,7 @@ impl Disk {
 
     /// Moves a file out of the tier, to where people still find it.
     pub(crate) fn set_aside(&self, at: usize, number: u64) -> Result<()> {
-        let aside = self.tree.private.sub("leftovers")?;
+        let aside = self.tree.private.sub(LEFTOVERS)?;
         self.tree.rename_to(&self.scanned.path(at), &aside, &fresh("leftover", number))
     }
 

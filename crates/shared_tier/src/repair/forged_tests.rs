@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use halocline_model::namespace::Name;
+use halocline_os::bounded;
 use halocline_vfs::namespace::xattr;
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 
@@ -276,4 +277,33 @@ fn claims_of_others_give_them_nothing() {
         drop(lookup);
     }
     assert!(world.at("n1/ssd/etc").is_symlink(), "left alone");
+}
+
+/// It may as well be what an SSD that was put back has of a file that has left it. Its bytes are kept in any case.
+#[test]
+fn a_copy_on_another_ssd_is_set_aside_and_becomes_a_file_in_a_rebuild() {
+    let world = World::new();
+    let (one, two) = (world.node("n1"), world.node("n2"));
+    let d = one.mkdir(1, "d").unwrap();
+    one.create(d, "f", "f").unwrap();
+    two.create(d, "g", "g").unwrap();
+    drop((one, two));
+    let before = world.tree();
+    let copy = || {
+        let mut copy = std::process::Command::new("cp");
+        copy.arg("-a").args([world.at("n1/ssd/d/f"), world.at("n2/ssd/d/copy")]);
+        assert!(copy.status().unwrap().success());
+    };
+    copy();
+    let report = world.repair(true);
+    assert!(report.set_aside.len() == 1 && report.named == [0; 3], "{report:?}");
+    assert_eq!(world.tree(), before);
+    let left = fs::read_dir(world.at("n2/ssd/.halocline/leftovers")).unwrap();
+    let left: Vec<_> = left.map(|one| bounded::read(&one.unwrap().path(), 9).unwrap()).collect();
+    assert_eq!(left, [b"f"]);
+    copy();
+    world.forget();
+    world.repair(true);
+    assert_eq!(world.tree()["/d/copy"], "f");
+    assert_eq!(world.tree().len(), before.len() + 1);
 }

@@ -66,7 +66,8 @@ pub(super) fn tell(all: &[FoundElsewhere], repair: &Repair<'_>, findings: &mut F
     for one in all {
         let Some(file) = repair.view.files.get(&one.number) else { continue };
         let (path, at) = (repair.view.path(file.directory, &file.name), repair.path(one.at));
-        let line = format!("{path}: its bytes should be {}, and are at {at}", shown(&one.from));
+        let should = shown(&repair.view, &one.from);
+        let line = format!("{path}: its bytes should be {should}, and are at {at}");
         let about = repair.view.about(one.number);
         note(&mut findings.attributes, Finding::of_older_store(about, line));
     }

@@ -16,11 +16,8 @@ use super::refused::Refused;
 use super::view::View;
 use crate::acl::ACCESS;
 use crate::places::own_xattrs::NameIn;
-use crate::places::shared_disk::links_and_devices::{self, several_names};
+use crate::places::shared_disk::links_and_devices::{self, Inode, keeping, several_names};
 use crate::places::tree::candidates;
-
-/// Device and inode number.
-type Inode = (u64, u64);
 
 /// A name of the store that the disk does not have: its directory, its name, its number, and its attributes.
 type Missing<'v> = (u64, &'v Name, u64, &'v Attributes);
@@ -72,12 +69,12 @@ pub(super) fn without_name(view: &View, found: &FoundNames) -> Vec<At> {
     others.map(|one| one.at).collect()
 }
 
-/// What a store has and the disk has not, or not as it should be. `inodes` are those of numbers with several names.
+/// What a store has and the disk has not, or not as it should be. `kept` are the inodes that the disk keeps for numbers.
 fn missing<'v>(
     shared: &Disk,
     view: &'v View,
     found: &FoundNames,
-    mut inodes: BTreeMap<u64, Inode>,
+    mut kept: Kept,
 ) -> Vec<Missing<'v>> {
     let keeps_acls = keeps_acls(shared);
     let there: BTreeMap<(u64, &Name), &FoundOther> =
@@ -85,17 +82,50 @@ fn missing<'v>(
     let is_at = |(directory, name, number, of): &Missing<'v>| {
         let mut names = candidates(name, *number).into_iter();
         let one = names.find_map(|name| there.get(&(*directory, &name)).copied());
-        one.filter(|one| is_same(&one.attributes, of, keeps_acls)).map(|one| one.key)
-    };
-    let counts = counts(view);
-    // Names of one number are names of one inode: the known one, or that of the first name.
-    let mut is_there = |one: &Missing<'v>| {
-        let is_at = is_at(one);
-        is_at.is_some_and(|at| counts[&one.2] < 2 || *inodes.entry(one.2).or_insert(at) == at)
+        let one = one.filter(|one| is_same(&one.attributes, of, keeps_acls));
+        one.filter(|_| !kept.doubled.contains(number)).map(|one| one.key)
     };
     let all =
         view.others.iter().map(|((directory, name), (number, of))| (*directory, name, *number, of));
-    all.filter(|one| !is_there(one)).collect()
+    let all: Vec<(Missing<'v>, Option<Inode>)> = all.map(|one| (one, is_at(&one))).collect();
+    let mut is_there =
+        |number, inode: Option<Inode>| inode.is_some_and(|inode| kept.is_or_becomes(number, inode));
+    let left = all.into_iter().filter(|(one, inode)| !is_there(one.2, *inode));
+    left.map(|(one, _)| one).collect()
+}
+
+/// Which inode each number is. Names of one number are names of one inode, the kept one or that of the first name; names
+/// of two numbers are names of two.
+#[derive(Debug, Default)]
+struct Kept {
+    inodes: BTreeMap<u64, Inode>,
+    numbers: BTreeMap<Inode, u64>,
+    /// Numbers for which the disk keeps an inode that it keeps for another number, too.
+    doubled: BTreeSet<u64>,
+}
+
+impl Kept {
+    /// Those that the disk keeps for numbers that the store has; of two numbers with one inode, the first has it.
+    fn of(shared: &Disk, counts: &BTreeMap<u64, usize>) -> Self {
+        let mut kept = Self::default();
+        for (number, inode) in &shared.several {
+            if counts.contains_key(number) && !kept.is_or_becomes(*number, *inode) {
+                kept.doubled.insert(*number);
+            }
+        }
+        kept
+    }
+
+    /// Whether a number is an inode, or becomes it: if it is no other one, and the inode is no other number.
+    fn is_or_becomes(&mut self, number: u64, inode: Inode) -> bool {
+        let is_another = self.inodes.get(&number).is_some_and(|is| *is != inode);
+        if is_another || self.numbers.get(&inode).is_some_and(|of| *of != number) {
+            return false;
+        }
+        self.inodes.insert(number, inode);
+        self.numbers.insert(inode, number);
+        true
+    }
 }
 
 /// How many names each link and special file of the store has.
@@ -110,24 +140,30 @@ fn counts(view: &View) -> BTreeMap<u64, usize> {
 /// What is said of a link or special file that could not be made.
 const NOT_MADE: &str = "it cannot be made on the shared disk";
 
-/// Has one inode for each number with several names, by which it is found, and none for numbers that are gone.
-fn keep_several(shared: &Disk, view: &View, refused: &mut Refused) -> Result<BTreeMap<u64, Inode>> {
-    let (counts, mut inodes) = (counts(view), BTreeMap::new());
+/// Has one inode for each number with several names, by which it is found, and none for numbers that are gone. Nodes are
+/// not mounted.
+fn keep_several(shared: &Disk, view: &View, refused: &mut Refused) -> Result<Kept> {
+    let (counts, tree) = (counts(view), &shared.tree);
+    let mut kept = Kept::of(shared, &counts);
+    let gone = shared.several.keys().filter(|number| !counts.contains_key(number));
+    let mut wrong = gone.chain(&kept.doubled);
+    wrong.try_for_each(|number| several_names::forget(tree, *number))?;
+    kept.doubled.clear();
     for ((directory, name), (number, of)) in &view.others {
         if counts[number] > 1
-            && let Some(above) = shared.tree.find(&view.steps(*directory))?
+            && !kept.inodes.contains_key(number)
+            && let Some(above) = tree.find(&view.steps(*directory))?
         {
-            let kept = several_names::open_or_make(&shared.tree, &above, (name, *number), of);
-            let key = kept.and_then(|kept| Ok(stat_descriptor(&kept)?.key()));
+            let is_free = |inode| !kept.numbers.contains_key(&inode);
+            let made = keeping::keep_alone(tree, &above, (name, *number), of, is_free);
+            let inode = made.and_then(|made| Ok(stat_descriptor(&made)?.key()));
             let path = view.path(*directory, name);
-            if let Some(key) = refused.unless((&path, *number), NOT_MADE, key)? {
-                inodes.insert(*number, key);
+            if let Some(inode) = refused.unless((&path, *number), NOT_MADE, inode)? {
+                kept.is_or_becomes(*number, inode);
             }
         }
     }
-    let mut gone = shared.several.keys().filter(|number| !counts.contains_key(number));
-    gone.try_for_each(|number| several_names::forget(&shared.tree, *number))?;
-    Ok(inodes)
+    Ok(kept)
 }
 
 /// Lists them, for people.
@@ -137,7 +173,8 @@ pub(super) fn tell_missing(
     found: &FoundNames,
     list: &mut Vec<Finding>,
 ) {
-    for (directory, name, number, of) in missing(shared, view, found, shared.several.clone()) {
+    let kept = Kept::of(shared, &counts(view));
+    for (directory, name, number, of) in missing(shared, view, found, kept) {
         let about = About::Numbered(number, of.ctime_ns);
         note(list, Finding::new(about, view.path(directory, name)));
     }
@@ -200,8 +237,8 @@ pub(super) fn make(
     refused: &mut Refused,
 ) -> Result<()> {
     put_at_names(shared, view, found, refused)?;
-    let inodes = keep_several(shared, view, refused)?;
-    for (directory, name, number, of) in missing(shared, view, found, inodes) {
+    let kept = keep_several(shared, view, refused)?;
+    for (directory, name, number, of) in missing(shared, view, found, kept) {
         if let Some(above) = shared.tree.find(&view.steps(directory))? {
             let made = links_and_devices::make(&shared.tree, &above, (name, number), of);
             refused.is_made((&view.path(directory, name), number), NOT_MADE, made.map(drop))?;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use halocline_cluster::names::{NameStore, NamesError, State};
+use halocline_cluster::names::{NameStore, State};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
@@ -38,7 +38,7 @@ pub(super) fn look(
     let is_sound = is_sound(&state, &disks)?;
     let mut view = match state {
         State::Confirmed if is_sound => View::read(store).map_err(of_store)?,
-        State::Held if is_sound => return Err(of_store(NamesError::Held)),
+        State::Held if is_sound => return Err(disks.why_held()?),
         _ => View::default(),
     };
     if is_sound {

@@ -8,6 +8,7 @@ use super::Repair;
 use super::findings::{Finding, Findings, note};
 use super::merge::{FoundFile, FoundNames};
 use super::unfinished_changes::lies_at;
+use super::view::View;
 use crate::places::copies::Copies;
 
 /// Files by their numbers, with their places.
@@ -37,7 +38,8 @@ pub(super) fn look_at_places(
         if is_there || !is_aside && lies_at(repair.disks, place, *number, found) {
             continue;
         }
-        let (path, should) = (repair.view.path(file.directory, &file.name), shown(place));
+        let path = repair.view.path(file.directory, &file.name);
+        let should = shown(&repair.view, place);
         let about = repair.view.about(*number);
         if let Some((file, _)) = lies {
             let at = repair.path(file.at);
@@ -66,12 +68,15 @@ fn where_its_copy_is(repair: &Repair<'_>, number: u64) -> String {
 }
 
 /// A place, for people.
-pub(super) fn shown(place: &Location) -> String {
+pub(super) fn shown(view: &View, place: &Location) -> String {
     let Location { node, base, path, .. } = place;
-    match node {
-        Some(node) => format!("on the SSD of node {node} at {path}"),
-        None => format!("on the shared disk as {path}, in the directory with the number {base}"),
+    if let Some(node) = node {
+        return format!("on the SSD of node {node} at {path}");
     }
+    view.directory_path(*base).map_or_else(
+        || format!("on the shared disk as {path}, in a directory that has no name any more (number {base})"),
+        |above| format!("on the shared disk at {above}{path}"),
+    )
 }
 
 /// The nodes whose SSDs are not reached, and why. One without files may have been drained for good.

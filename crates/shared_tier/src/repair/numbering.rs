@@ -53,7 +53,7 @@ fn is_of_another(directory: &Attributes) -> bool {
 }
 
 /// Why a disk would refuse an attribute, as far as that is known before.
-fn refusal(disk: &Disk, at: usize) -> Option<Errno> {
+pub(super) fn refusal(disk: &Disk, at: usize) -> Option<Errno> {
     disk.look(at).ok().and_then(|fd| of_attributes(&fd))
 }
 

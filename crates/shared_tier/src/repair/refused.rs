@@ -46,6 +46,21 @@ pub(super) fn error_of(path: &str, what: &str, error: Error) -> Error {
     }
 }
 
+/// The error of a rebuild that has begun: its mark stays, because numbers on the disks, and maybe names in the store, are no longer
+/// those from before.
+pub(super) fn half_rebuilt(error: Error) -> Error {
+    const AGAIN: &str = "the names are not built yet, and mounts are refused until they are: then run the same command again, which goes on";
+    match error {
+        Error::Invalid { what, remedy } => {
+            Error::Invalid { what, remedy: format!("{remedy}; {AGAIN}") }
+        }
+        Error::Cluster { what, remedy } => {
+            Error::Cluster { what, remedy: format!("{remedy}; {AGAIN}") }
+        }
+        error => Error::invalid(error.to_string(), AGAIN),
+    }
+}
+
 impl Refused {
     /// What a step has returned; `None` if a disk refused it, which is noted. `what` says what is not done.
     ///

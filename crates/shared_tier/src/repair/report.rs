@@ -13,7 +13,8 @@ pub struct Report {
     pub unreached_files: u64,
     /// Files in the store whose bytes are not where they should be.
     pub lost: Vec<String>,
-    /// Directories and links of the store that are missing or misplaced on the shared disk; they are made or renamed.
+    /// Directories, links, pipes and devices of the store that are missing or misplaced on the shared disk, or names of one
+    /// there that are names of two in the store, or the reverse; they are made or renamed.
     pub remade: Vec<String>,
     /// Copies left by moves, second places left by renames, and further paths of files whose names are listed; they are
     /// removed.

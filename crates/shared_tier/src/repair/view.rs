@@ -122,6 +122,15 @@ impl View {
         Ok(())
     }
 
+    /// The path of a directory, for people, with a `/` behind it; empty for the root. `None` if it has no name.
+    pub(super) fn directory_path(&self, directory: u64) -> Option<String> {
+        if directory == ROOT.0 {
+            return Some(String::new());
+        }
+        let (above, name) = self.directories.get(&directory)?;
+        Some(self.path(*above, name) + "/")
+    }
+
     /// The path of a name, for people.
     pub(crate) fn path(&self, directory: u64, name: &Name) -> String {
         let above = |number| self.directories.get(&number).map(|(above, name)| (*above, name));

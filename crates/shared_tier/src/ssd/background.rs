@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use halocline_os::catch_panic::caught;
 use halocline_os::clock::Clock;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_os::priority::yield_to_programs;
 use halocline_os::wakeups::Wakeups;
 use parking_lot::Mutex;
@@ -56,7 +56,12 @@ impl Background {
     /// # Errors
     /// If no more threads can be started.
     pub(crate) fn start(ssd: &Arc<OwnSsd>) -> Result<Self> {
-        let rounds = Rounds { ssd: Arc::clone(ssd), looked: None, missed: TriedNotes::default() };
+        let rounds = Rounds {
+            ssd: Arc::clone(ssd),
+            looked: None,
+            missed: TriedNotes::default(),
+            has_told_spare: false,
+        };
         let thread = thread::Builder::new().name("tier-demoter".into()).spawn(move || {
             yield_to_programs();
             rounds.run();
@@ -87,6 +92,8 @@ struct Rounds {
     looked: Option<Looked>,
     /// Notes of what SSDs have missed, as far as tried since then.
     missed: TriedNotes,
+    /// Whether people were told what has the name of the room that is set aside.
+    has_told_spare: bool,
 }
 
 impl Rounds {
@@ -115,6 +122,10 @@ impl Rounds {
             return true;
         }
         if let Err(error) = spare_room::keep(base.places.ssd()) {
+            let is_for_people = matches!(error, Error::Invalid { .. });
+            if is_for_people && !std::mem::replace(&mut self.has_told_spare, true) {
+                tracing::warn!("{error}");
+            }
             tracing::debug!(%error, "no room is set aside for moves off a full SSD");
         }
         let looks = self.is_look_due();

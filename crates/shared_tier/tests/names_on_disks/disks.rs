@@ -107,7 +107,7 @@ pub(crate) fn tree(tier: &SharedTier) -> BTreeMap<String, String> {
     tree
 }
 
-fn names(tier: &SharedTier, directory: &<SharedTier as Engine>::Vnode) -> Vec<OsString> {
+pub(crate) fn names(tier: &SharedTier, directory: &<SharedTier as Engine>::Vnode) -> Vec<OsString> {
     let opened = tier.open_dir(directory).unwrap();
     let mut names = Vec::new();
     let mut take = |entry: halocline_vfs::DirEntry| {

@@ -9,6 +9,7 @@ mod directory_times;
 mod disks;
 mod forgotten;
 mod full;
+mod grouped;
 mod late;
 mod left_behind;
 mod mounted;

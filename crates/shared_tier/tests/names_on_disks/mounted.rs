@@ -200,7 +200,7 @@ impl Mounted {
     }
 
     /// Splits a path into its directory and last name.
-    fn above<'a>(&self, path: &'a str) -> Result<(Vnode, &'a OsStr)> {
+    pub(crate) fn above<'a>(&self, path: &'a str) -> Result<(Vnode, &'a OsStr)> {
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.at(above)?, OsStr::new(name)))
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{XattrFlags, fgetxattr, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{XattrFlags, fgetxattr_query, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
 use super::proc_path;
@@ -37,7 +37,8 @@ pub fn get_on(fd: &impl AsFd, name: &OsStr) -> Result<Vec<u8>> {
 
 /// Whether an open file has an extended attribute with a value; the descriptor must not be `O_PATH`.
 pub fn is_set(file: &File, name: &OsStr) -> bool {
-    fgetxattr(file, name.as_bytes(), &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
+    // With an empty buffer, `fgetxattr` returns 0, whatever the size is.
+    fgetxattr_query(file, name.as_bytes()).is_ok_and(|bytes| bytes > 0)
 }
 
 /// NUL-terminated names of the extended attributes.
@@ -69,4 +70,23 @@ fn with_buffer(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> 
     };
     value.truncate(len);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: nothing was set, so that a capability counted as lost when its file was closed.
+    #[test]
+    fn what_has_a_value_is_set() {
+        let file = tempfile::tempfile().unwrap();
+        let [set, unset] = ["user.set", "user.unset"].map(OsStr::new);
+        match set_on(&file, set, b"v", 0) {
+            Err(error) if error.errno() == libc::EOPNOTSUPP => return,
+            done => done.unwrap(),
+        }
+        assert!(is_set(&file, set) && !is_set(&file, unset));
+        remove_on(&file, set).unwrap();
+        assert!(!is_set(&file, set));
+    }
 }

@@ -52,7 +52,9 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
     metric(
         "remade",
         "list",
-        "Directories of the store that are missing on the shared disk, or elsewhere there.",
+        "Directories of the store that are missing on the shared disk, or elsewhere there; links, pipes and devices that are \
+         not there as the store has them: of another kind, device or target, or names of one where the store has two, or the \
+         reverse.",
     ),
     metric(
         "left_copies",

@@ -274,7 +274,7 @@ fn say_remedy(report: &Report, may_be_older: bool) {
     if may_be_older && !report.is_clean() {
         say!(
             "nothing was changed. If the store was loaded from an older file, so that it has lost its last changes: restart its \
-             server, and have the names built again from the disks (halocline cluster fsck --tier ROOT --cluster URL --repair, without --confirm)"
+             server, and have the names built again from the disks (this command with --repair, and without --confirm)"
         );
         if is_repairable(report) {
             say!("if it has lost nothing: --repair does it");
@@ -304,7 +304,7 @@ fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'sta
     each(&report.lost, "its bytes are not there; bring back the disk that has them");
     each(
         &report.remade,
-        is("put where the store has it", "on the shared disk, it is not where the store has it"),
+        is("put as the store has it", "on the shared disk, it is not as the store has it"),
     );
     each(
         &report.left_copies,

@@ -1,20 +1,22 @@
 //! Things without bytes or numbers on the shared disk: symbolic links, pipes, sockets and devices. They are made
-//! after the store has them, and are identified by their names, or by their numbers if they have several
-//! ([`several_names`]).
+//! after the store has them, and what is at a name is compared with what the store has there by its inode ([`proofs`]):
+//! many look alike.
 
+pub(crate) mod keeping;
+pub(crate) mod proofs;
 pub(crate) mod several_names;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::{SetAttr, SetTime};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid, chownat, mknodat, openat, readlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid, chownat, mknodat, openat,
     renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
@@ -31,30 +33,29 @@ const NS_PER_S: i64 = 1_000_000_000;
 
 /// A name in a directory.
 pub(crate) type At<'a> = (&'a FoundDirectory, &'a Name);
+/// Device and inode number.
+pub(crate) type Inode = (u64, u64);
 
-/// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there.
+/// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there. `placed` is what was made for
+/// these attributes just now, and is taken for it though it may look otherwise, as on a file system that does not keep
+/// all of them. Returns what was made.
 ///
 /// # Errors
 /// Those of [`make`].
 pub(crate) fn make_missing(
     tree: &Tree,
     above: &FoundDirectory,
-    name: (&Name, u64),
+    (name, number): (&Name, u64),
     of: &Attributes,
-) -> Result<()> {
-    if is_as_in_store((above, name.0), of)? && is_one_of_several(tree, (above, name.0), name.1)? {
-        return Ok(());
+    placed: Option<Inode>,
+) -> Result<Option<Inode>> {
+    let [plain, beside] = candidates(name, number);
+    let is_there = |name| proofs::is_as_in_store(tree, (above, name), (number, of), placed);
+    // Beside its name it is right only while a file or directory has that.
+    if is_there(&plain)? || is_numbered((above, &plain))? && is_there(&beside)? {
+        return Ok(None);
     }
-    make(tree, above, name, of)
-}
-
-/// Whether a name is one of the inode that the disk has for a number, if it has one.
-fn is_one_of_several(tree: &Tree, (above, name): At<'_>, number: u64) -> Result<bool> {
-    let Some(inode) = several_names::open(tree, number)? else { return Ok(true) };
-    match openat(&above.0, os(name), ITSELF, Mode::empty()) {
-        Err(Errno::NOENT) => Ok(false),
-        found => several_names::are_one(&found?, &inode),
-    }
+    make(tree, above, (name, number), of).map(Some)
 }
 
 /// Renames a symbolic link, pipe, socket or device in one step, to a free name, or to that of another one, which then
@@ -70,15 +71,14 @@ pub(crate) fn rename(
     (inode, of): (u64, &Attributes),
 ) -> Result<bool> {
     for name in candidates(from, inode) {
-        if !is_as_in_store((from_above, &name), of)? {
+        if !proofs::is_as_in_store(tree, (from_above, &name), (inode, of), None)? {
             continue;
         }
         // A file that lies at its name, but has others, stays there: then it gets the other name.
         for to in candidates(to, inode) {
             if rename_to(tree, (from_above, &name), (to_above, &to))? {
                 // Another one may have taken the old name, and may now have the new name.
-                return Ok(is_as_in_store((to_above, &to), of)?
-                    && is_one_of_several(tree, (to_above, &to), inode)?);
+                return proofs::is_as_in_store(tree, (to_above, &to), (inode, of), None);
             }
         }
         return Ok(false);
@@ -100,10 +100,7 @@ fn rename_to(tree: &Tree, from: At<'_>, to: At<'_>) -> Result<bool> {
 
 /// Exchanges two things without numbers. Returns whether it did.
 fn exchange(tree: &Tree, (one_above, one): At<'_>, (other_above, other): At<'_>) -> Result<bool> {
-    let is_numbered = |above, name| {
-        Ok::<_, Error>(matches!(kind(above, name)?, Some(libc::S_IFREG | libc::S_IFDIR)))
-    };
-    if is_numbered(other_above, other)? {
+    if is_numbered((other_above, other))? {
         return Ok(false);
     }
     let exchange = || {
@@ -114,7 +111,7 @@ fn exchange(tree: &Tree, (one_above, one): At<'_>, (other_above, other): At<'_>)
         Err(error) if is_no_exchange(&error) => return Ok(false),
         done => done?,
     }
-    if is_numbered(one_above, one)? {
+    if is_numbered((one_above, one))? {
         // A file or directory had the name by then: back to its place.
         tree.step("exchanging two links or devices", exchange)?;
         return Ok(false);
@@ -122,7 +119,8 @@ fn exchange(tree: &Tree, (one_above, one): At<'_>, (other_above, other): At<'_>)
     Ok(true)
 }
 
-/// Removes a symbolic link, pipe, socket or device, but nothing else; a missing one is no error.
+/// Removes whatever symbolic link, pipe, socket or device is at a name or beside that, but nothing else; a missing one is
+/// no error. The store must have nothing at the name.
 ///
 /// # Errors
 /// Those of `unlink(2)`.
@@ -135,9 +133,27 @@ pub(crate) fn remove(
     names.try_for_each(|name| remove_named(tree, (above, &name)))
 }
 
+/// Removes one that has lost a name, if that leads to it. Returns whether it did.
+///
+/// # Errors
+/// Those of `unlink(2)`.
+pub(crate) fn remove_lost(
+    tree: &Tree,
+    above: &FoundDirectory,
+    (name, inode): (&Name, u64),
+    of: &Attributes,
+) -> Result<bool> {
+    for name in candidates(name, inode) {
+        if proofs::is_at(tree, (above, &name), (inode, of))? {
+            return remove_named(tree, (above, &name)).map(|()| true);
+        }
+    }
+    Ok(false)
+}
+
 /// Makes a symbolic link, pipe, socket or device among the temporary files, and names it; of one with several names, it
 /// is one more, and the attributes of all are those of the store from then on. It replaces whatever has the
-/// name, except for a file or directory, which have numbers; then it gets the other name.
+/// name, except for a file or directory, which have numbers; then it gets the other name. Returns what has the name now.
 ///
 /// # Errors
 /// Those of `mknod(2)` and `rename(2)`; `EEXIST` if neither name can be had.
@@ -146,26 +162,60 @@ pub(crate) fn make(
     above: &FoundDirectory,
     (name, inode): (&Name, u64),
     of: &Attributes,
-) -> Result<()> {
+) -> Result<Inode> {
     let temporary = fresh("o", inode);
-    if let Some(several) = several_names::open(tree, inode)? {
+    let made = if let Some(several) = several_names::open(tree, inode)? {
         several_names::bring_up_to_date(tree, &several, of)?;
         let link = || several_names::link(tree, &several, &temporary);
         tree.step("making one more name of a link or device", link)?;
+        stat_descriptor(&several)?.key()
     } else {
         tree.step("making a link or device", || make_unnamed(&tree.tmp, &temporary, of))?;
-    }
-    let mut named = Err(Errno::EXIST.into());
+        let made = statat(&tree.tmp, &temporary, AtFlags::SYMLINK_NOFOLLOW)?;
+        (made.st_dev, made.st_ino)
+    };
+    let mut named = Ok(false);
     for name in candidates(name, inode) {
-        remove_named(tree, (above, &name))?;
-        named = tree.settle_other(&temporary, above, &name);
-        if !named.as_ref().is_err_and(|error| error.errno() == libc::EEXIST) {
+        named = replace(tree, &temporary, (above, &name));
+        if !matches!(named, Ok(false)) {
             break;
         }
     }
-    named.inspect_err(|_| {
-        let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
-    })
+    // Whatever it has replaced is there by now.
+    let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
+    if named? { Ok(made) } else { Err(Errno::EXIST.into()) }
+}
+
+/// Gives something that was made among the temporary files a name, in one step, also if something else without a number
+/// has that, which is then there instead. Returns whether it did: not where a file or directory has the name.
+fn replace(tree: &Tree, temporary: &str, (above, name): At<'_>) -> Result<bool> {
+    below(above.1.as_ref(), name)?;
+    let settle = || match tree.settle_other(temporary, above, name) {
+        Err(error) if error.errno() == libc::EEXIST => Ok(false),
+        named => named.map(|()| true),
+    };
+    if settle()? {
+        return Ok(true);
+    }
+    if is_numbered((above, name))? {
+        return Ok(false);
+    }
+    let exchange =
+        || renameat_with(&tree.tmp, temporary, &above.0, os(name), RenameFlags::EXCHANGE);
+    match tree.step("replacing a link or device", exchange) {
+        Err(error) if is_no_exchange(&error) => {
+            remove_named(tree, (above, name))?;
+            return settle();
+        }
+        done => done?,
+    }
+    let replaced = statat(&tree.tmp, temporary, AtFlags::SYMLINK_NOFOLLOW)?;
+    if matches!(replaced.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR) {
+        // A file or directory had the name by then: back to its place.
+        tree.step("replacing a link or device", exchange)?;
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// Makes one in a private directory, with all its attributes.
@@ -205,31 +255,9 @@ pub(crate) fn is_other((above, name): At<'_>) -> Result<bool> {
     Ok(is.is_some_and(|kind| !matches!(kind, libc::S_IFREG | libc::S_IFDIR)))
 }
 
-/// Opens something that is as the store has it, at its name or beside that, with [`OFlags::PATH`]; `None` if it is not
-/// there.
-pub(crate) fn open(
-    above: &FoundDirectory,
-    (name, inode): (&Name, u64),
-    of: &Attributes,
-) -> Result<Option<OwnedFd>> {
-    for name in candidates(name, inode) {
-        let fd = match openat(&above.0, os(&name), ITSELF, Mode::empty()) {
-            Err(Errno::NOENT) => continue,
-            fd => fd?,
-        };
-        let raw = stat_descriptor(&fd)?.raw;
-        let is_it = (raw.st_uid, raw.st_gid) == (of.uid, of.gid)
-            && raw.st_mode & libc::S_IFMT == file_type(of.kind)
-            && of.kind.is_other()
-            && match of.kind {
-                Kind::Symlink => readlinkat(&fd, "", Vec::new())?.as_bytes() == of.target,
-                _ => raw.st_mode & 0o7777 == of.mode && raw.st_rdev == of.rdev,
-            };
-        if is_it {
-            return Ok(Some(fd));
-        }
-    }
-    Ok(None)
+/// Whether a file or directory is at a name.
+fn is_numbered((above, name): At<'_>) -> Result<bool> {
+    Ok(matches!(kind(above, name)?, Some(libc::S_IFREG | libc::S_IFDIR)))
 }
 
 fn remove_named(tree: &Tree, (above, name): At<'_>) -> Result<()> {
@@ -243,29 +271,6 @@ fn remove_named(tree: &Tree, (above, name): At<'_>) -> Result<()> {
                 gone => gone,
             })
         }
-    }
-}
-
-/// Whether a name on the disk is neither a file nor a directory, and is what the store says.
-///
-/// # Errors
-/// Those of `stat(2)`, except that a missing name is none.
-pub(crate) fn is_as_in_store((above, name): At<'_>, of: &Attributes) -> Result<bool> {
-    let found = match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(false),
-        found => found?,
-    };
-    let is_of = (found.st_uid, found.st_gid) == (of.uid, of.gid)
-        && found.st_mode & libc::S_IFMT == file_type(of.kind);
-    if !is_of || !of.kind.is_other() {
-        return Ok(false);
-    }
-    if of.kind != Kind::Symlink {
-        return Ok(found.st_mode & 0o7777 == of.mode && found.st_rdev == of.rdev);
-    }
-    match readlinkat(&above.0, os(name), Vec::new()) {
-        Err(Errno::NOENT | Errno::INVAL) => Ok(false),
-        target => Ok(target?.as_bytes() == of.target),
     }
 }
 

@@ -263,3 +263,66 @@ fn a_repair_that_fails_in_a_sound_store_leaves_it_to_the_mounts() {
     fs::remove_dir(missing.join("n7")).unwrap();
     assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
 }
+
+/// Regression: a check said only "see that the store answers, and that no other check runs", though neither was at fault, and a
+/// repair was all that was needed.
+#[test]
+fn a_check_says_that_a_repair_was_killed_or_who_repairs() {
+    let world = World::new();
+    world.node("n1").create(1, "f", "f").unwrap();
+    world.repair(true);
+    let check = || crate::repair::run(&world.at("n1"), None, &world.store, None);
+    // As a repair leaves it that was killed.
+    world.store.begin_epoch(true).unwrap();
+    let alone = world.alone();
+    let told = check().unwrap_err().to_string();
+    let own = format!("being put in order, by process {}", std::process::id());
+    assert!(told.contains(&own) && told.contains("wait until"), "{told}");
+    drop(alone);
+    let told = check().unwrap_err().to_string();
+    assert!(told.contains("ended before it was done") && told.contains("--repair"), "{told}");
+    world.repair(true);
+    assert!(check().unwrap().is_clean());
+}
+
+/// Regression: a check said that `--repair` gives it its number.
+#[test]
+fn an_ssd_directory_that_can_be_given_no_number_is_told_with_the_remedy() {
+    let world = World::new();
+    let node = world.node("n1");
+    let d = node.mkdir(1, "d").unwrap();
+    node.create(d, "f", "f").unwrap();
+    drop(node);
+    let path = world.at("n1/ssd/d");
+    own_xattrs::clear(&File::open(&path).unwrap(), DIRECTORY).unwrap();
+    assert_eq!(world.repair(false).relisted.len(), 1);
+    let Some(flagged) = Flagged::new(path, IFlags::IMMUTABLE) else { return };
+    for is in [false, true, false] {
+        let report = world.repair(is);
+        let said = told(&report, "n1/ssd/d");
+        assert!(report.relisted.is_empty() && report.told.len() == 1, "{report:?}");
+        assert!(said[0].contains("gets no number") && said[0].contains("chattr -i -a"), "{said:?}");
+    }
+    drop(flagged);
+    world.repair(true);
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+}
+
+/// Regression: only the number of its directory was told.
+#[test]
+fn a_lost_file_of_the_shared_disk_is_told_with_its_path() {
+    let world = World::new();
+    let node = world.node("n1");
+    let d = node.mkdir(1, "d").unwrap();
+    node.create_on_shared(d, "g", "g").unwrap();
+    node.create_on_shared(1, "h", "h").unwrap();
+    drop(node);
+    for path in ["shared/d/g", "shared/h"] {
+        fs::remove_file(world.at(path)).unwrap();
+    }
+    let lost = world.repair(false).lost;
+    assert_eq!(
+        lost,
+        ["d/g (should be on the shared disk at d/g)", "h (should be on the shared disk at h)"]
+    );
+}

@@ -2,17 +2,19 @@
 //! one more name, its number, in `.halocline/linked`, which is closed to others: there every node finds it, whichever of
 //! its names it knows, and whatever attributes it has.
 //!
-//! What must hold: each name that is made for such a number is a hard link of that inode. So a change of its attributes
-//! is one of all its names, also of those that only other nodes know.
+//! What must hold:
+//! - Each name that is made for such a number is a hard link of that inode. So a change of its attributes is one of all
+//!   its names, also of those that only other nodes know.
+//! - Whoever sees in the store that something has several names has the disk keep its inode, before a name of it is made
+//!   or compared there. So no node takes one inode for it, and another node another one.
+//! - No inode is kept for two numbers.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_model::namespace::Name;
-use halocline_os::error::{Error, Result};
-use halocline_os::private::PrivateDir;
+use halocline_os::error::Result;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::statx::set_attr_on;
@@ -20,11 +22,11 @@ use halocline_vfs::namespace::{stat_descriptor, xattr};
 use rustix::fs::{AtFlags, CWD, Mode, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::{ITSELF, make_unnamed, time};
+use super::{ITSELF, time};
 use crate::acl::ACCESS;
 use crate::places::descriptor_path::proc_path;
 use crate::places::own_xattrs::{self, parse_number};
-use crate::places::tree::{FoundDirectory, Tree, fresh};
+use crate::places::tree::Tree;
 use crate::stat_conversion::joined;
 
 /// The directory, in the private one of the shared disk.
@@ -41,45 +43,29 @@ pub(crate) fn open(tree: &Tree, number: u64) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// The same, but makes it: of what is at one of its names as the store has it, or else anew.
+/// Keeps what is among the temporary files for a number, if there is nothing; otherwise drops it. Returns what is kept.
 ///
 /// # Errors
-/// Those of `link(2)` and `mknod(2)`.
-pub(crate) fn open_or_make(
-    tree: &Tree,
-    above: &FoundDirectory,
-    (name, number): (&Name, u64),
-    of: &Attributes,
-) -> Result<OwnedFd> {
-    if let Some(found) = open(tree, number)? {
-        return Ok(found);
-    }
+/// Those of `rename(2)`.
+pub(super) fn keep(tree: &Tree, temporary: &str, number: u64) -> Result<OwnedFd> {
     let dir = tree.private.sub(DIRECTORY)?;
-    let made = if let Some(fd) = super::open(above, (name, number), of)? {
-        tree.step("keeping a link or device with several names", || {
-            linkat(CWD, proc_path(&fd), &dir, number.to_string(), AtFlags::SYMLINK_FOLLOW)
-        })
-    } else {
-        make(tree, &dir, number, of)
-    };
-    match made {
+    let kept = tree.step("keeping a link or device with several names", || {
+        rename_new(&tree.tmp, temporary, &dir, number.to_string())
+    });
+    if kept.is_err() {
+        drop_temporary(tree, temporary);
+    }
+    match kept {
         // Another node was faster.
         Err(error) if error.errno() == libc::EEXIST => {}
-        made => made?,
+        kept => kept?,
     }
     open(tree, number)?.ok_or_else(|| Errno::STALE.into())
 }
 
-/// Makes one in the directory of all of them.
-fn make(tree: &Tree, dir: &PrivateDir, number: u64, of: &Attributes) -> Result<()> {
-    let temporary = fresh("o", number);
-    let made = tree.step("making a link or device", || {
-        make_unnamed(&tree.tmp, &temporary, of)?;
-        rename_new(&tree.tmp, &temporary, dir, number.to_string()).map_err(Error::from)
-    });
-    made.inspect_err(|_| {
-        let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
-    })
+/// Drops something that was made among the temporary files.
+pub(super) fn drop_temporary(tree: &Tree, temporary: &str) {
+    let _gone = unlinkat(&tree.tmp, temporary, AtFlags::empty());
 }
 
 /// Gives the inode one more name, among the temporary files.
