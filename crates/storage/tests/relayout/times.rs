@@ -38,7 +38,7 @@ fn a_file_of_which_a_cache_may_have_newer_bytes_keeps_its_change_time_whatever_s
         let dir = scratch.path();
         drop(volume(dir));
         if is_marked {
-                    setxattr(dir, MARK, b"{}", XattrFlags::empty()).unwrap();
+            setxattr(dir, MARK, b"{}", XattrFlags::empty()).unwrap();
         }
         let path = dir.join("namespace/file");
         let (size, mtime_ns, before_ns) = change_time(&path);

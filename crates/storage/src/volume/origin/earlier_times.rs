@@ -239,6 +239,10 @@ mod tests {
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() + Duration::from_secs(9)).unwrap();
         note(&path).unwrap();
-        assert_eq!(read(&path).unwrap().unwrap().changes.len(), 1, "what was before is another file");
+        assert_eq!(
+            read(&path).unwrap().unwrap().changes.len(),
+            1,
+            "what was before is another file"
+        );
     }
 }

@@ -16,7 +16,9 @@ use super::label::{self, Use, VolumeLabel};
 use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
-use super::{Origin, attestation, earlier_times, layouts, orphans, required_label, server_marks, tree_mark};
+use super::{
+    Origin, attestation, earlier_times, layouts, orphans, required_label, server_marks, tree_mark,
+};
 use crate::volume::Server;
 use halocline_os::chattr;
 use halocline_os::error::{Error, Result};
