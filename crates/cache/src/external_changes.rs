@@ -20,6 +20,7 @@ use crate::damage::{Damage, named};
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::last_seen::LastSeen;
 use crate::extent::store::ExtentStore;
+use crate::judging::judge;
 use crate::mappings::Mappings;
 use crate::own_changes::OwnChanges;
 use crate::saved_conflicts::SavedConflicts;
@@ -99,7 +100,8 @@ impl ExternalChanges {
             // The records of a store that refuses changes are out of date.
             let sick = self.store.dmt.changes().usable().is_err();
             let evidence = if sick { Evidence::Behind(i64::MAX) } else { self.own.evidence() };
-            match evidence.judge(record.stamp, found) {
+            let vnode = file.vnode.read().clone();
+            match judge(evidence, (record.stamp, found), (&self.namespace, &vnode)) {
                 // Dirty bytes are under an exclusive token, so no other node has made the file shorter: the origin
                 // has lost its end.
                 _ if self.shared => {

@@ -17,7 +17,8 @@
 //!
 //! What keeps promises:
 //! - [`own_changes`] and [`external_changes`] tell our changes of origin files from those of others (I9), by a lease
-//!   that [`lease_renewal`] renews during [`changes_under_way`]; [`path_lookup`] says whether a file is gone.
+//!   that [`lease_renewal`] renews during [`changes_under_way`]; [`judging`] says what commands past the mount have
+//!   done; [`path_lookup`] says whether a file is gone.
 //! - [`damage`] is found by checksums and dealt with by [`repair`]; [`degraded_mode`] continues without a store of
 //!   records, [`defects`] after a panic; [`hang_detection`] says whether both sides answer, [`origin_space`] whether
 //!   what is admitted can be flushed.
@@ -61,6 +62,7 @@ mod hang_detection;
 mod health;
 mod hints;
 mod identify;
+pub mod judging;
 mod kernel_pages;
 mod known_files;
 mod lease_renewal;

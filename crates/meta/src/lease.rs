@@ -101,6 +101,20 @@ impl Evidence {
         Stamp::Unjudged { until_ns }
     }
 
+    /// Where commands of ours may have given a file a new change time since: the time from which such a change is certainly later
+    /// than all that this evidence and a record that says `left` know of, in nanoseconds since the epoch. `None` if the change time
+    /// decides nothing.
+    pub const fn known_until(self, left: Stamp) -> Option<i64> {
+        match (left, self) {
+            (Stamp::Unjudged { until_ns }, _)
+            | (_, Self::Behind(until_ns))
+            | (Stamp::Writing, Self::Ended(until_ns) | Self::Durable(until_ns)) => Some(until_ns),
+            (Stamp::Closed { ctime_ns, .. }, Self::Ended(_)) => Some(ctime_ns),
+            (Stamp::Closed { .. }, Self::Durable(_) | Self::Nothing | Self::Copy)
+            | (Stamp::Writing, Self::Nothing | Self::Copy) => None,
+        }
+    }
+
     /// Compares how a file was left with how it is now.
     pub fn judge(self, left: Stamp, found: Stamp) -> Verdict {
         let Stamp::Closed { ctime_ns, .. } = found else { return Verdict::Ours };

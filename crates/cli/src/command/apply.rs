@@ -99,7 +99,11 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if let Some(signal) = interruption.signal() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
-    let failed = move_all(&volume, &moves, &interruption, args.place.json)?;
+    let failed = move_all(&volume, &moves, &interruption, args.place.json);
+    if let (Err(error), Err(_)) = (volume.settle_removals(), &failed) {
+        tracing::debug!("what was moved stays noted: {error}");
+    }
+    let failed = failed?;
     let left: BTreeSet<&Path> = failed.iter().map(|(path, _)| path.as_path()).collect();
     found.files.retain(|file| !left.contains(file.path.as_path()));
     found.failed.extend(failed);

@@ -154,17 +154,16 @@ impl Cache {
             extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
         if dirty_bytes > 0 && file.removal != Removal::Done {
             let path = file.path.clone();
-            match self.offline.names.as_ref().map_or(Ok(Some(file.stamp)), |names| names.find(file))
-            {
+            let evidence = self.offline.evidence;
+            let names = self.offline.names.as_ref();
+            match names.map_or(Ok(Some(Verdict::Same)), |names| names.judge(file, evidence)) {
                 Err(reason) => {
                     self.problems.push(Problem::NotReachable { path, dirty_bytes, reason });
                 }
                 // A program removed it, or was just about to.
                 Ok(None) if file.removal != Removal::None => {}
                 Ok(None) => self.problems.push(Problem::NoOrigin { path, dirty_bytes }),
-                Ok(Some(found))
-                    if self.offline.evidence.judge(file.stamp, found) == Verdict::Theirs =>
-                {
+                Ok(Some(Verdict::Theirs)) => {
                     self.problems.push(Problem::Conflict { path, dirty_bytes });
                 }
                 Ok(Some(_)) => {}

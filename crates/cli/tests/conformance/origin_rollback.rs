@@ -39,6 +39,39 @@ served() {
 }
 "#;
 
+/// The same with a striped origin, whose mount is killed, and plans for its file.
+const STRIPED: &str = r#"
+killed() {
+  rm -rf cache; mkdir cache; truncate -s 64M image; mkfs.ext4 -qF image
+  hdd 2> /dev/null || { echo no loop device; exit; }
+  mkdir hdd/o; $h mount hdd/o m --cache cache $opts --origin-volume striped --origin-servers 2
+  head -c 1048576 /dev/zero | tr '\0' A > m/f; sync m/f; $h flush m > /dev/null; sync -f hdd
+  printf BBBBBBBB | dd of=m/f bs=4096 seek=8 conv=notrunc,fsync status=none
+  touch -m -d 2020-01-01 m/f; told
+  kill -9 $($h status m --json | tr -d ' ' | sed -n 's/.*\x22pid\x22:\([0-9]*\).*/\1/p' | head -n 1)
+  umount -l m; back
+}
+costs() { printf '[server.profile.%s]\nstartup_sequential_ps = 1000\nstartup_random_ps = 5000\nper_byte_ps = 800\n' read write; }
+plan() {
+  printf 'version = 1\nchosen = "%s"\nfiles = 1\n[trace]\ndigest = "xxh3-128:7449d80bda9b16a199ea4f481960a863"\nrequests = 1\n' $1
+  printf '[expected]\npredicted_seconds = 0.04\nsimulated_seconds = 0.04\ndef_simulated_seconds = 0.05\ngain_over_def = 0.25\nspread = 0.1\n'
+  for server in s0 s1; do printf '[[server]]\nname = "%s"\ncapacity = 37992816640\n' $server; costs; done
+  printf '[[file]]\npath = "f"\nbytes = 1000\n[[file.part]]\nbegin = 0\nwidths = [%s, 65536]\n' $2
+}
+plan ours 0 > plan.toml; plan def 65536 > default.toml
+moved() { $h apply plan.toml hdd/o > said; grep -q '1.00 MiB moved' said; }
+back_again() { $h apply default.toml hdd/o --to-default > said; grep -q '1.00 MiB moved' said; }
+clean() { $h fsck cache > said || { cat said; exit 1; }; grep -q clean said; }
+# What the mount serves at the place, and what a copy of the origin has there after an unmount with a status.
+served_striped() {
+  at() { dd if=$1 bs=4096 skip=8 count=1 status=none | head -c 8; }
+  seen=$(at m/f); status=0; $h umount m > said 2>&1 || status=$?; rm -rf copy; $h unstripe hdd/o copy > /dev/null
+  on_origin=$(at copy/f)
+  test "$seen $on_origin $status" = "$1 $1 $2" || { echo "$3: $seen, $on_origin, $status"; cat said; exit 1; }
+  umount hdd
+}
+"#;
+
 fn run(script: &str) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
@@ -51,7 +84,7 @@ fn run(script: &str) {
         fs::create_dir(scratch.path().join(name)).expect("directory");
     }
     let halocline = programs::halocline().get_program().to_string_lossy().into_owned();
-    let whole = format!("h={halocline}; {PREPARE} {script} echo as expected");
+    let whole = format!("h={halocline}; {PREPARE} {STRIPED} {script} echo as expected");
     let output = programs::in_own_namespace(scratch.path(), &whole);
     let (said, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -83,6 +116,26 @@ prepare; touch -m -d 2020-01-01 m/f; told
 kill -9 $($h status m --json | tr -d ' ' | sed -n 's/.*\x22pid\x22:\([0-9]*\).*/\1/p' | head -n 1)
 umount -l m
 back; again; served BBBBBBBB 0 kill
+");
+}
+
+/// A move to another layout gave the file a new time, and the bytes went to `conflicts`.
+#[test]
+fn i4_what_was_fsynced_is_served_after_the_origin_lost_its_last_changes_and_its_file_was_moved() {
+    run(r"
+killed; clean; again; served_striped BBBBBBBB 0 control
+killed; moved; clean; again; served_striped BBBBBBBB 0 moved
+killed; moved; back_again; moved; clean; again; served_striped BBBBBBBB 0 'moved thrice'
+");
+}
+
+/// Whoever restores an older version of a file leaves the same as whoever changes an attribute of one that lost its last changes.
+#[test]
+fn i9_what_others_may_have_changed_before_a_move_is_a_conflict() {
+    run(r"
+killed; chmod 600 hdd/o/namespace/f; moved; again; served_striped AAAAAAAA 4 theirs
+test $(ls cache/conflicts | wc -l) = 2
+killed; moved; touch -m -d 2021-01-01 hdd/o/namespace/f; again; served_striped AAAAAAAA 4 'theirs afterwards'
 ");
 }
 

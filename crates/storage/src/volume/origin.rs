@@ -7,6 +7,7 @@
 mod attestation;
 mod creation;
 mod cut_mark;
+pub mod earlier_times;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -423,6 +424,16 @@ impl Origin {
     /// If one does not sync, or directories are renamed meanwhile.
     pub fn sync_names(&self) -> Result<()> {
         tree_walk::sync_file_systems(self.namespace_dir())
+    }
+
+    /// Makes durable what was made and removed on the servers.
+    ///
+    /// # Errors
+    /// If one does not sync.
+    pub fn sync_servers(&self) -> Result<()> {
+        let sync = |server: &Arc<Server>| server.directory().sync_all();
+        let mut servers = self.servers().iter();
+        servers.try_for_each(|server| sync(server).map_err(Error::at(server.dir(), "sync")))
     }
 
     /// Removes an orphan from all servers. That no file refers to it must already be durable, by [`Origin::sync_names`]

@@ -176,6 +176,7 @@ fn notes_have_a_limit_and_those_about_nothing_are_forgotten() {
     let cleared = volume.clear_moves(&mut |_| Ok(())).unwrap();
     assert_eq!((cleared.removed, cleared.left), (0, 0));
     volume.relayout(&found, &mut |_| Ok(()), &mut |_| ()).unwrap();
+    volume.settle_removals().unwrap();
     drop(volume);
     for server in [0, 2] {
         let notes = fs::read(dir.join(format!("server-{server}/halocline-moving"))).unwrap();

@@ -2,6 +2,7 @@
 
 mod killed_truncates;
 mod leftovers;
+mod times;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -115,7 +116,9 @@ fn apply(
     let found = relayout::look(volume.origin(), std::slice::from_ref(wish), true)?.remove(0);
     relayout::moves(volume.origin(), std::slice::from_ref(&found), &[])?;
     if !found.agrees() {
-        volume.relayout(&found, before, &mut |_| {})?;
+        let moved = volume.relayout(&found, before, &mut |_| {});
+        volume.settle_removals()?;
+        moved?;
     }
     Ok(relayout::look(volume.origin(), std::slice::from_ref(wish), false)?.remove(0))
 }

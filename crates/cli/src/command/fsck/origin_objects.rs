@@ -71,6 +71,9 @@ impl OriginObjects {
                 origin.remove_orphan(*id)?;
             }
         }
+        if args.repair {
+            origin.sync_servers()?;
+        }
         let mut named = match origin.named_objects() {
             Err(error @ Error::Invalid { .. }) => {
                 found.unchecked = Some(error.to_string());
@@ -129,6 +132,9 @@ impl OriginObjects {
             if removed {
                 origin.remove_orphan(id)?;
             }
+        }
+        if args.remove_unnamed.is_some() {
+            origin.sync_servers()?;
         }
         Ok(())
     }

@@ -10,8 +10,9 @@ use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 pub use super::label::fuzzing::volume_label;
 pub use super::layouts::fuzzing::layout;
 
-/// Marks in directories that others may write, and what the first server notes of the tree.
+/// Marks in directories that others may write, what the first server notes of the tree, and what is noted of the times of files.
 pub fn server_mark(bytes: &[u8]) {
+    super::earlier_times::fuzzing::earlier_times(bytes);
     super::server_marks::fuzzing::server_mark(bytes);
     super::tree_record::fuzzing::tree_record(bytes);
 }
@@ -54,5 +55,6 @@ pub(crate) use super::layouts::fuzzing::seeds as layout_seeds;
 #[cfg(test)]
 pub(crate) fn mark_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let marks = super::server_marks::fuzzing::seeds();
-    marks.into_iter().chain(super::tree_record::fuzzing::seeds()).collect()
+    let notes = super::tree_record::fuzzing::seeds().into_iter();
+    marks.into_iter().chain(notes).chain(super::earlier_times::fuzzing::seeds()).collect()
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::XattrFlags;
 
 use super::Origin;
+use super::earlier_times::note_if_needed;
 use super::identity::{ObjectId, ObjectNumber, by_descriptor};
 use super::object_binding::rename_objects;
 use super::orphans::ids_on;
@@ -78,6 +79,8 @@ pub(super) fn give(origin: &Origin, pairs: &[(String, PathBuf)]) -> Result<()> {
     }
     for gift in &gifts {
         let file = gift.open(origin)?;
+        let noted = note_if_needed(origin, Path::new(&by_descriptor(&file.fd)));
+        noted.map_err(Error::at(&file.shown, "note the times of"))?;
         gift.object.number.announce_to(&file.fd).map_err(Error::at(&file.shown, NOTE))?;
     }
     origin.sync_names()?;

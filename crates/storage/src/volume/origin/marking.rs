@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use halocline_model::request::ByteRange;
 
 use super::creation::{open_servers, tree_and_time};
-use super::identity::ObjectId;
+use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use, VolumeLabel};
 use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
-use super::{Origin, attestation, layouts, orphans, required_label, server_marks, tree_mark};
+use super::{
+    Origin, attestation, earlier_times, layouts, orphans, required_label, server_marks, tree_mark,
+};
 use crate::volume::Server;
 use halocline_os::chattr;
 use halocline_os::error::{Error, Result};
@@ -126,7 +128,7 @@ fn attest(
         let is_own = id.is_some_and(|id| objects.contains(&id));
         let reason = match state.reference.object().filter(|_| is_own) {
             Some(number) if number.is_attested(&file.path()).unwrap_or(false) => None,
-            Some(number) => match number.attest(&file.path()) {
+            Some(number) => match attest_one(origin, file, number) {
                 Ok(()) => {
                     files += 1;
                     None
@@ -151,6 +153,12 @@ fn attest(
         record.map_err(Error::at(origin.namespace_dir(), "stat"))?.write(first)?;
     }
     Ok((Some(files), unmarked.into_values().collect()))
+}
+
+fn attest_one(origin: &Origin, file: &FoundFile<'_>, number: ObjectNumber) -> io::Result<()> {
+    let path = file.path();
+    earlier_times::note_if_needed(origin, &path)?;
+    number.attest(&path)
 }
 
 /// Why a file whose object is there could not be attested, with what can be done.

@@ -9,6 +9,8 @@
 mod leftovers;
 mod moving;
 mod notes;
+#[cfg(test)]
+mod power_loss;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -203,7 +205,7 @@ impl Relayout {
         let unmoved = |error| Stopped { error, cut_over: false };
         let mut moving = Moving::begin(&self.origin, to).map_err(unmoved)?;
         before(Step::Note).map_err(unmoved)?;
-        moving.name_former_object().map_err(unmoved)?;
+        moving.prepare().map_err(unmoved)?;
         let (old, new) = (moving.old(), moving.new);
         let noted = self.notes.lock().add(&self.origin, old.map(|old| old.number), new.number);
         let copied = noted.and_then(|()| moving.copy(before, progress));
@@ -224,6 +226,15 @@ impl Relayout {
         Ok(Moved { left: forgotten.err() })
     }
 
+    /// Makes durable that the former objects of moved files are gone, and forgets these moves. To be called after the last move; if
+    /// it is not, or fails, [`Relayout::clear_moves`] does it.
+    ///
+    /// # Errors
+    /// If a server does not sync, or the notes cannot be written.
+    pub fn settle_removals(&self) -> Result<()> {
+        self.notes.lock().settle_removals(&self.origin)
+    }
+
     /// Removes the object to which no file has ever referred, and the note about its move.
     fn remove_and_forget(&self, new: ObjectId) -> Result<()> {
         self.origin.remove_orphan(new)?;
@@ -235,9 +246,10 @@ impl Relayout {
     /// [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
     ///
     /// # Errors
-    /// If the names cannot be made durable; then nothing is removed.
+    /// If the names cannot be made durable; then nothing is removed. If the servers cannot; then all stays noted.
     pub fn clear_moves(&self, before: Before<'_>) -> Result<Cleared> {
         let mut notes = self.notes.lock();
+        notes.settle_removals(&self.origin)?;
         let mut cleared = Cleared::default();
         if notes.all().is_empty() {
             return Ok(cleared);
@@ -258,6 +270,8 @@ impl Relayout {
                 }
             }
         }
+        // Also what is gone already: whoever removed it may have been killed before that was durable.
+        self.origin.sync_servers()?;
         before(Step::Forget)?;
         notes.forget(&self.origin, |note| {
             !found.unknown.contains(note) && !note.iter().any(|number| stay.contains(number))
@@ -268,9 +282,9 @@ impl Relayout {
         Ok(cleared)
     }
 
-    /// Moves that are noted.
+    /// Moves that are noted, and have not ended.
     pub fn outstanding(&self) -> usize {
-        self.notes.lock().all().len()
+        self.notes.lock().outstanding()
     }
 }
 

@@ -7,11 +7,12 @@ use halocline_model::file_layout::FileLayout;
 use rustix::fs::XattrFlags;
 
 use super::super::cut_mark::CutMark;
+use super::super::earlier_times::note_if_needed;
 use super::super::identity::ObjectId;
 use super::super::label::VolumeLabel;
 use super::super::layouts;
 use super::super::sparse_copy::copy_data;
-use super::super::tree_walk::file;
+use super::super::tree_walk::{by_descriptor, file};
 use super::super::volume_directory::VolumeDir;
 use super::notes::takes_no_more;
 use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step, unopened};
@@ -61,13 +62,15 @@ impl<'m> Moving<'m> {
         Ok(Self { origin, to, shown, file, state, new, may_be_cut_over: false })
     }
 
-    /// Gives the file an object, without data, if it has none: by that it is found after a kill. If it takes none the move goes on,
-    /// and is refused the same at the cutover.
-    pub(super) fn name_former_object(&mut self) -> Result<()> {
+    /// Notes the file's times, and gives it an object, without data, if it has none: by that it is found after a kill. If it takes
+    /// none the move goes on, and is refused the same at the cutover.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        let is_noted = self.note_times()?;
         let file = self.file.namespace_file();
         let give =
             || ObjectId::give_of_family(file, XattrFlags::CREATE, Some(self.new.number)).is_ok();
-        if self.state.object.is_some() || !give() {
+        let is_given = self.state.object.is_none() && give();
+        if !is_noted && !is_given {
             return Ok(());
         }
         let state =
@@ -77,6 +80,21 @@ impl<'m> Moving<'m> {
         }
         self.state = state;
         Ok(())
+    }
+
+    /// Notes the file's times for a cache that may have newer bytes; says whether there may be one.
+    fn note_times(&self) -> Result<bool> {
+        let noted = note_if_needed(self.origin, &by_descriptor(self.file.namespace_file()));
+        noted.map_err(|error| {
+            Error::invalid(
+                format!(
+                    "{}: a cache may have newer bytes of it, and the times by which that knows it cannot be noted in its extended \
+                     attributes: {error}",
+                    self.shown.display()
+                ),
+                "mount the volume with that cache first, which flushes them",
+            )
+        })
     }
 
     /// The file's object before the move.
@@ -121,6 +139,9 @@ impl<'m> Moving<'m> {
     /// Makes the file refer to the new object.
     pub(super) fn cut_over(&mut self, before: Before<'_>) -> Result<()> {
         before(Step::CutOver)?;
+        // Again, because the copy may have taken long: the time at which a killed mount cannot have changed the file any longer may
+        // lie in between.
+        self.note_times()?;
         let how = self.state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
         let file = self.file.namespace_file();
         let Err(error) = self.new.number.name_by(file, how) else {

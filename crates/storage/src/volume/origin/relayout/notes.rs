@@ -4,7 +4,8 @@
 //! others are superfluous.
 //!
 //! What must hold: a note is durable before anything of its new object is made, and stays until the superfluous object is
-//! removed. A server without room, or one that cannot be changed, is what moves are for: the notes are on the first server
+//! removed, durably: one that came back after a power loss would be known to nobody. So that not each file costs a sync of each
+//! server, notes of many moves go at once. A server without room, or one that cannot be changed, is what moves are for: the notes are on the first server
 //! that takes them. Where several have some, all count: a note about objects that are gone does no harm.
 
 use std::collections::BTreeSet;
@@ -17,10 +18,13 @@ use crate::volume::Server;
 use halocline_os::error::{Error, Result};
 
 /// The file with the notes, a line for each move: the numbers of its objects. Empty if there are none.
-const MOVING: &str = "halocline-moving";
+pub(super) const MOVING: &str = "halocline-moving";
 
 /// Limit of the notes: each of them may stand for a copy of a file.
 const NOTES_MAX: usize = 1000;
+
+/// Removed objects that are made durable at once: as many notes are written for each move meanwhile.
+const REMOVALS_MAX: usize = 64;
 
 /// The numbers of the objects of one file: the former ones, if it had any, and the new one.
 pub(super) type MoveNote = Vec<ObjectNumber>;
@@ -29,6 +33,9 @@ pub(super) type MoveNote = Vec<ObjectNumber>;
 #[derive(Debug, Default)]
 pub(super) struct MoveNotes {
     notes: Vec<MoveNote>,
+    /// Objects that are gone, which may be known in memory only, or whose moves have ended otherwise: what is noted of them can go
+    /// when the servers are synced.
+    gone: BTreeSet<ObjectNumber>,
     /// The servers that have some.
     places: BTreeSet<usize>,
 }
@@ -65,6 +72,18 @@ impl MoveNotes {
         self.notes.push(same.concat());
     }
 
+    /// What a note has without the objects that are gone; nothing if its move has ended.
+    fn rest(&self, note: &MoveNote) -> MoveNote {
+        let rest: Vec<_> =
+            note.iter().filter(|number| !self.gone.contains(number)).copied().collect();
+        if rest.len() < note.len() && rest.len() == 1 { Vec::new() } else { rest }
+    }
+
+    /// How many of the moves have not ended.
+    pub(super) fn outstanding(&self) -> usize {
+        self.notes.iter().filter(|note| !self.rest(note).is_empty()).count()
+    }
+
     /// The moves that they are about.
     pub(super) fn all(&self) -> &[MoveNote] {
         &self.notes
@@ -81,23 +100,34 @@ impl MoveNotes {
         new: ObjectNumber,
     ) -> Result<()> {
         if self.notes.len() >= NOTES_MAX {
+            self.settle_removals(origin)?;
+        }
+        if self.notes.len() >= NOTES_MAX {
             return Err(Error::invalid(
                 format!("{NOTES_MAX} moves left objects that could not be removed"),
                 "see that all servers can be written and that all files are in the tree, apply the plan again, and have `halocline fsck CACHE` list what files that are gone have left",
             ));
         }
+        // Where a file had no object its move has ended, and this is the object that it has.
+        old.map(|old| self.gone.remove(&old));
         self.join(old.into_iter().chain([new]).collect());
         self.store(origin)
     }
 
-    /// Forgets an object that is no longer there, and the move if one at most is left of it.
+    /// Forgets, with others, an object that was removed just now, and the move if one at most is left of it.
     pub(super) fn forget_object(&mut self, origin: &Origin, gone: ObjectNumber) -> Result<()> {
-        for note in self.notes.iter_mut().filter(|note| note.contains(&gone)) {
-            note.retain(|number| *number != gone);
-            if note.len() == 1 {
-                note.clear();
-            }
+        self.gone.insert(gone);
+        if self.gone.len() < REMOVALS_MAX { Ok(()) } else { self.settle_removals(origin) }
+    }
+
+    /// Makes durable what was removed, and forgets it.
+    pub(super) fn settle_removals(&mut self, origin: &Origin) -> Result<()> {
+        if self.gone.is_empty() {
+            return Ok(());
         }
+        origin.sync_servers()?;
+        self.notes = self.notes.iter().map(|note| self.rest(note)).collect();
+        self.gone.clear();
         self.forget(origin, Vec::is_empty)
     }
 
