@@ -13,7 +13,7 @@ use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
-use halocline_shared_tier::{Alone, REGISTRY};
+use halocline_shared_tier::{Alone, REGISTRY, refuse_unmounted, replace_lost};
 use serde::Serialize;
 
 use super::FsckArgs;
@@ -58,6 +58,9 @@ struct ReportJson {
 
 /// Does it.
 pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
+    if !args.shared_disk_lost {
+        refuse_unmounted(root).map_err(Failure::refused)?;
+    }
     if let Some(node) = args.adopt.as_ref().filter(|_| !args.repair) {
         adopt(root, node, None)?;
         return Ok(ExitCode::SUCCESS);
@@ -71,6 +74,9 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     let alone = alone.map_err(Failure::refused)?;
     if let Some(node) = &args.adopt {
         adopt(root, node, alone.as_ref())?;
+    }
+    if args.shared_disk_lost {
+        replace_lost(root).map_err(Failure::refused)?;
     }
     if let Some(alone) = alone.as_ref().filter(|_| args.confirm) {
         let found = repair::confirm(root, args.peers.as_deref(), &names, alone)
@@ -98,6 +104,9 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         print_json(&json(report, args.repair))?;
     } else {
         print(&report, args.repair);
+        if args.shared_disk_lost {
+            say_read(&report);
+        }
         if !args.repair {
             say_remedy(&report, report.may_be_older);
         }
@@ -267,6 +276,16 @@ fn print_not_rebuilt(report: &Report) {
     for line in &report.not_rebuilt {
         say!("{}", text::line(line));
     }
+}
+
+/// Says what was read of a tier whose list of nodes is lost.
+fn say_read(report: &Report) {
+    let nodes: Vec<_> = report.read.iter().map(|node| text::line(node)).collect();
+    say!(
+        "the SSDs of these nodes were read: {}. If a node is not among them, mount it, unmount all, and repair again with its SSD \
+         reached by --peers: its files get their names then",
+        nodes.join(", ")
+    );
 }
 
 /// Says what to do after a check that has changed nothing.
