@@ -12,13 +12,15 @@ use halocline_os::private::PrivateDir;
 use halocline_os::root_reserve::drop_resource_capability;
 use halocline_shared_tier::adopt::refuse_if_begun;
 use halocline_shared_tier::{
-    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared, refuse_unmounted,
+    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared, note_of_new_tier,
+    note_of_peers, refuse_unmounted,
 };
 
 use crate::cluster::{self, ClusterArgs};
 use crate::host::Hosted;
 use crate::mount_paths::MountPaths;
 use crate::open_engine;
+use crate::print::tell;
 use crate::store_password::{self, password};
 
 impl Hosted for SharedTier {
@@ -122,6 +124,9 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let url = cluster.url().unwrap_or_default();
     let password = password()?;
     store_password::note_none(url, password.as_deref());
+    let note =
+        |note: Option<String>| note.into_iter().for_each(|it| tell!("halocline: note: {it}"));
+    note(cluster.peers().and_then(|peers| note_of_new_tier(root, peers)));
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
@@ -132,5 +137,7 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let names = splitting_as_tested(names);
     let (node, peers) = (cluster.node(), cluster.peers());
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
-    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
+    let tier = Joining { root, node, peers, passthrough, store, names, registry, space }.open()?;
+    note(peers.and_then(|peers| note_of_peers(root, peers)));
+    Ok(tier)
 }

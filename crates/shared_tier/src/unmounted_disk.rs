@@ -80,6 +80,41 @@ fn has_nodes(shared: &Path) -> bool {
     nodes.is_ok_and(|mut nodes| nodes.next().is_some())
 }
 
+/// What is said of a disk that is to be that of a new tier, though `peers` leads to SSDs of others: a new node whose shared disk is
+/// not mounted looks like that.
+#[must_use]
+pub fn note_of_new_tier(root: &Path, peers: &str) -> Option<String> {
+    let [ssd, shared] = ["ssd", "hdd"].map(|disk| root.join(disk));
+    if peers::of_ssd(&ssd).is_some() || peers::id_of_disk(&shared).is_ok() {
+        return None;
+    }
+    let nodes: Vec<String> = peers::reached(peers).into_iter().map(|found| found.node).collect();
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "{} has no id of a tier, so this becomes a new one; --peers leads to SSDs of another ({}). If this was to be a node of \
+             that, unmount, empty {}, and mount the shared disk of that tier at hdd",
+            shared.display(),
+            nodes.join(", "),
+            ssd.display()
+        )
+    })
+}
+
+/// What is said if the pattern does not lead to the SSD of this node, which is mounted: then it is hardly right for others.
+#[must_use]
+pub fn note_of_peers(root: &Path, peers: &str) -> Option<String> {
+    let own = peers::of_ssd(&root.join("ssd"))?;
+    let path = peers::of_node(peers, &own.node);
+    let found = peers::of_ssd(&path);
+    (found.as_ref() != Some(&own)).then(|| {
+        format!(
+            "--peers leads to {} for this node, and its SSD is not there: if the pattern is wrong, files on the SSDs of other nodes \
+             cannot be opened here",
+            path.display()
+        )
+    })
+}
+
 /// Makes what is mounted as the shared disk that of the tier of the node whose SSD is below a root: the former disk is lost. The
 /// names have to be built again. Nothing is changed if it is that disk already.
 ///

@@ -242,6 +242,11 @@ fn other(path: &Path, found: &str, node: &str) -> Error {
     Error::Unreached { what, remedy: "give the right --node, --peers or ROOT, and mount the shared disk of that tier at its hdd".to_owned() }
 }
 
+/// Where the SSD of a node is by a pattern.
+pub(crate) fn of_node(pattern: &str, node: &str) -> PathBuf {
+    PathBuf::from(pattern.replace(PATTERN, node))
+}
+
 /// Refuses a path of the SSDs of other nodes that is the same for all of them, or that others could replace while root
 /// uses it.
 ///
@@ -281,7 +286,7 @@ impl Peers {
                 remedy: "give --peers '/cluster/{node}/ssd'".to_owned(),
             });
         };
-        let path = PathBuf::from(pattern.replace(PATTERN, node));
+        let path = of_node(pattern, node);
         let unreached = |why: String| Error::Unreached {
             what: format!("the SSD of node {node} is not reached at {}: {why}", path.display()),
             remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"

@@ -42,13 +42,25 @@ pub(super) struct Leftover {
 /// Files of the store that are nowhere but among the leftovers of their SSDs, by their numbers.
 pub(super) type Leftovers = BTreeMap<u64, Leftover>;
 
+/// The leftovers of a disk, and their names; none are made, because the disk may be read only.
+fn of_disk(disk: &Disk) -> Result<Option<(PrivateDir, Vec<Name>)>> {
+    match PrivateDir::look(&disk.tree.private.path().join(LEFTOVERS)) {
+        Err(error) if error.errno() == libc::ENOENT => Ok(None),
+        dir => {
+            let dir = dir?;
+            let names = dir.names()?;
+            Ok(Some((dir, names.iter().map(|name| Name::from(name.as_encoded_bytes())).collect())))
+        }
+    }
+}
+
 /// Whether anything was set aside on an SSD.
 ///
 /// # Errors
 /// If that cannot be found out.
 fn are_any(disks: &Disks) -> Result<bool> {
     for disk in disks.all.iter().filter(|disk| disk.node.is_some()) {
-        if !disk.tree.private.sub(LEFTOVERS)?.names()?.is_empty() {
+        if !of_disk(disk)?.is_none_or(|(_, names)| names.is_empty()) {
             return Ok(true);
         }
     }
@@ -62,9 +74,8 @@ fn are_any(disks: &Disks) -> Result<bool> {
 pub(super) fn find(disks: &Disks, view: &View) -> Result<Leftovers> {
     let mut found = Leftovers::new();
     for (at, disk) in disks.all.iter().enumerate().filter(|(_, disk)| disk.node.is_some()) {
-        let dir = disk.tree.private.sub(LEFTOVERS)?;
-        for name in dir.names()? {
-            let name = Name::from(name.as_encoded_bytes());
+        let Some((dir, names)) = of_disk(disk)? else { continue };
+        for name in names {
             let Some((number, fd)) = numbered(&dir, &name) else { continue };
             let Some(stored) = view.files.get(&number) else { continue };
             let is_elsewhere = || {

@@ -58,6 +58,7 @@ struct ReportJson {
 
 /// Does it.
 pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
+    refuse_other_directories(root).map_err(Failure::refused)?;
     if !args.shared_disk_lost {
         refuse_unmounted(root).map_err(Failure::refused)?;
     }
@@ -114,6 +115,18 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     let is_right = is_clean
         || args.repair && !has_conflicts && !has_dropped && report_is_right(args, root, &names)?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Refuses a directory that is not the root of a tier, as one of its disks or a mount.
+fn refuse_other_directories(root: &Path) -> Result<()> {
+    let has = |disk: &str| root.join(disk).symlink_metadata().is_ok();
+    if has("ssd") || has("hdd") || !root.is_dir() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{}: there is no ssd and no hdd in it", root.display()),
+        "give ROOT, the directory with both, as the mounts have it",
+    ))
 }
 
 /// Compares names that were confirmed with the disks that are reached: the store may be older than they are.

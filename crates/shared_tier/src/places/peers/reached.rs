@@ -1,7 +1,7 @@
 //! The SSDs to which a pattern leads, by the directory in which `{node}` stands: also those of nodes that the shared disk does not
 //! note, because it is another one than they were mounted with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{PATTERN, Whose, check_node};
 
@@ -20,8 +20,7 @@ pub(crate) fn reached(pattern: &str) -> Vec<Whose> {
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let nodes = names.filter_map(|name| node_of(parts[at], &name).map(str::to_owned));
     let found = nodes.filter_map(|node| {
-        let path = pattern.replace(PATTERN, &node);
-        super::of_ssd(Path::new(&path)).filter(|found| found.node == node)
+        super::of_ssd(&super::of_node(pattern, &node)).filter(|found| found.node == node)
     });
     let mut found: Vec<Whose> = found.collect();
     found.sort();
