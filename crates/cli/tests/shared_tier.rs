@@ -402,6 +402,11 @@ fn a_shared_disk_that_is_away_is_asked_for_and_one_that_is_lost_costs_no_file_of
     assert_eq!([nodes.read("two", "d/f"), nodes.read("one", "d/g")], ["of one", "of two"]);
     unmount();
     assert!(fsck(&[]).status.success(), "{}", written(&fsck(&[])));
+    // Another SSD was mounted in place of this one.
+    fs::write(disk.join(".halocline/node-one"), "another").unwrap();
+    let refused = nodes.mount("one", &[]);
+    let told = said(&refused);
+    assert!(told.contains("this one was that of node one before"), "{told}");
     let other =
         nodes.scratch.halocline(&["cluster", "fsck", "--tier", "one-tiers/ssd", "--cluster", &url]);
     assert!(said(&other).contains("give ROOT"), "{}", said(&other));

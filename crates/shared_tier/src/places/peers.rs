@@ -234,12 +234,17 @@ pub(crate) fn is_claimed(
 
 fn other(path: &Path, found: &str, node: &str) -> Error {
     let whose = found.lines().next().unwrap_or_default().escape_default();
-    let what = if whose.to_string() == node {
-        format!("{}: this SSD belongs to another tier's node {node}", path.display())
-    } else {
-        format!("{}: this SSD is that of node {whose}, not of {node}", path.display())
-    };
-    Error::Unreached { what, remedy: "give the right --node, --peers or ROOT, and mount the shared disk of that tier at its hdd".to_owned() }
+    let right = "give the right --node, --peers or ROOT";
+    if whose.to_string() != node {
+        return Error::Unreached {
+            what: format!("{}: this SSD is that of node {whose}, not of {node}", path.display()),
+            remedy: right.to_owned(),
+        };
+    }
+    Error::Unreached {
+        what: format!("{}: this SSD belongs to another tier's node {node}", path.display()),
+        remedy: format!("{right}, and mount the shared disk of that tier at its hdd"),
+    }
 }
 
 /// Where the SSD of a node is by a pattern.

@@ -154,3 +154,32 @@ fn what_was_set_aside_while_the_shared_disk_was_away_is_put_back_with_it() {
     let report = world.repair(false);
     assert!(report.is_clean(), "{report:?}");
 }
+
+/// Regression: it was "not reached: No such file or directory", although `ls` shows it.
+#[test]
+fn a_directory_that_is_not_the_ssd_is_not_called_unreached() {
+    let world = world();
+    fs::rename(world.at("n2/ssd"), world.at("away")).unwrap();
+    fs::create_dir(world.at("n2/ssd")).unwrap();
+    let told = world.repair(false).missing;
+    assert!(told[0].1.contains("is there, but is not the SSD of node n2"), "{told:?}");
+    fs::remove_dir(world.at("n2/ssd")).unwrap();
+    let told = world.repair(false).missing;
+    assert!(told[0].1.contains("is not reached at"), "{told:?}");
+}
+
+#[test]
+fn a_new_tier_beside_ssds_of_another_and_a_wrong_pattern_are_noted() {
+    let world = world();
+    let peers = world.peers();
+    assert_eq!(note_of_peers(&world.at("n1"), &peers), None);
+    let wrong = world.at("n1/{node}").display().to_string();
+    assert!(note_of_peers(&world.at("n1"), &wrong).is_some_and(|note| note.contains("/n1/n1")));
+    assert_eq!(note_of_new_tier(&world.at("n1"), &peers), None);
+    for disk in ["n3/ssd", "n3/hdd"] {
+        fs::create_dir_all(world.at(disk)).unwrap();
+    }
+    let note = note_of_new_tier(&world.at("n3"), &peers).unwrap();
+    assert!(note.contains("(n1, n2)"), "{note}");
+    assert_eq!(note_of_new_tier(&world.at("n3"), &wrong), None);
+}
