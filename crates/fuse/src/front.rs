@@ -11,13 +11,15 @@
 //!   made stale ([`stale_pages`]);
 //! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
 //! - reads and writes may be recorded as a trace ([`recording`]);
-//! - if other nodes rename files, a rename that one has made between two look-ups of the kernel begins again ([`lost_races`]);
+//! - if other nodes rename files, a rename that one has made between two look-ups of the kernel begins again ([`lost_races`]),
+//!   and a rename of a directory that one has moved finds it where it is ([`directory_places`]);
 //! - what meets a program's lease of a file below is tried again for a while, without holding up others ([`lease_waits`]);
 //! - no user may take the descriptors that others need to open files ([`user_limits`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;
 pub(crate) mod directories;
+pub(crate) mod directory_places;
 mod dropped_pages;
 pub(crate) mod files;
 mod handles;
@@ -52,6 +54,7 @@ use halocline_vfs::Engine;
 use attributes::Attributes;
 use backing::Connection;
 use directories::Directories;
+use directory_places::DirectoryPlaces;
 use dropped_pages::DroppedPages;
 use files::Files;
 use inodes::Inodes;
@@ -89,6 +92,8 @@ pub(crate) struct Front<E: Engine> {
     pub(crate) files: Files<E>,
     pub(crate) open: Arc<OpenFiles<E>>,
     pub(crate) stale_pages: Arc<StalePages>,
+    /// `None` where no other node renames directories.
+    pub(crate) directory_places: Option<Arc<DirectoryPlaces>>,
     pub(crate) connection: Arc<Connection>,
 }
 
@@ -145,11 +150,13 @@ impl<E: Engine> Front<E> {
         let recording = Arc::new(Recording { engine: engine.clone(), destination });
         let of_engine = (&engine, options.direct);
         let open = Arc::new(OpenFiles::new(of_engine, &connection, &stale_pages, &recording));
+        let directory_places = engine.shares_names().then(Arc::default);
         Self {
             names: Names {
                 engine: engine.clone(),
                 inodes: inodes.clone(),
                 races: engine.shares_names().then(LostRaces::new),
+                places: directory_places.clone(),
             },
             attributes: Attributes {
                 engine: engine.clone(),
@@ -163,7 +170,7 @@ impl<E: Engine> Front<E> {
                 inodes: inodes.clone(),
                 privileges: privileges.clone(),
             },
-            directories: Directories::new(&engine, &inodes, &limits),
+            directories: Directories::new(&engine, (&inodes, directory_places.clone()), &limits),
             locking: Locking {
                 engine: engine.clone(),
                 inodes: inodes.clone(),
@@ -185,6 +192,7 @@ impl<E: Engine> Front<E> {
             },
             open,
             stale_pages,
+            directory_places,
             connection,
         }
     }

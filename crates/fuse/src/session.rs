@@ -231,6 +231,9 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         front.connection.set_device(&connection);
         let device = mounting::with_priority(|| session.spawn()).map_err(at)?;
         front.stale_pages.start(device.notifier()).map_err(at)?;
+        if let Some(places) = &front.directory_places {
+            places.start(device.notifier()).map_err(at)?;
+        }
         let rings = rings.filter(|_| agreed.rings());
         let rings = rings.map(|rings| rings.serve(&front, &connection));
         options.view.as_ref().map_or(Ok(()), |view| view.show())?;

@@ -7,6 +7,7 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
 use halocline_vfs::engine::DirectoryBelow;
 use halocline_vfs::{Caller, Engine};
 
+use super::directory_places::DirectoryPlaces;
 use super::handles::Handles;
 use super::inodes::{Entry, Inodes};
 use super::user_limits::{CountedOpen, UserLimits};
@@ -34,15 +35,21 @@ struct OpenDir<E: Engine> {
 pub(crate) struct Directories<E: Engine> {
     engine: Arc<E>,
     inodes: Arc<Inodes<E>>,
+    /// `None` where no other node renames directories.
+    places: Option<Arc<DirectoryPlaces>>,
     limits: Arc<UserLimits>,
     dirs: Handles<OpenDir<E>>,
 }
 
 impl<E: Engine> Directories<E> {
     /// Starts with no directory open.
-    pub(super) fn new(engine: &Arc<E>, inodes: &Arc<Inodes<E>>, limits: &Arc<UserLimits>) -> Self {
+    pub(super) fn new(
+        engine: &Arc<E>,
+        (inodes, places): (&Arc<Inodes<E>>, Option<Arc<DirectoryPlaces>>),
+        limits: &Arc<UserLimits>,
+    ) -> Self {
         let (engine, inodes, limits) = (engine.clone(), inodes.clone(), limits.clone());
-        Self { engine, inodes, limits, dirs: Handles::default() }
+        Self { engine, inodes, places, limits, dirs: Handles::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -120,8 +127,10 @@ impl<E: Engine> Directories<E> {
             };
             let known = self.inodes.entry(found);
             let added = add(listed(&known.attr), &known);
-            if !added {
-                self.inodes.forget(known.attr.ino, 1);
+            match &self.places {
+                _ if !added => self.inodes.forget(known.attr.ino, 1),
+                Some(places) => places.listed(&known, (INodeNo(parent.number), &entry.name)),
+                None => {}
             }
             added
         })?;

@@ -7,6 +7,7 @@ use fuser::{Errno, INodeNo};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::{Caller, Engine, Make, Maker, Stat};
 
+use super::directory_places::DirectoryPlaces;
 use super::inode_table::Inode;
 use super::inodes::{Entry, EntryName, Inodes};
 use super::lost_races::LostRaces;
@@ -22,6 +23,8 @@ pub(crate) struct Names<E: Engine> {
     pub(super) inodes: Arc<Inodes<E>>,
     /// `None` where no other node renames files.
     pub(super) races: Option<LostRaces>,
+    /// The same.
+    pub(super) places: Option<Arc<DirectoryPlaces>>,
 }
 
 impl<E: Engine> Names<E> {
@@ -43,18 +46,31 @@ impl<E: Engine> Names<E> {
                 races.found(by.pid, at, inode, stat);
             }
         }
-        Ok(self.inodes.entry(found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?))
+        let found = found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?;
+        let entry = self.inodes.entry(found);
+        if let Some(places) = &self.places {
+            places.looked_up(&entry, (INodeNo(parent.number), name), by.pid);
+        }
+        Ok(entry)
     }
 
     pub(crate) fn forget(&self, number: INodeNo, lookups: u64) {
         self.inodes.forget(number, lookups);
+        if let Some(places) = self.places.as_ref().filter(|_| self.inodes.get(number).is_err()) {
+            places.forgotten(number.0);
+        }
     }
 
     pub(crate) fn make(&self, at: EntryName<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
         let parent = self.inodes.get(at.0)?;
         let made = self.engine.make((&parent.vnode, at.1), what, by);
         self.inodes.changed(&parent);
-        Ok(self.inodes.entry(made.map_err(self.inodes.failed_at(&parent, at.1, "make"))?))
+        let made = made.map_err(self.inodes.failed_at(&parent, at.1, "make"))?;
+        let entry = self.inodes.entry(made);
+        if let Some(places) = &self.places {
+            places.listed(&entry, at);
+        }
+        Ok(entry)
     }
 
     pub(crate) fn link(
@@ -135,7 +151,11 @@ impl<E: Engine> Names<E> {
         let renamed = self.engine.rename((&old.vnode, from.1), (&new.vnode, to.1), flags, by);
         self.inodes.changed(&old);
         self.inodes.changed(&new);
-        renamed.map_err(self.inodes.failed_at(&old, from.1, "rename"))
+        renamed.map_err(self.inodes.failed_at(&old, from.1, "rename"))?;
+        if let Some(places) = &self.places {
+            places.renamed(from, to, flags & libc::RENAME_EXCHANGE != 0);
+        }
+        Ok(())
     }
 
     pub(crate) fn read_link(&self, number: INodeNo) -> Answer<OsString> {
