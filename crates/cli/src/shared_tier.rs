@@ -124,9 +124,9 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let url = cluster.url().unwrap_or_default();
     let password = password()?;
     store_password::note_none(url, password.as_deref());
-    let note =
+    let tell_all =
         |note: Option<String>| note.into_iter().for_each(|it| tell!("halocline: note: {it}"));
-    note(cluster.peers().and_then(|peers| note_of_new_tier(root, peers)));
+    tell_all(cluster.peers().and_then(|peers| note_of_new_tier(root, peers)));
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
@@ -138,6 +138,6 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let (node, peers) = (cluster.node(), cluster.peers());
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
     let tier = Joining { root, node, peers, passthrough, store, names, registry, space }.open()?;
-    note(peers.and_then(|peers| note_of_peers(root, peers)));
+    tell_all(peers.and_then(|peers| note_of_peers(root, peers)));
     Ok(tier)
 }

@@ -59,7 +59,7 @@ struct ReportJson {
 /// Does it.
 pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     refuse_other_directories(root).map_err(Failure::refused)?;
-    if !args.shared_disk_lost {
+    if !args.lost.shared_disk_lost {
         refuse_unmounted(root).map_err(Failure::refused)?;
     }
     if let Some(node) = args.adopt.as_ref().filter(|_| !args.repair) {
@@ -76,7 +76,7 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     if let Some(node) = &args.adopt {
         adopt(root, node, alone.as_ref())?;
     }
-    if args.shared_disk_lost {
+    if args.lost.shared_disk_lost {
         replace_lost(root).map_err(Failure::refused)?;
     }
     if let Some(alone) = alone.as_ref().filter(|_| args.confirm) {
@@ -105,7 +105,7 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         print_json(&json(report, args.repair))?;
     } else {
         print(&report, args.repair);
-        if args.shared_disk_lost {
+        if args.lost.shared_disk_lost {
             say_read(&report);
         }
         if !args.repair {
