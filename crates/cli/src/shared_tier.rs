@@ -12,13 +12,15 @@ use halocline_os::private::PrivateDir;
 use halocline_os::root_reserve::drop_resource_capability;
 use halocline_shared_tier::adopt::refuse_if_begun;
 use halocline_shared_tier::{
-    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared,
+    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared, note_of_new_tier,
+    note_of_peers, refuse_unmounted,
 };
 
 use crate::cluster::{self, ClusterArgs};
 use crate::host::Hosted;
 use crate::mount_paths::MountPaths;
 use crate::open_engine;
+use crate::print::tell;
 use crate::store_password::{self, password};
 
 impl Hosted for SharedTier {
@@ -33,8 +35,9 @@ impl Hosted for SharedTier {
 /// Checks what a mount of a shared tier is asked for.
 ///
 /// # Errors
-/// If the tiers have other names, if copies are wanted that a shared tier does not keep, or the pattern of the peers names no node or lies where others could replace it.
-pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
+/// If the tiers have other names, if copies are wanted that a shared tier does not keep, the pattern of the peers names no node or lies where others could
+/// replace it, or the shared disk is not mounted.
+pub(crate) fn check(root: &Path, config: &Config, cluster: &ClusterArgs) -> Result<()> {
     if config.tiers != ["ssd", "hdd"] {
         return Err(Error::invalid(
             format!(
@@ -54,7 +57,9 @@ pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
             "leave it out",
         ));
     }
-    cluster.peers().map_or(Ok(()), check_pattern)
+    cluster.peers().map_or(Ok(()), check_pattern)?;
+    // Before anything is made: nothing may be left where the disk will be mounted.
+    refuse_unmounted(root)
 }
 
 /// Refuses to serve as one node's what nodes share: names that a store has would be seen by nobody.
@@ -80,6 +85,8 @@ pub(crate) fn claim(
     place: &MountPaths,
     given_up: impl FnMut() -> bool,
 ) -> Result<Claim> {
+    // Again: what is mounted may have changed since.
+    refuse_unmounted(root)?;
     let set = open_engine::tier_set(root, &Config::default())?;
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
     // What is not there yet tells no node from another.
@@ -117,6 +124,9 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let url = cluster.url().unwrap_or_default();
     let password = password()?;
     store_password::note_none(url, password.as_deref());
+    let tell_all =
+        |note: Option<String>| note.into_iter().for_each(|it| tell!("halocline: note: {it}"));
+    tell_all(cluster.peers().and_then(|peers| note_of_new_tier(root, peers)));
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
@@ -127,5 +137,7 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let names = splitting_as_tested(names);
     let (node, peers) = (cluster.node(), cluster.peers());
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
-    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
+    let tier = Joining { root, node, peers, passthrough, store, names, registry, space }.open()?;
+    tell_all(peers.and_then(|peers| note_of_peers(root, peers)));
+    Ok(tier)
 }

@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
-use halocline_testkit::sandbox::said;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers::SharedTiers;
+use halocline_testkit::shared_tiers::{self, SharedTiers};
 use halocline_testkit::waiting::eventually;
 use serde_json::Value;
 
@@ -379,4 +379,50 @@ fn what_another_node_moved_to_another_directory_is_moved_on_at_once() {
     assert_eq!(fs::read(nodes.at("one", "z/e/g")).unwrap(), b"g");
     assert_eq!(fs::read(nodes.at("two", "z/e/g")).unwrap(), b"g");
     seen("p/y");
+}
+
+/// Regression: the messages led to a rebuild in the empty mount point, which read no SSD; the next repair set all files of the SSDs
+/// aside, and the real disk had names without files.
+#[test]
+fn a_shared_disk_that_is_away_is_asked_for_and_one_that_is_lost_costs_no_file_of_an_ssd() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    nodes.write("one", "d/f", "of one");
+    nodes.write("two", "d/g", "of two");
+    let unmount = || ["one", "two"].map(|node| nodes.scratch.succeed(&["umount", node]));
+    unmount();
+    let (disk, real) = (nodes.scratch.path("disk"), nodes.scratch.path("real"));
+    fs::rename(&disk, &real).unwrap();
+    fs::create_dir(&disk).unwrap();
+    let url = nodes.store.url();
+    let fsck = |more: &[&str]| shared_tiers::fsck(&nodes.scratch, &url, more);
+    for refused in [nodes.mount("one", &[]), fsck(&[]), fsck(&["--repair"]), fsck(&["--confirm"])] {
+        assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+        assert!(said(&refused).contains("is the shared disk mounted?"), "{}", said(&refused));
+        assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "{}", said(&refused));
+    }
+    fs::remove_dir(&disk).unwrap();
+    fs::rename(&real, &disk).unwrap();
+    assert!(fsck(&[]).status.success(), "{}", said(&fsck(&[])));
+    // It is lost.
+    fs::remove_dir_all(&disk).unwrap();
+    fs::create_dir(&disk).unwrap();
+    let built = fsck(&["--repair", "--shared-disk-lost"]);
+    let told = [said(&built), written(&built)].concat();
+    assert!(built.status.success() && told.contains("were read: one, two"), "{told}");
+    for node in ["one", "two"] {
+        let mounted = nodes.mount(node, &[]);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+    }
+    assert_eq!([nodes.read("two", "d/f"), nodes.read("one", "d/g")], ["of one", "of two"]);
+    unmount();
+    assert!(fsck(&[]).status.success(), "{}", written(&fsck(&[])));
+    // Another SSD was mounted in place of this one.
+    fs::write(disk.join(".halocline/node-one"), "another").unwrap();
+    let refused = nodes.mount("one", &[]);
+    let told = said(&refused);
+    assert!(told.contains("this one was that of node one before"), "{told}");
+    let other =
+        nodes.scratch.halocline(&["cluster", "fsck", "--tier", "one-tiers/ssd", "--cluster", &url]);
+    assert!(said(&other).contains("give ROOT"), "{}", said(&other));
 }

@@ -59,7 +59,10 @@ impl Explainer<'_> {
         let seen = Facts {
             side,
             open_elsewhere: self.opens_elsewhere(of),
-            not_reached: data.err().map(|error| error.to_string()),
+            not_reached: data.err().map(|error| match error.errno() {
+                libc::ENOENT => NOT_ON_DISK.to_owned(),
+                _ => error.to_string(),
+            }),
             has_copy: copy.is_ok_and(|copy| copy.is_some()),
         };
         let mut told = self.facts(file, found, side);
@@ -125,6 +128,9 @@ impl Explainer<'_> {
         Some((at as u64, order.len() as u64))
     }
 }
+
+/// What is said if the disk is there, and the file is not on it.
+const NOT_ON_DISK: &str = "they are not on the disk that is there; was it replaced by another?";
 
 fn why(told: &FileExplanation, seen: &Facts<'_>) -> Vec<String> {
     let mut why = match seen.side {

@@ -112,11 +112,11 @@ impl Joining<'_> {
         peers::check_node(&node)?;
         let mounted = MountLock::take(&common, &node, clock)?;
         let id = ssd_id(&own)?;
-        peers::is_claimed((&own, &ssd), &node, &peers::tier_id(&common)?)?;
+        let was_claimed = peers::is_claimed((&own, &ssd), &node, &peers::tier_id(&common)?)?;
         self.format_if_new(&common, (&ssd, &shared), clock)?;
         settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
         // Not earlier: a mount that is refused must not take a name from another node.
-        check_node_is_ours(&common, &node, &id)?;
+        check_node_is_ours(&common, &node, (&id, was_claimed))?;
         let agent = Agent::begin(
             Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
@@ -323,7 +323,11 @@ fn ssd_id(own: &PrivateDir) -> Result<String> {
 }
 
 /// Places of files refer to nodes by name, so no two SSDs may have the same name.
-fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
+fn check_node_is_ours(
+    common: &PrivateDir,
+    node: &str,
+    (id, was_claimed): (&str, bool),
+) -> Result<()> {
     let name = format!("{NODE_NAME}{node}");
     if create(common, &name, id.as_bytes())? {
         return Ok(());
@@ -335,10 +339,19 @@ fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
         b"" => common.replace(&name, id.as_bytes()),
         _ => Err(Error::invalid(
             format!("another SSD has the name {node} in this tier"),
-            format!(
-                "give another --node; if that SSD is gone for good, remove {}",
-                common.path().join(&name).display()
-            ),
+            if was_claimed {
+                // It can get no other name.
+                format!(
+                    "this one was that of node {node} before: if the other was mounted in its place, unmount that, remove {}, and \
+                     mount this one again",
+                    common.path().join(&name).display()
+                )
+            } else {
+                format!(
+                    "give another --node; if that SSD is gone for good, remove {}",
+                    common.path().join(&name).display()
+                )
+            },
         )),
     }
 }

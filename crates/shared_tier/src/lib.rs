@@ -78,6 +78,7 @@ mod store_memory;
 mod told_names;
 mod tree;
 mod tree_walk;
+mod unmounted_disk;
 mod waiting_closes;
 
 use std::path::{Path, PathBuf};
@@ -98,6 +99,7 @@ pub use joining::{Joining, is_shared, is_shared_disk};
 pub use places::peers::check_pattern;
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
+pub use unmounted_disk::{note_of_new_tier, note_of_peers, refuse_unmounted, replace_lost};
 
 use disk_users::MountLock;
 use files::Files;

@@ -95,8 +95,9 @@ impl Places {
         ssd.check_attributes()?;
         shared.check_attributes()?;
         let tier = peers::tier_id(&shared.private)?;
+        let was_claimed = peers::is_claimed((&ssd.private, &ssd.path), node, &tier)?;
         peers::claim(&ssd, node, &tier)?;
-        peers::note(&shared.private, node)?;
+        peers::note_mounted(&shared.private, node, was_claimed)?;
         let peers = Peers::new(peers, tier, steps)?;
         let shared = SharedDisk::new(shared, node, directories, clock)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })

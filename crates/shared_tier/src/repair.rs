@@ -16,6 +16,7 @@ mod copies;
 mod disks;
 mod findings;
 mod found_elsewhere;
+mod leftovers;
 mod links_and_devices;
 mod looks;
 mod lost;
@@ -30,13 +31,13 @@ mod settle;
 mod ssd_numbers;
 mod stored_attributes;
 mod unfinished_changes;
+mod unread;
 mod unseen;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::Name;
 use halocline_model::token::Session;
@@ -51,6 +52,7 @@ use conflicts::conflict;
 use copies::{CleanCopies, StandIn};
 use disks::{Disk, Disks};
 use findings::{About, Finding, Findings, note};
+use leftovers::{Leftovers, PutBack};
 use looks::look;
 use merge::{At, FoundDirectory, FoundFile, FoundNames, Numbers, is_in, merge};
 use numbering::Unnamed;
@@ -100,7 +102,8 @@ pub fn run(
         disks.set_rebuilding(true)?;
     }
     store.begin_epoch(true).map_err(of_store)?;
-    let done = change(&disks, store, is_sound);
+    let done = leftovers::put_back((root, peers), disks, store, is_sound)
+        .and_then(|(disks, back)| change(&disks, store, (is_sound, back)));
     // In a sound store no name was removed or changed: nodes use it as before, whatever has failed.
     if is_sound || done.is_ok() {
         store.begin_epoch(false).map_err(of_store)?;
@@ -109,7 +112,11 @@ pub fn run(
 }
 
 /// Puts names and disks in order. Nobody else uses them.
-fn change(disks: &Disks, store: &dyn NameStore, is_sound: bool) -> Result<Report> {
+fn change(
+    disks: &Disks,
+    store: &dyn NameStore,
+    (is_sound, back): (bool, PutBack),
+) -> Result<Report> {
     let mut numbers = StoreNumbers::new(store)?;
     let mut view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
     let mut found = merge(&disks.all, &view, &mut numbers)?;
@@ -139,11 +146,14 @@ fn change(disks: &Disks, store: &dyn NameStore, is_sound: bool) -> Result<Report
     let missing = disks.missing.iter().map(|(node, _)| node.clone());
     let missing = missing.filter(|node| repair.is_missed(node));
     let missing: Vec<String> = missing.chain(numbering::nodes_to_wait_for(&repair)).collect();
+    disks.note_nodes()?;
     disks.keep_missing(&missing)?;
     disks.forget_missed(&refused)?;
     disks.set_formatted()?;
     disks.set_rebuilding(false)?;
     refused.add_to(&mut report);
+    back.done.into_iter().for_each(|line| tell(&mut report.attributes, line));
+    back.refused.into_iter().for_each(|line| tell(&mut report.told, line));
     Ok(report)
 }
 
@@ -169,6 +179,8 @@ struct Repair<'a> {
     differing: Vec<Differing>,
     unfinished_changes: UnfinishedChanges,
     unnamed: Unnamed,
+    /// Files that are lost, and were set aside.
+    leftovers: Leftovers,
 }
 
 impl<'a> Repair<'a> {
@@ -177,7 +189,8 @@ impl<'a> Repair<'a> {
         view: View,
         (is_rebuilt, live): (bool, &'a BTreeSet<Session>),
     ) -> Result<Self> {
-        let were_missing = disks.were_missing()?.into_iter().collect();
+        let were_missing = disks.were_missing()?;
+        let leftovers = leftovers::find(disks, &view)?;
         Ok(Self {
             disks,
             view,
@@ -192,6 +205,7 @@ impl<'a> Repair<'a> {
             differing: Vec::new(),
             unfinished_changes: UnfinishedChanges::default(),
             unnamed: Unnamed::default(),
+            leftovers,
         })
     }
 
@@ -213,11 +227,12 @@ impl<'a> Repair<'a> {
         let mut findings = Findings {
             is_rebuilt: self.is_rebuilt,
             missing: lost::missing(self),
+            read: self.disks.all.iter().filter_map(|disk| disk.node.clone()).collect(),
             told: found.told.clone(),
             not_rebuilt: found.not_rebuilt.clone(),
             ..Findings::default()
         };
-        self.tell_unread(&mut findings);
+        unread::tell_all(self, &mut findings);
         let mut places = BTreeMap::new();
         for (at, file) in found.files.iter().enumerate() {
             places.insert(file.number, (file, file.attributes.location.clone()));
@@ -268,38 +283,6 @@ impl<'a> Repair<'a> {
             None => self.path(at),
         };
         note(list, Finding::new(About::item(item), line));
-    }
-
-    /// What could not be read. Where nodes are at work, directories are moved and removed meanwhile.
-    fn tell_unread(&self, findings: &mut Findings) {
-        for disk in &self.disks.all {
-            let root = disk.tree.path.display();
-            for line in disk.scanned.unread() {
-                note(&mut findings.told, Finding::new(About::Line, format!("{root}/{line}")));
-            }
-            // Directories are among those whose names cannot be read.
-            let closed = disk.scanned.items.iter().enumerate();
-            let closed = closed
-                .filter(|(_, item)| item.is_closed && item.attributes.kind != Kind::Directory);
-            for (at, item) in closed.clone() {
-                let line = format!("{}: its attributes cannot be read", disk.shown(at));
-                note(&mut findings.told, Finding::new(About::item(item), line));
-            }
-            if !self.is_rebuilt && (closed.count() > 0 || !disk.scanned.unlisted.is_empty()) {
-                let line = format!(
-                    "{root}: what cannot be read is not compared; --repair by its owner opens it"
-                );
-                note(&mut findings.told, Finding::new(About::Line, line));
-            }
-            match &disk.scanned.vanished {
-                None => {}
-                Some(_) if !self.live.is_empty() => findings.under_way += 1,
-                Some(path) => {
-                    let line = format!("{root}/{path}: it was moved or removed while it was read");
-                    note(&mut findings.told, Finding::new(About::Line, line));
-                }
-            }
-        }
     }
 
     /// A copy that a move has left, unless that move is under way.

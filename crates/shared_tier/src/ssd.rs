@@ -8,6 +8,7 @@ pub(crate) mod archive;
 pub(crate) mod background;
 mod empty_directories;
 pub(crate) mod executor;
+mod left_alone;
 pub(crate) mod moves_at_once;
 mod moves_under_way;
 pub(crate) mod options;

@@ -84,6 +84,8 @@ struct FsckArgs {
     /// Repair what differs, and build the names again from the disks if the store may have forgotten some; no node may be mounted
     #[arg(long, requires = "tier")]
     repair: bool,
+    #[command(flatten)]
+    lost: LostArgs,
     /// The tier was this machine's alone: it becomes that of the node NAME, without a byte being copied
     #[arg(long, value_name = "NAME", requires = "tier")]
     adopt: Option<String>,
@@ -93,6 +95,15 @@ struct FsckArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What is gone for good.
+#[derive(Debug, Args)]
+struct LostArgs {
+    /// The shared disk (hdd) is lost for good, or its .halocline: what is there now takes its place, and the names are built again
+    /// from it and from all SSDs that are reached
+    #[arg(long, requires = "repair", conflicts_with = "adopt")]
+    shared_disk_lost: bool,
 }
 
 #[derive(Debug, Args)]

@@ -141,7 +141,7 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
     let plan = match (&args.tier, &args.cache, paths) {
         (Some(root), _, [mountpoint]) => {
             if !args.cluster.is_alone() {
-                shared_tier::check(config, &args.cluster).map_err(Failure::refused)?;
+                shared_tier::check(root, config, &args.cluster).map_err(Failure::refused)?;
             }
             let tiers = preflight::tiers(root, config).map_err(Failure::refused)?;
             let mountpoint =

@@ -37,6 +37,10 @@ pub(super) fn of_error(error: &Error, tier: u8) -> String {
         // A store without room tells it in its own words.
         Error::Io(_) if error.is_full() && tier == SSD => SSD_FULL.to_owned(),
         Error::Io(_) if error.is_full() => SHARED_DISK_FULL.to_owned(),
+        Error::Io(_) if error.errno() == libc::ENOENT => NOT_ON_DISK.to_owned(),
         error => error.to_string(),
     }
 }
+
+/// The reason if the disk of a file is there, and the file is not on it.
+const NOT_ON_DISK: &str = "its bytes are not on the disk that is there: bring back the one that has them, unless it was removed just now";

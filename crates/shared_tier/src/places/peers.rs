@@ -1,5 +1,7 @@
 //! Which node and tier a directory belongs to, and how the SSDs of other nodes are reached.
 
+mod reached;
+
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_api::file_tier::LABEL;
-use halocline_api::file_tier::shared_disk::{NODES, TIER};
+use halocline_api::file_tier::shared_disk::{CHECK, NODES, TIER};
 use halocline_os::beneath;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
@@ -20,14 +22,25 @@ use super::steps::Steps;
 use super::tree::{Tree, fresh};
 use crate::remedies::{ADOPT, FINISH_ADOPTION};
 
+pub(crate) use reached::reached;
+
 /// The file on a node's SSD that identifies it: two lines, the node's name and the tier's id.
 const NODE: &str = "node";
+/// In the directory of checks of the shared disk: nodes whose SSDs the last rebuild has not read.
+pub(crate) const MISSING: &str = "missing";
 /// The most bytes of each of these files.
 const BYTES_MAX: u64 = 1024;
 /// The longest node name: names of files have a prefix before it.
 const NODE_BYTES_MAX: usize = 200;
 /// The place of the node's name in a pattern.
 const PATTERN: &str = "{node}";
+
+/// The node and the tier to which an SSD belongs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Whose {
+    pub(crate) node: String,
+    pub(crate) tier: String,
+}
 
 /// Where other nodes' SSDs are.
 #[derive(Debug)]
@@ -100,9 +113,24 @@ pub(crate) fn note(shared: &PrivateDir, node: &str) -> Result<()> {
     shared.sub(NODES)?.file(node, Use::Write).map(drop)
 }
 
+/// Records that a node mounts with its SSD. If that was a node's before, and the shared disk does not know the node, a
+/// rebuild on this disk may not have read the SSD: what has no name there is not what somebody has removed, and a repair
+/// names it.
+pub(crate) fn note_mounted(shared: &PrivateDir, node: &str, was_claimed: bool) -> Result<()> {
+    if was_claimed && !nodes(shared)?.iter().any(|known| known == node) {
+        shared.sub(CHECK)?.sub(MISSING)?.overwrite(node, b"")?;
+    }
+    note(shared, node)
+}
+
 /// The name of the node whose SSD of this tier is at a path, if there is one.
 pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
-    node_in(&whose(path).ok()?, tier)
+    of_ssd(path).filter(|found| found.tier == tier).map(|found| found.node)
+}
+
+/// The node and the tier whose SSD is at a path, if there is one.
+pub(crate) fn of_ssd(path: &Path) -> Option<Whose> {
+    node_and_tier(&whose(path).ok()?)
 }
 
 /// Whether the directory is the SSD of a tier of one node, which nobody has adopted.
@@ -113,6 +141,11 @@ pub(crate) fn is_of_one_node(ssd: &Path) -> bool {
 /// Whether the directory is the SSD of a node of whatever tier.
 pub(crate) fn is_of_a_node(ssd: &Path) -> bool {
     has_private(ssd, NODE)
+}
+
+/// The id of the tier whose shared disk is at a path.
+pub(crate) fn id_of_disk(shared: &Path) -> io::Result<String> {
+    marked(shared, TIER)
 }
 
 /// Whether a shared disk has the id of its tier.
@@ -160,11 +193,7 @@ pub(crate) fn refuse_files_of_others(ssd: &Path, tier: &str) -> Result<()> {
     } else if whose(ssd).is_ok() {
         Error::invalid(
             what("on the SSD of another tier's node"),
-            format!(
-                "give the right ROOT; if the shared directory has lost the id of its tier, put the second line of {} into \
-                 hdd/{PRIVATE}/{TIER}",
-                Path::new("ssd").join(PRIVATE).join(NODE).display()
-            ),
+            "give the right ROOT, and mount the shared disk of that tier at its hdd",
         )
     } else {
         let remedy = "move it away, or to the shared directory (hdd)";
@@ -172,9 +201,10 @@ pub(crate) fn refuse_files_of_others(ssd: &Path, tier: &str) -> Result<()> {
     })
 }
 
-fn node_in(found: &str, tier: &str) -> Option<String> {
-    let (node, of) = found.split_once('\n')?;
-    (of == tier && check_node(node).is_ok()).then(|| node.to_owned())
+fn node_and_tier(found: &str) -> Option<Whose> {
+    let (node, tier) = found.split_once('\n')?;
+    let is_name = check_node(node).is_ok();
+    is_name.then(|| Whose { node: node.to_owned(), tier: tier.to_owned() })
 }
 
 /// Makes an SSD that of a node of a tier, or checks that it already is.
@@ -204,12 +234,22 @@ pub(crate) fn is_claimed(
 
 fn other(path: &Path, found: &str, node: &str) -> Error {
     let whose = found.lines().next().unwrap_or_default().escape_default();
-    let what = if whose.to_string() == node {
-        format!("{}: this SSD belongs to another tier's node {node}", path.display())
-    } else {
-        format!("{}: this SSD is that of node {whose}, not of {node}", path.display())
-    };
-    Error::Unreached { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
+    let right = "give the right --node, --peers or ROOT";
+    if whose.to_string() != node {
+        return Error::Unreached {
+            what: format!("{}: this SSD is that of node {whose}, not of {node}", path.display()),
+            remedy: right.to_owned(),
+        };
+    }
+    Error::Unreached {
+        what: format!("{}: this SSD belongs to another tier's node {node}", path.display()),
+        remedy: format!("{right}, and mount the shared disk of that tier at its hdd"),
+    }
+}
+
+/// Where the SSD of a node is by a pattern.
+pub(crate) fn of_node(pattern: &str, node: &str) -> PathBuf {
+    PathBuf::from(pattern.replace(PATTERN, node))
 }
 
 /// Refuses a path of the SSDs of other nodes that is the same for all of them, or that others could replace while root
@@ -251,7 +291,7 @@ impl Peers {
                 remedy: "give --peers '/cluster/{node}/ssd'".to_owned(),
             });
         };
-        let path = PathBuf::from(pattern.replace(PATTERN, node));
+        let path = of_node(pattern, node);
         let unreached = |why: String| Error::Unreached {
             what: format!("the SSD of node {node} is not reached at {}: {why}", path.display()),
             remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"
@@ -259,7 +299,13 @@ impl Peers {
         };
         check_above(&path).map_err(|error| unreached(error.to_string()))?;
         // Checked before anything is made there: an empty directory where nothing is mounted is not its SSD.
-        let found = whose(&path).map_err(|error| unreached(error.to_string()))?;
+        let found = whose(&path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT) if path.is_dir() => Error::Unreached {
+                what: format!("{} is there, but is not the SSD of node {node}", path.display()),
+                remedy: "mount that SSD there, or give the right --peers; other nodes' files are not concerned".to_owned(),
+            },
+            _ => unreached(error.to_string()),
+        })?;
         if found != format!("{node}\n{}", self.tier) {
             return Err(other(&path, &found, node));
         }
@@ -269,20 +315,26 @@ impl Peers {
 
 /// Reads the node name and tier id recorded on an SSD.
 fn whose(path: &Path) -> io::Result<String> {
+    marked(path, NODE)
+}
+
+/// Reads a file that identifies a disk, and changes nothing.
+fn marked(path: &Path, name: &str) -> io::Result<String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, Mode::empty())?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let name = Path::new(PRIVATE).join(NODE);
-    let file = std::fs::File::from(beneath::open(root.as_fd(), &name, flags, Mode::empty())?);
+    let below = Path::new(PRIVATE).join(name);
+    let file = std::fs::File::from(beneath::open(root.as_fd(), &below, flags, Mode::empty())?);
     let bytes = bounded::read_from(&file, BYTES_MAX)?;
-    text(&bytes, path, NODE).map_err(|error| io::Error::other(error.to_string()))
+    text(&bytes, path, name).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// What anyone who can write to an SSD, or to the shared disk, has put into the files that identify them: body of a fuzz
 /// target (`crate::fuzzing`).
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing {
-    use super::{BYTES_MAX, NODE, NODE_BYTES_MAX, Path, check_node, node_in, other, text};
+    use super::{BYTES_MAX, NODE, NODE_BYTES_MAX, Path, Whose};
+    use super::{check_node, node_and_tier, other, text};
 
     /// The file of an SSD or of the shared disk: a node that is found can be a part of a path, and whatever is said of it is
     /// one line.
@@ -295,10 +347,11 @@ pub(crate) mod fuzzing {
         };
         assert!(!found.is_empty() || bytes.iter().all(u8::is_ascii_whitespace));
         for tier in ["", "00112233445566778899aabbccddeeff", "t"] {
-            let Some(node) = node_in(&found, tier) else { continue };
+            let Some(Whose { node, .. }) = node_and_tier(&found) else { continue };
             check_node(&node).expect("it was checked");
             assert!(node.len() <= NODE_BYTES_MAX && !node.contains(['/', '\0']) && node != "..");
-            assert_eq!(node_in(&format!("{node}\n{tier}"), tier), Some(node));
+            let again = Whose { node: node.clone(), tier: tier.to_owned() };
+            assert_eq!(node_and_tier(&format!("{node}\n{tier}")), Some(again));
         }
         for node in ["n1", ""] {
             assert!(!other(path, &found, node).to_string().contains(char::is_control));

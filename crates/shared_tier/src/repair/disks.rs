@@ -19,13 +19,11 @@ use crate::errors::of_store;
 use crate::joining::set_formatted;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
-use crate::places::peers::{self, Peers};
+use crate::places::peers::{self, MISSING, Peers};
 use crate::places::shared_disk::links_and_devices::several_names;
 use crate::places::steps::Steps;
 use crate::places::tree::{LEFTOVERS, Tree, candidates, fresh};
 
-/// On the shared disk: nodes whose SSDs were not reached in the last rebuild.
-const MISSING: &str = "missing";
 /// On the shared disk: a rebuild is under way, so the store has only a part of the names.
 const REBUILDING: &str = "rebuilding";
 
@@ -36,6 +34,8 @@ pub(crate) struct Disks {
     pub(crate) all: Vec<Disk>,
     /// Nodes whose SSDs are not reached, and why.
     pub(crate) missing: Vec<(String, String)>,
+    /// Nodes whose SSDs are reached, and that the shared disk does not note: it is another one than they were mounted with.
+    pub(crate) unnoted: BTreeSet<String>,
     /// State of unfinished rebuilds.
     check: PrivateDir,
 }
@@ -45,16 +45,21 @@ impl Disks {
     pub(crate) fn read(root: &Path, peers: Option<&str>) -> Result<Self> {
         let shared = Tree::open(&root.join("hdd"), Steps::default())?;
         let tier = peers::tier_id(&shared.private)?;
-        let nodes = peers::nodes(&shared.private)?;
+        let noted: BTreeSet<String> = peers::nodes(&shared.private)?.into_iter().collect();
         let check = shared.private.sub(CHECK)?;
         let own = root.join("ssd");
         peers::refuse_files_of_others(&own, &tier)?;
         let own_node = peers::node_of(&own, &tier);
+        let reached = peers.map_or_else(Vec::new, peers::reached);
+        let reached = reached.into_iter().filter(|found| found.tier == tier);
+        let mut unnoted: BTreeSet<String> = reached.map(|found| found.node).collect();
+        unnoted.extend(own_node.clone());
+        unnoted.retain(|node| !noted.contains(node));
         let peers = Peers::new(peers, tier, Steps::default())?;
         let path = shared.path.display().to_string();
         let mut all = vec![read(shared, None).map_err(|error| error_of(&path, "read it", error))?];
         let mut missing = Vec::new();
-        for node in nodes {
+        for node in noted.into_iter().chain(unnoted.clone()) {
             let tree = if own_node.as_deref() == Some(&node) {
                 Tree::open(&own, Steps::default())
             } else {
@@ -65,7 +70,7 @@ impl Disks {
                 Err(error) => missing.push((node, error.to_string())),
             }
         }
-        Ok(Self { all, missing, check })
+        Ok(Self { all, missing, unnoted, check })
     }
 
     /// Notes that the tier has names: from now on, an empty store has lost them.
@@ -76,10 +81,23 @@ impl Disks {
         }
     }
 
-    /// Nodes that were missing in the last rebuild.
-    pub(crate) fn were_missing(&self) -> Result<Vec<String>> {
-        let dir = self.check.sub(MISSING)?;
-        Ok(dir.names()?.iter().filter_map(|name| name.to_str().map(str::to_owned)).collect())
+    /// Nodes that were missing in the last rebuild, or that it cannot have known.
+    pub(crate) fn were_missing(&self) -> Result<BTreeSet<String>> {
+        let names = self.check.sub(MISSING)?.names()?;
+        let noted = names.iter().filter_map(|name| name.to_str().map(str::to_owned));
+        Ok(noted.chain(self.unnoted.iter().cloned()).collect())
+    }
+
+    /// Notes on the shared disk the nodes that it does not know and whose SSDs have files.
+    pub(super) fn note_nodes(&self) -> Result<()> {
+        let Some(shared) = self.all.first() else { return Ok(()) };
+        let unnoted = |disk: &&Disk| disk.node.as_ref().is_some_and(|it| self.unnoted.contains(it));
+        let with_files = |disk: &&Disk| !disk.scanned.items.is_empty();
+        let mut nodes = self.all.iter().filter(unnoted).filter(with_files);
+        nodes.try_for_each(|disk| match &disk.node {
+            Some(node) => peers::note(&shared.tree.private, node),
+            None => Ok(()),
+        })
     }
 
     /// Records which nodes are missing now.

@@ -160,6 +160,29 @@ fn a_name_that_a_rebuild_would_not_give_back_is_no_difference() {
     assert!(again.is_clean() && again.not_rebuilt.is_empty(), "{again:?}");
 }
 
+/// Regression: root had moved it into a private directory, and it came back under its former name, which everybody reaches; only the
+/// names that it had lost were told.
+#[test]
+fn a_name_that_a_file_no_longer_had_is_told() {
+    let world = World::new();
+    let node = world.node("n1");
+    let private = node.mkdir(1, "private").unwrap();
+    let file = node.create(1, "x", "a user's").unwrap();
+    let place = node.names.lookup(&Node::entry(1, "x")).unwrap().attributes.location.unwrap();
+    let names = ["y", "z"].map(|called| (private, name(called)));
+    node.places.listed_names().set(&place, file, &names).unwrap();
+    if std::os::unix::fs::chown(world.at("n1/ssd/x"), Some(1234), None).is_err() {
+        return;
+    }
+    world.forget();
+    for repair in [false, true] {
+        let told = world.repair(repair).not_rebuilt;
+        let is_told = told.iter().any(|line| line.contains("/ssd/x: it gets the name x, by which"));
+        assert!(is_told && told.len() == 3, "{told:?}");
+    }
+    assert_eq!(world.tree()["/x"], "a user's");
+}
+
 /// Regression: who may write a file, for example because it is open to everybody, listed another file's name with it, and
 /// had that after a rebuild. The name of the forged file comes before and after that of the other one.
 #[test]

@@ -8,7 +8,6 @@ use halocline_os::error::Result;
 use super::Repair;
 use super::disks::Disks;
 use super::findings::{Finding, Findings, note};
-use super::lost::shown;
 use super::merge::{At, FoundFile, FoundNames};
 use super::refused::Refused;
 use super::view::View;
@@ -66,7 +65,7 @@ pub(super) fn tell(all: &[FoundElsewhere], repair: &Repair<'_>, findings: &mut F
     for one in all {
         let Some(file) = repair.view.files.get(&one.number) else { continue };
         let (path, at) = (repair.view.path(file.directory, &file.name), repair.path(one.at));
-        let should = shown(&repair.view, &one.from);
+        let should = repair.view.place(&one.from);
         let line = format!("{path}: its bytes should be {should}, and are at {at}");
         let about = repair.view.about(one.number);
         note(&mut findings.attributes, Finding::of_older_store(about, line));

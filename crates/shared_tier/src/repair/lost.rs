@@ -6,9 +6,9 @@ use halocline_cluster::names::attributes::{Attributes, Location};
 
 use super::Repair;
 use super::findings::{Finding, Findings, note};
+use super::leftovers::{self, where_it_may_be};
 use super::merge::{FoundFile, FoundNames};
 use super::unfinished_changes::lies_at;
-use super::view::View;
 use crate::places::copies::Copies;
 
 /// Files by their numbers, with their places.
@@ -39,7 +39,7 @@ pub(super) fn look_at_places(
             continue;
         }
         let path = repair.view.path(file.directory, &file.name);
-        let should = shown(&repair.view, place);
+        let should = repair.view.place(place);
         let about = repair.view.about(*number);
         if let Some((file, _)) = lies {
             let at = repair.path(file.at);
@@ -47,11 +47,20 @@ pub(super) fn look_at_places(
                 "{path}: its bytes should be {should}, and are at {at}; if that is the file, move it there"
             );
             note(&mut findings.told, Finding::of_older_store(about, line));
+        } else if let Some(line) = put_back(repair, *number) {
+            note(&mut findings.attributes, Finding::new(about, line));
         } else {
-            let line = format!("{path} (should be {should}{})", where_its_copy_is(repair, *number));
+            let copy = where_its_copy_is(repair, *number);
+            let aside = where_it_may_be(repair.disks, &repair.leftovers, *number);
+            let line = format!("{path} (should be {should}{copy}{aside})");
             note(&mut findings.lost, Finding::new(about, line));
         }
     }
+}
+
+/// What is said of a file that a repair puts back.
+fn put_back(repair: &Repair<'_>, number: u64) -> Option<String> {
+    leftovers::told(repair.disks, &repair.view, number, repair.leftovers.get(&number)?)
 }
 
 /// What becomes of a file that its SSD has lost, if the shared disk has its copy.
@@ -65,18 +74,6 @@ fn where_its_copy_is(repair: &Repair<'_>, number: u64) -> String {
             "; the shared disk has its copy, which `halocline cluster drain {node}`, run on a mount of the tier, makes the file"
         )
     })
-}
-
-/// A place, for people.
-pub(super) fn shown(view: &View, place: &Location) -> String {
-    let Location { node, base, path, .. } = place;
-    if let Some(node) = node {
-        return format!("on the SSD of node {node} at {path}");
-    }
-    view.directory_path(*base).map_or_else(
-        || format!("on the shared disk as {path}, in a directory that has no name any more (number {base})"),
-        |above| format!("on the shared disk at {above}{path}"),
-    )
 }
 
 /// The nodes whose SSDs are not reached, and why. One without files may have been drained for good.
@@ -94,5 +91,17 @@ pub(super) fn missing(repair: &Repair<'_>) -> Vec<(String, String)> {
         };
         (node.clone(), why)
     });
-    missing.collect()
+    let is_known = |node: &str| {
+        let mut all = repair.disks.missing.iter().map(|(node, _)| node);
+        let mut read = repair.disks.all.iter().filter_map(|disk| disk.node.as_deref());
+        all.any(|it| it == node) || read.any(|it| it == node)
+    };
+    let unknown = with_files.iter().filter(|node| !is_known(node)).map(|node| {
+        let why = format!(
+            "the store has files there, and the shared disk does not know the node (hdd/.halocline/nodes/{node} is missing): mount \
+             its SSD, or give --peers"
+        );
+        ((*node).to_owned(), why)
+    });
+    missing.chain(unknown).collect()
 }

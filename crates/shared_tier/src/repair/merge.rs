@@ -467,7 +467,9 @@ impl<'a> Builder<'a> {
         }
         let (believed, others): (Vec<_>, Vec<_>) =
             item.names.iter().cloned().partition(|name| self.is_believed(paths, name.0));
-        unbelieved_names::tell_of(self, (paths[0], number), &others);
+        let instead = of_places.first().filter(|place| !others.contains(place));
+        let instead = instead.filter(|_| believed.is_empty()).map(|(_, name)| name);
+        unbelieved_names::tell_of(self, (paths[0], number), (&others, instead));
         if believed.is_empty() { of_places } else { believed }
     }
 

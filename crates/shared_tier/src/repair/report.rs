@@ -9,6 +9,8 @@ pub struct Report {
     pub named: [u64; 3],
     /// Nodes whose SSDs are not reached, and why; their files keep their names in a sound store.
     pub missing: Vec<(String, String)>,
+    /// Nodes whose SSDs were read.
+    pub read: Vec<String>,
     /// Files in the store on nodes that are not reached.
     pub unreached_files: u64,
     /// Files in the store whose bytes are not where they should be.
@@ -47,9 +49,10 @@ impl Report {
     /// Whether there is nothing to do and nothing to say.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let Self { missing, not_rebuilt, under_way, changed_meanwhile, .. } = self;
+        let Self { missing, read, not_rebuilt, under_way, changed_meanwhile, .. } = self;
         let clean = Self {
             missing: missing.clone(),
+            read: read.clone(),
             not_rebuilt: not_rebuilt.clone(),
             under_way: *under_way,
             changed_meanwhile: *changed_meanwhile,

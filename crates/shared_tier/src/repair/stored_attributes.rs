@@ -193,7 +193,7 @@ fn content_differences(on_disk: &Attributes, stored: &Attributes) -> Vec<String>
 }
 
 /// Whether a disk has a time of the store, as exactly as it keeps times.
-fn is_same_time(on_disk: i64, stored: i64) -> bool {
+pub(super) fn is_same_time(on_disk: i64, stored: i64) -> bool {
     let is_rounded =
         |unit: &i64| on_disk % unit == 0 && stored.abs_diff(on_disk) < unit.unsigned_abs();
     on_disk == stored || TIME_UNITS_NS.iter().any(is_rounded)

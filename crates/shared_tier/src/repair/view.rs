@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location};
 use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::directory_entries::each_entry;
 use halocline_cluster::names::{NameStore, Result};
@@ -129,6 +129,18 @@ impl View {
         }
         let (above, name) = self.directories.get(&directory)?;
         Some(self.path(*above, name) + "/")
+    }
+
+    /// A place, for people.
+    pub(super) fn place(&self, place: &Location) -> String {
+        let Location { node, base, path, .. } = place;
+        if let Some(node) = node {
+            return format!("on the SSD of node {node} at {path}");
+        }
+        self.directory_path(*base).map_or_else(
+            || format!("on the shared disk as {path}, in a directory that has no name any more (number {base})"),
+            |above| format!("on the shared disk at {above}{path}"),
+        )
     }
 
     /// The path of a name, for people.

@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 
 use super::OwnSsd;
 use super::background::wakeups;
+use super::left_alone::LeftAlone;
 use super::moves_at_once::MovesAtOnce;
 use super::paths::Paths;
 use super::scan::{ScannedFile, Stamp, scan};
@@ -88,7 +89,9 @@ impl ArchiveThread {
         let mut thread = None;
         if let Some(after) = ssd.archive_after {
             let (looked, swept) = (None, false);
-            let rounds = Rounds { ssd: Arc::clone(ssd), after, looked, compared: None, swept };
+            let left_alone = LeftAlone::default();
+            let rounds =
+                Rounds { ssd: Arc::clone(ssd), after, left_alone, looked, compared: None, swept };
             let wakeups = Arc::clone(&wakeups);
             thread =
                 Some(thread::Builder::new().name("tier-archiver".into()).spawn(move || {
@@ -120,6 +123,7 @@ struct Rounds {
     ssd: Arc<OwnSsd>,
     /// How long writers must have left a file alone.
     after: Duration,
+    left_alone: LeftAlone,
     /// When the SSD was scanned last, and how long that took.
     looked: Option<(Instant, Duration)>,
     /// When the copies were last compared.
@@ -152,7 +156,8 @@ impl Rounds {
     }
 
     fn round(&mut self) -> Result<()> {
-        let clock = &self.ssd.base.clock;
+        let ssd = Arc::clone(&self.ssd);
+        let clock = &ssd.base.clock;
         let pause = (self.after / 2).clamp(LOOK_SOONEST, LOOK_EVERY);
         let is_due =
             |(at, took): &(Instant, Duration)| clock.elapsed(*at) >= pause.max(*took * LOOK_SHARE);
@@ -181,10 +186,17 @@ impl Rounds {
     }
 
     /// The files that writers have left alone and that have no copy, as far as known.
-    fn due(&self) -> Result<VecDeque<ScannedFile>> {
+    fn due(&mut self) -> Result<VecDeque<ScannedFile>> {
+        let mut left_alone = std::mem::take(&mut self.left_alone);
+        left_alone.begin();
+        let due = self.due_by(&mut left_alone);
+        self.left_alone = left_alone;
+        due
+    }
+
+    fn due_by(&self, left_alone: &mut LeftAlone) -> Result<VecDeque<ScannedFile>> {
         let base = &self.ssd.base;
-        let after_ns = i64::try_from(self.after.as_nanos()).unwrap_or(i64::MAX);
-        let until = base.now_ns().saturating_sub(after_ns);
+        let now = (&base.clock, base.now_ns());
         let mut due = VecDeque::new();
         let mut copied = FxHashMap::default();
         let mut waiting = Moved::default();
@@ -197,7 +209,7 @@ impl Rounds {
             } else {
                 waiting.files += 1;
                 waiting.bytes = waiting.bytes.saturating_add(seen.stamp.size);
-                if seen.stamp.mtime_ns.max(seen.stamp.ctime_ns) <= until {
+                if left_alone.is_old((seen.number, seen.stamp), self.after, now) {
                     due.push_back(seen);
                 }
             }

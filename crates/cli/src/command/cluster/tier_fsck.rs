@@ -13,7 +13,7 @@ use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
-use halocline_shared_tier::{Alone, REGISTRY};
+use halocline_shared_tier::{Alone, REGISTRY, refuse_unmounted, replace_lost};
 use serde::Serialize;
 
 use super::FsckArgs;
@@ -58,6 +58,10 @@ struct ReportJson {
 
 /// Does it.
 pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
+    refuse_other_directories(root).map_err(Failure::refused)?;
+    if !args.lost.shared_disk_lost {
+        refuse_unmounted(root).map_err(Failure::refused)?;
+    }
     if let Some(node) = args.adopt.as_ref().filter(|_| !args.repair) {
         adopt(root, node, None)?;
         return Ok(ExitCode::SUCCESS);
@@ -71,6 +75,9 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     let alone = alone.map_err(Failure::refused)?;
     if let Some(node) = &args.adopt {
         adopt(root, node, alone.as_ref())?;
+    }
+    if args.lost.shared_disk_lost {
+        replace_lost(root).map_err(Failure::refused)?;
     }
     if let Some(alone) = alone.as_ref().filter(|_| args.confirm) {
         let found = repair::confirm(root, args.peers.as_deref(), &names, alone)
@@ -98,6 +105,9 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         print_json(&json(report, args.repair))?;
     } else {
         print(&report, args.repair);
+        if args.lost.shared_disk_lost {
+            say_read(&report);
+        }
         if !args.repair {
             say_remedy(&report, report.may_be_older);
         }
@@ -105,6 +115,18 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     let is_right = is_clean
         || args.repair && !has_conflicts && !has_dropped && report_is_right(args, root, &names)?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Refuses a directory that is not the root of a tier, as one of its disks or a mount.
+fn refuse_other_directories(root: &Path) -> Result<()> {
+    let has = |disk: &str| root.join(disk).symlink_metadata().is_ok();
+    if has("ssd") || has("hdd") || !root.is_dir() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{}: there is no ssd and no hdd in it", root.display()),
+        "give ROOT, the directory with both, as the mounts have it",
+    ))
 }
 
 /// Compares names that were confirmed with the disks that are reached: the store may be older than they are.
@@ -267,6 +289,16 @@ fn print_not_rebuilt(report: &Report) {
     for line in &report.not_rebuilt {
         say!("{}", text::line(line));
     }
+}
+
+/// Says what was read of a tier whose list of nodes is lost.
+fn say_read(report: &Report) {
+    let nodes: Vec<_> = report.read.iter().map(|node| text::line(node)).collect();
+    say!(
+        "the SSDs of these nodes were read: {}. If a node is not among them, mount it, unmount all, and repair again with its SSD \
+         reached by --peers: its files get their names then",
+        nodes.join(", ")
+    );
 }
 
 /// Says what to do after a check that has changed nothing.

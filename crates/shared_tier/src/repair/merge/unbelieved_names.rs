@@ -6,11 +6,11 @@ use super::super::scan::{shown, tell};
 use super::{At, Builder};
 
 /// Tells of such names of a file. In a sound store those that it has are right, and nothing but a rebuild would lose them. A
-/// rebuild does not give them back.
+/// rebuild does not give them back. `instead` is the name that a file gets which lists another, and not this one.
 pub(super) fn tell_of(
     builder: &mut Builder<'_>,
     (at, number): (At, Option<u64>),
-    names: &[(u64, Name)],
+    (names, instead): (&[(u64, Name)], Option<&Name>),
 ) {
     let view = builder.view;
     let is_sound = !view.directory_attributes.is_empty();
@@ -40,5 +40,15 @@ pub(super) fn tell_of(
             let what = "it lists names in directories that are not its owner's, or are gone";
             builder.told(at, what);
         }
+    }
+    // Whoever renamed it took it away from those who reach this name.
+    if let Some(name) = instead.filter(|_| !is_sound) {
+        let name = shown(&name.as_bytes().escape_ascii().to_string());
+        let file = builder.disks[at.0].shown(at.1);
+        let line = format!(
+            "{file}: it gets the name {name}, by which it lies there, though it lists only others: it may no longer have had that name, \
+             and more users may reach it now; if so, rename it (mv)"
+        );
+        tell(&mut builder.found.not_rebuilt, line);
     }
 }
