@@ -390,6 +390,9 @@ fn requests_that_no_stripe_divides_are_planned_and_the_papers_layouts_say_why_th
     assert!(!output.status.success());
     assert!(said(&output).contains("line 3: time runs backwards"), "{}", said(&output));
     fs::write(dir.join("t.csv"), "time_s,process,file,op,offset,length\n").unwrap();
+    let output = halocline(dir, &import);
+    assert_eq!(output.status.code(), Some(2), "it replaces no trace with requests");
+    fs::remove_file(dir.join("t.hct")).unwrap();
     assert!(halocline(dir, &import).status.success());
     for command in ["plan", "advise", "simulate"] {
         let output = halocline(dir, &[command, "t.hct", "--servers", "servers.toml"]);
