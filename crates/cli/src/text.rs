@@ -140,6 +140,11 @@ pub(crate) fn rate(total: u64, seconds: f64) -> String {
     format!("{}/s", bytes((total as f64 / seconds) as u64))
 }
 
+/// A share in percent, with one decimal.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
 /// A share in percent; a dash of nothing.
 #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 pub(crate) fn share(part: u64, whole: u64) -> String {

@@ -251,9 +251,9 @@ fn default_layout(
     let mut found: Vec<(Rest, Judged)> = Vec::new();
     let files: Vec<&File> = workload.files.iter().collect();
     let stripes = vec![DEFAULT_STRIPE; servers.count()];
-    let placer = Placer::new(servers.room());
+    let empty = Placer::new(servers.room());
     let told = |done| judge.advanced(Step::PaperLayouts, done, files.len());
-    for (rest, layouts) in default_layout::both(servers, &files, &stripes, &placer, told)? {
+    for (rest, layouts) in default_layout::both(servers, &files, &stripes, &empty, told)? {
         found.push((rest, measured(placed, judge, layouts)));
     }
     found.sort_by(|a, b| a.1.simulated_seconds.total_cmp(&b.1.simulated_seconds));

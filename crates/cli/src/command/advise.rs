@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::{print_json, server_file};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::print::say;
-use crate::text;
+use crate::text::{self, percent};
 use decide::{Advice, Use};
 use simulated::{Case, Outcome, Variant};
 
@@ -138,7 +138,6 @@ pub(crate) fn execute(args: &AdviseArgs) -> Ended {
 }
 
 fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) {
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
     say!(
         "SIMULATED: {}, an SSD of {}",
         counted(case.requests, "request"),

@@ -135,8 +135,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         PaceName::Think => Pace::ClosedLoop { think: true },
         PaceName::Open => Pace::OpenLoop,
     };
-    let seed = args.seed.unwrap_or_else(|| Options::default().seed);
-    let options = Options { seed, pace };
+    let options = Options { seed: args.seed.unwrap_or(Options::default().seed), pace };
     let sides = sides(args, &servers, pace)?;
     let is_repeated = [args.cache_size, args.tier_size].iter().any(Option::is_some);
     if is_repeated || args.plan.is_some() {
@@ -165,10 +164,8 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         if seen.workload.requests == 0 {
             return Err(empty());
         }
-        let seeds = match args.seed {
-            Some(seed) => vec![seed],
-            None => placements(&servers, seen.files()).to_vec(),
-        };
+        let all = || placements(&servers, seen.files()).to_vec();
+        let seeds = args.seed.map_or_else(all, |one| vec![one]);
         let by = Replays { trace: &args.trace, stripes: &stripes, seeds: &seeds, pace };
         let (replayed, compared) = planned.compare(&seen, by)?;
         (replayed, Some(compared), seen.completeness)

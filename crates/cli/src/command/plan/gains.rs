@@ -6,8 +6,7 @@ use halocline_plan::gain_range::{
 };
 use halocline_plan::planner::{Name, Outcome};
 
-use super::report::percent;
-use crate::text;
+use crate::text::{self, percent};
 
 /// The least and the largest gain of the best layout.
 pub(super) fn range(outcome: &Outcome) -> String {

@@ -18,7 +18,7 @@ use super::gains;
 use super::job::Job;
 use super::source::TraceSummary;
 use crate::print::say;
-use crate::text;
+use crate::text::{self, percent};
 
 /// Files whose parts are shown to people; those that lie alike are one.
 const SHOWN: usize = 8;
@@ -317,10 +317,6 @@ pub(super) fn default_line(outcome: &Outcome) -> Option<String> {
         text::seconds(other.simulated_seconds),
         text::seconds(def.simulated_seconds)
     ))
-}
-
-pub(super) fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 /// What the range of gains does not include, where the order of processes is a matter of chance.

@@ -149,11 +149,8 @@ impl<'a> PlannedLayouts<'a> {
         let left = other_files.clone().filter(|(number, _)| !planned.contains_key(number)).copied();
         let (mut placer, unplanned) = others(&left.collect::<Vec<_>>())?;
         let sizes = files.iter().map(|file| (file.number, file.bytes)).chain(other_files.copied());
-        for (number, bytes) in sizes {
-            if let Some(layout) = planned.get(&number) {
-                placer.occupy(&layout.bytes(bytes));
-            }
-        }
+        let of_plan = sizes.filter_map(|(number, bytes)| Some(planned.get(&number)?.bytes(bytes)));
+        of_plan.for_each(|bytes| placer.occupy(&bytes));
         let left = all.into_iter().filter(|file| !planned.contains_key(&file.number));
         let left: Vec<&File> = left.collect();
         let layouts =
@@ -163,11 +160,8 @@ impl<'a> PlannedLayouts<'a> {
         let (files, other_files) = (planned.len(), default.read.files() - planned.len());
         layouts.files.extend(planned);
         let done = self.replayed(&trace, &layouts, by)?;
-        let both = default.seconds.iter().zip(&done.seconds);
-        let both = by.seeds.iter().zip(both).map(|(&seed, (&default_seconds, &seconds))| {
-            InPlacement { seed, default_seconds, seconds, gain: gain(default_seconds, seconds) }
-        });
-        let (placements, default, replayed) = (both.collect(), default.mean, done.mean);
+        let placements = in_placements(by.seeds, &default.seconds, &done.seconds);
+        let (default, replayed) = (default.mean, done.mean);
         let gain_over_default = gain(default.seconds, replayed.seconds);
         let gain_over_other_default =
             other_default_seconds.map(|seconds| gain(seconds, replayed.seconds));
@@ -224,4 +218,15 @@ impl<'a> PlannedLayouts<'a> {
         };
         (0..files).filter_map(layout).collect::<Result<_, String>>().map_err(Failure::refused)
     }
+}
+
+/// What each placement gains.
+fn in_placements(seeds: &[u64], default: &[f64], planned: &[f64]) -> Vec<InPlacement> {
+    let of = |(&seed, (&default_seconds, &seconds))| InPlacement {
+        seed,
+        default_seconds,
+        seconds,
+        gain: gain(default_seconds, seconds),
+    };
+    seeds.iter().zip(default.iter().zip(planned)).map(of).collect()
 }
