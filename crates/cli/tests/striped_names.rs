@@ -190,10 +190,9 @@ fn the_names_alone_are_no_origin() {
     std::os::unix::fs::symlink(scratch.path("volume/namespace/d"), scratch.path("tiers/hdd"))
         .unwrap();
     fs::create_dir(scratch.path("new")).unwrap();
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 5] = [
         &["mount", "volume/namespace", "mnt", "--cache", "new"],
         &["mount", "volume/server-2", "mnt", "--cache", "new"],
-        &["mount", "--tier", "tiers", "mnt"],
         &["run", "--origin", "volume/namespace", "--cache", "new", "--", "true"],
         &["run", "--origin", "volume/namespace/d", "--cache", "new", "--", "true"],
         &["trace", "record", "--origin", "volume/namespace", "-o", "t", "--", "true"],
@@ -203,6 +202,9 @@ fn the_names_alone_are_no_origin() {
         let remedy = format!("own directory, {}", scratch.path("volume").display());
         ended(&refused, 2, &["a part of a striped volume", &remedy]);
     }
+    let refused = scratch.halocline(&["mount", "--tier", "tiers", "mnt"]);
+    let remedy = format!("`halocline mount {} MOUNTPOINT", scratch.path("volume").display());
+    ended(&refused, 2, &["it lies in a striped volume", &remedy]);
     assert_eq!(fs::read_dir(scratch.path("new")).unwrap().count(), 0);
     for file in FILES {
         has_its_data(&scratch, file);
