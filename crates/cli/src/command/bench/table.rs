@@ -92,5 +92,5 @@ fn ratio(value: Option<f64>) -> String {
 }
 
 fn percent(value: Option<f64>) -> String {
-    or_dash(value.map(|value| format!("{:.1} %", value * 100.0)))
+    or_dash(value.map(text::percent))
 }

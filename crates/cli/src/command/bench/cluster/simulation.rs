@@ -17,6 +17,7 @@ use super::super::store_server::Server;
 use super::super::workload::Shape;
 use super::record::{Pattern, Run, Setup};
 use crate::failure::Failure;
+use crate::text;
 
 /// What the benchmark's tokens are called in the store.
 const ORIGIN: &str = "bench-simulation";
@@ -243,7 +244,7 @@ pub(super) fn told(simulation: &Simulation) -> String {
             format!("{:.0} %", 100.0 * row.cached),
             row.tokens,
             format!("{:.3} s", row.opening_seconds),
-            format!("{:.1} %", 100.0 * row.lease_share),
+            text::percent(row.lease_share),
         );
     }
     out

@@ -99,7 +99,7 @@ pub(super) fn load(page: &Page<'_>, load: &Load) -> Result<Figure, Failure> {
         numbers.push(vec![
             Cell::Text(server.name.clone()),
             Cell::Text(server.kind.clone()),
-            Cell::Number(format!("{:.1} %", server.busy * 100.0)),
+            Cell::Number(text::percent(server.busy)),
             Cell::Number(text::bytes(server.bytes)),
         ]);
         let series = if server.is_fast { 1 } else { 2 };

@@ -9,7 +9,7 @@ use super::{Load, Page, mb_per_s, stations};
 use crate::command::plan::gains;
 use crate::command::plan::picture::{COLUMNS, ROWS};
 use crate::command::plan::report;
-use crate::text;
+use crate::text::{self, percent};
 
 /// The recommendation: a headline, and a sentence under it.
 pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
@@ -206,9 +206,4 @@ fn sentence(line: &str) -> String {
     letters
         .next()
         .map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
-}
-
-/// A share, for people.
-pub(super) fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
