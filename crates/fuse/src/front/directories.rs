@@ -127,10 +127,13 @@ impl<E: Engine> Directories<E> {
             };
             let known = self.inodes.entry(found);
             let added = add(listed(&known.attr), &known);
+            let is_forgotten = !added && self.inodes.forget(known.attr.ino, 1);
             match &self.places {
-                _ if !added => self.inodes.forget(known.attr.ino, 1),
-                Some(places) => places.listed(&known, (INodeNo(parent.number), &entry.name)),
-                None => {}
+                Some(places) if added => {
+                    places.listed(&known, (INodeNo(parent.number), &entry.name));
+                }
+                Some(places) if is_forgotten => places.forgotten(known.attr.ino.0),
+                _ => {}
             }
             added
         })?;

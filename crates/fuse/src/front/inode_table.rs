@@ -101,10 +101,17 @@ impl<N> InodeTable<N> {
         self.insert(&mut maps, key, number, vnode)
     }
 
-    /// Subtracts `count` lookups.
-    pub(super) fn forget(&self, number: u64, count: u64, key: impl FnOnce(&N) -> (u64, u64)) {
+    /// Subtracts `count` lookups. Whether none is left, so that the inode is forgotten.
+    pub(super) fn forget(
+        &self,
+        number: u64,
+        count: u64,
+        key: impl FnOnce(&N) -> (u64, u64),
+    ) -> bool {
         let mut maps = self.maps.write();
-        let Some(inode) = maps.by_number.get(&number).filter(|_| number != ROOT) else { return };
+        let Some(inode) = maps.by_number.get(&number).filter(|_| number != ROOT) else {
+            return false;
+        };
         // The count only changes under the write lock.
         let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
         inode.lookups.store(left, Ordering::Relaxed);
@@ -115,6 +122,7 @@ impl<N> InodeTable<N> {
             drop(maps);
             drop(gone);
         }
+        left == 0
     }
 
     fn insert(&self, maps: &mut Maps<N>, key: (u64, u64), number: u64, vnode: N) -> Arc<Inode<N>> {

@@ -105,9 +105,9 @@ impl<E: Engine> Inodes<E> {
         Entry { attr, generation: inode.generation, timeout, attr_timeout }
     }
 
-    /// Subtracts lookups that the kernel has forgotten.
-    pub(super) fn forget(&self, number: INodeNo, lookups: u64) {
-        self.table.forget(number.0, lookups, |vnode| self.engine.key(vnode));
+    /// Subtracts lookups that the kernel has forgotten. Whether it knows the inode no longer.
+    pub(super) fn forget(&self, number: INodeNo, lookups: u64) -> bool {
+        self.table.forget(number.0, lookups, |vnode| self.engine.key(vnode))
     }
 
     /// How long the kernel may keep the name and the attributes of an inode.

@@ -55,8 +55,9 @@ impl<E: Engine> Names<E> {
     }
 
     pub(crate) fn forget(&self, number: INodeNo, lookups: u64) {
-        self.inodes.forget(number, lookups);
-        if let Some(places) = self.places.as_ref().filter(|_| self.inodes.get(number).is_err()) {
+        if self.inodes.forget(number, lookups)
+            && let Some(places) = &self.places
+        {
             places.forgotten(number.0);
         }
     }
