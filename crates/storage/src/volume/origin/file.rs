@@ -21,9 +21,10 @@ use super::cut_mark::CutMark;
 use super::identity::ObjectId;
 use super::layouts;
 use super::not_own::NotOwn;
+use super::object_family::not_own;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
-use crate::volume::{Distribution, Server, Volume, VolumeFile, object_paths};
+use crate::volume::{Distribution, Server, Volume, VolumeFile};
 use halocline_os::client_pages;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
@@ -207,48 +208,12 @@ impl Striped {
         };
         let found = self.object(id)?;
         if !found.as_ref().is_some_and(VolumeFile::is_anywhere)
-            && let Some(other) = self.not_own(id, found.is_some())?
+            && let Some(other) = not_own(id, found.is_some(), &self.volume)?
         {
             return Ok(ObjectReference::NotOwn(other));
         }
         let object = found.ok_or_else(|| layouts::missing(id))?;
         Ok(ObjectReference::Own(self.attach(id, object)))
-    }
-
-    /// What the file refers to, if its own object, which is `id`, has no data; `has_layout` if it has its layout, or needs none.
-    fn not_own(&self, id: ObjectId, has_layout: bool) -> io::Result<Option<NotOwn>> {
-        let dir = id.number.directory_in(object_paths::ROOT);
-        let mut is_there = false;
-        for server in self.volume.servers() {
-            let names = server.directory().names(&dir)?;
-            for other in names.iter().filter_map(|name| ObjectId::parse(name.to_str()?)) {
-                is_there |= other == id;
-                if other != id && other.number.family() == id.number.family() {
-                    return Ok(Some(NotOwn::OfAnother));
-                }
-            }
-        }
-        // A file that had data has them or their layout; what was killed before it wrote any has a number of its own alone.
-        let is_known = if id.number.has_layout { has_layout } else { id.is_first_of_its_number() };
-        if is_there || is_known {
-            return Ok(None);
-        }
-        let is_anothers = self.has_layout_of_family(id)?;
-        let gone = NotOwn::Gone(id.inode.unwrap_or(0));
-        Ok(Some(if is_anothers { NotOwn::OfAnother } else { gone }))
-    }
-
-    /// Whether there is a layout of another object of the family: its file has holes alone.
-    fn has_layout_of_family(&self, id: ObjectId) -> io::Result<bool> {
-        let dir = id.number.directory_in(object_paths::LAYOUTS);
-        for server in self.volume.servers() {
-            let names = server.directory().names(&dir)?;
-            let ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
-            if ids.map(|other| other.number.family()).any(|family| family == id.number.family()) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// The object; `None` if the file never had data.

@@ -13,6 +13,7 @@ use halocline_model::request::ByteRange;
 use super::creation::{open_servers, tree_and_time};
 use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use, VolumeLabel};
+use super::object_family::Families;
 use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
@@ -117,7 +118,7 @@ fn attest(
         return Ok((None, Vec::new()));
     }
     let objects = orphans::all(&origin.volume)?;
-    let families = objects.iter().map(|id| id.number.family()).collect();
+    let families = Families::of(objects.iter().copied(), &origin.volume)?;
     let mut files = 0;
     // Each once, whatever its names.
     let mut unmarked = BTreeMap::new();

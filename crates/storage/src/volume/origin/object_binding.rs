@@ -17,8 +17,8 @@ use halocline_os::process_user::own_uid;
 use rustix::io::Errno;
 
 use super::identity::{ObjectId, ObjectNumber};
+use super::move_notes::MoveNotes;
 use super::orphans::ids_on;
-use super::relayout::noted_moves;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
@@ -169,7 +169,7 @@ fn left_by_moves(
     objects: &BTreeSet<ObjectId>,
 ) -> Result<HashMap<ObjectNumber, (u64, u64)>> {
     let mut left = HashMap::new();
-    for note in noted_moves(servers)? {
+    for note in MoveNotes::read(servers)?.all() {
         let named = note.iter().filter_map(|number| Some((number, claims.get(number)?)));
         let named: Vec<_> = named.collect();
         let owners: BTreeSet<_> =

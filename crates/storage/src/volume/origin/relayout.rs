@@ -8,7 +8,6 @@
 
 mod leftovers;
 mod moving;
-mod notes;
 #[cfg(test)]
 mod power_loss;
 mod space;
@@ -25,9 +24,10 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::identity::{ObjectId, ObjectNumber};
+use super::identity::ObjectId;
 use super::label::{self, Use};
 use super::layouts;
+use super::move_notes::MoveNotes;
 use super::tree_walk::file;
 use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
@@ -38,7 +38,6 @@ use halocline_os::process_user::own_uid;
 use halocline_vfs::Seek;
 
 use moving::Moving;
-use notes::MoveNotes;
 
 pub use leftovers::Leftovers;
 pub use space::{Move, OVERHEAD_BYTES, moves};
@@ -157,11 +156,6 @@ pub struct Cleared {
     pub error: Option<Error>,
     /// What could not be read of the tree: their files may be there.
     pub unread: Vec<Error>,
-}
-
-/// The moves that are noted on `servers`: of each, the numbers of the objects of one file.
-pub(super) fn noted_moves(servers: &[Arc<Server>]) -> Result<Vec<Vec<ObjectNumber>>> {
-    Ok(MoveNotes::read(servers)?.all().to_vec())
 }
 
 /// A striped volume that is used exclusively, so that its files may move.
