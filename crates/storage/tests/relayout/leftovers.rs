@@ -398,6 +398,39 @@ fn in_a_copy_what_a_killed_move_left_is_cleared_as_in_the_original() {
     }
 }
 
+/// Regression: in a copy a file that had never had data was refused for good if a move of it had been killed.
+#[test]
+fn in_a_copy_a_killed_move_of_a_file_of_holes_leaves_holes() {
+    let plain = wish("holes", &[(0, [SHAPE.stripe; 3])]);
+    let other = Wish { path: "holes".into(), ..two_parts() };
+    for (from, to) in [(None, &other), (Some(&other), &plain)] {
+        for stop in STEPS {
+            let (scratch, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let (dir, copy) = (scratch.path(), copies.path().join("copy"));
+            create(&volume(dir), "holes").truncate(70_000).unwrap();
+            if let Some(from) = from {
+                moved(dir, from);
+            }
+            killed_before(stop, dir, to);
+            if getxattr(dir.join("namespace/file"), ATTESTED, &mut [0; 64]).is_err() {
+                return skip("only root can set trusted attributes");
+            }
+            copied(dir, &copy);
+            for dir in [dir, &copy] {
+                let holes = vec![0; 70_000];
+                assert_eq!(read(&mounted(dir), "holes"), holes, "{stop:?}");
+                let named = Origin::open_alone(dir).unwrap().unwrap().named_objects().unwrap();
+                assert!(named.unreadable.is_empty() && named.misnamed.is_empty(), "{stop:?}");
+                assert!(moved(dir, to).agrees(), "{stop:?}");
+                assert_eq!(read(&mounted(dir), "holes"), holes, "{stop:?}");
+                assert_eq!(read(&mounted(dir), "file"), content(), "{stop:?}");
+                let orphans = Origin::open_alone(dir).unwrap().unwrap().orphans().unwrap();
+                assert!(orphans.is_empty(), "{stop:?}: {orphans:?}");
+            }
+        }
+    }
+}
+
 fn number_of(path: &Path) -> String {
     let mut value = [0; 64];
     let len = getxattr(path, OBJECT, &mut value).unwrap();

@@ -84,6 +84,7 @@ fn as_io(error: Error) -> io::Error {
 pub(super) struct Families {
     objects: BTreeMap<u64, Vec<ObjectId>>,
     notes: Vec<MoveNote>,
+    volume: Volume,
 }
 
 impl Families {
@@ -93,7 +94,7 @@ impl Families {
     /// If a server cannot be read.
     pub(super) fn of(objects: impl IntoIterator<Item = ObjectId>, volume: &Volume) -> Result<Self> {
         let notes = MoveNotes::read(volume.servers())?.all().to_vec();
-        let mut families = Self { objects: BTreeMap::new(), notes };
+        let mut families = Self { objects: BTreeMap::new(), notes, volume: volume.clone() };
         for id in objects {
             families.objects.entry(id.number.family()).or_default().push(id);
         }
@@ -105,10 +106,22 @@ impl Families {
         self.objects.contains_key(&number.family())
     }
 
-    /// Whether the file that names `id`, which is not there, has had those of the family that are, and holes alone now.
-    pub(super) fn has_former_alone(&self, id: ObjectId) -> bool {
-        let others = self.objects.get(&id.number.family());
-        others.is_some_and(|others| are_former(others, id, &self.notes))
+    /// Whether the file that names `id`, which is not there, names the data of another by that, as [`not_own`] finds it.
+    pub(super) fn are_of_another(&self, id: ObjectId) -> bool {
+        let others = self.objects.get(&id.number.family()).map_or(&[][..], Vec::as_slice);
+        let with_files = others.iter().filter(|other| self.has_files(**other));
+        let with_files: Vec<_> = with_files.copied().collect();
+        if with_files.is_empty() || id.number.has_layout {
+            let is_empty = id.is_first_of_its_number() && !id.number.has_layout;
+            return !others.is_empty() && !is_empty;
+        }
+        !are_former(&with_files, id, &self.notes)
+    }
+
+    fn has_files(&self, id: ObjectId) -> bool {
+        let path = id.path();
+        let mut servers = self.volume.servers().iter();
+        servers.any(|server| !matches!(server.directory().open_to_read(&path), Ok(None)))
     }
 }
 

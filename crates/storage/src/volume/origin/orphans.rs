@@ -142,7 +142,8 @@ fn names(mut objects: Orphans, volume: &Volume, tree: &Path) -> Result<NamedObje
         let key = (state.inode, state.born_ns);
         let id = state.reference.number().map(|it| ObjectId::of_file(it, key.0, key.1));
         let is_own = id.is_some_and(|id| objects.contains_key(&id));
-        let is_known = is_own || id.is_some_and(|id| families.has_former_alone(id));
+        let is_empty = |id: ObjectId| families.has(id.number) && !families.are_of_another(id);
+        let is_known = is_own || id.is_some_and(is_empty);
         if matches!(state.reference, Reference::Nonsense) {
             names.nonsense.insert(key);
         } else if let Some(id) = id.filter(|id| families.has(id.number)) {
@@ -277,7 +278,7 @@ pub(super) fn unreadable(
         let found = layout.and_then(|found| found.ok_or_else(|| layouts::missing(id)));
         return found.err().map(|error| error.to_string());
     }
-    if families.has(number) && !families.has_former_alone(id) {
+    if families.are_of_another(id) {
         return Some(format!("{OF_ANOTHER}; empty or remove it"));
     }
     let is_empty = !number.has_layout && number.is_made_for(state.inode, state.born_ns);

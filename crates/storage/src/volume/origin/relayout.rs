@@ -199,10 +199,10 @@ impl Relayout {
         let unmoved = |error| Stopped { error, cut_over: false };
         let mut moving = Moving::begin(&self.origin, to).map_err(unmoved)?;
         before(Step::Note).map_err(unmoved)?;
-        moving.prepare().map_err(unmoved)?;
         let (old, new) = (moving.old(), moving.new);
         let noted = self.notes.lock().add(&self.origin, old.map(|old| old.number), new.number);
-        let copied = noted.and_then(|()| moving.copy(before, progress));
+        let prepared = noted.and_then(|()| moving.prepare());
+        let copied = prepared.and_then(|()| moving.copy(before, progress));
         if let Err(error) = copied.and_then(|()| moving.cut_over(before)) {
             let cut_over = moving.may_be_cut_over;
             if !cut_over && let Err(left) = self.remove_and_forget(new) {
