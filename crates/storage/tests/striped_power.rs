@@ -17,9 +17,8 @@ use halocline_vfs::Allocate;
 use parking_lot::Mutex;
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 
-const SERVERS: usize = 2;
-const SHAPE: VolumeShape =
-    VolumeShape { kind: VolumeKind::Striped, servers: SERVERS as u32, stripe: 4096 };
+const SERVERS: usize = SHAPE.servers as usize;
+const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 2, stripe: 4096 };
 /// Every how many bytes are compared: nothing that is written, cut or left is shorter.
 const STRIDE: usize = 10;
 const ATTRIBUTES: [&str; 3] =
@@ -131,7 +130,7 @@ struct LosingDevice {
 }
 
 impl LosingDevice {
-    fn run<T>(&self, what: String, call: impl FnOnce(&mut Disks) -> T) -> T {
+    fn run<T>(&self, what: &str, call: impl FnOnce(&mut Disks) -> T) -> T {
         let mut disks = self.disks.lock();
         disks.moment(format!("before {what} on server {}", self.server));
         let done = call(&mut disks);
@@ -151,19 +150,19 @@ impl Device for LosingDevice {
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        self.run(format!("write at {offset}"), |_| self.below.write_at(file, offset, bufs))
+        self.run(&format!("write at {offset}"), |_| self.below.write_at(file, offset, bufs))
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
-        self.run(format!("{how:?} of {range:?}"), |_| self.below.allocate(file, range, how))
+        self.run(&format!("{how:?} of {range:?}"), |_| self.below.allocate(file, range, how))
     }
 
     fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
-        self.run(format!("truncate to {len}"), |_| self.below.truncate(file, len))
+        self.run(&format!("truncate to {len}"), |_| self.below.truncate(file, len))
     }
 
     fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()> {
-        self.run(format!("sync of inode {}", file.inode()), |disks| {
+        self.run(&format!("sync of inode {}", file.inode()), |disks| {
             self.below.sync(file, data_only)?;
             disks.synced(file.inode(), self.server);
             Ok(())
