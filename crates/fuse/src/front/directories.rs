@@ -120,7 +120,7 @@ impl<E: Engine> Directories<E> {
                 let find = || self.engine.lookup(&parent.vnode, &entry.name);
                 match answer.look_up(find, self.inodes.failed_at(&parent, &entry.name, "readdir")) {
                     Found::There((_, stat)) => {
-                        kind = Some(kernel_attributes::kind(stat.raw.st_mode))
+                        kind = Some(kernel_attributes::kind(stat.raw.st_mode));
                     }
                     Found::Gone => return true,
                     Found::Unknown => {}
