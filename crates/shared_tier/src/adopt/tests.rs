@@ -189,7 +189,7 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     assert!(run(&world.at("n1"), "n1", Some(&world.alone())).unwrap().is_done);
     assert!(run(&world.at("n1"), "n1", None).unwrap().is_done);
     let other = run(&world.at("n1"), "n2", Some(&world.alone())).unwrap_err().to_string();
-    assert!(other.contains("that of node n1, not of n2"), "{other}");
+    assert!(other.contains("give --adopt n1"), "{other}");
     // All of it is recorded on the disks.
     world.forget();
     world.repair(true);
