@@ -14,6 +14,8 @@ halocline=$target/release/halocline
 program=$target/examples/independent
 nodes=(node-1 node-2 node-3)
 scratch=$(mktemp -d)
+# The store of this script has no password, unlike the user's own.
+unset HALOCLINE_CLUSTER_PASSWORD HALOCLINE_CLUSTER_PASSWORD_FILE
 url=redis+unix://$scratch/redis/socket
 declare -A process=()
 

@@ -148,6 +148,23 @@ impl Globs {
         PrivateDir::open(cache_dir)?.replace(RULES, &json)
     }
 
+    /// Adds all globs of another list that are missing in this one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if these are too many then.
+    pub fn add_all_of(&mut self, other: &Self) -> Result<()> {
+        self.pin.add_all(other.pin.sources.clone())?;
+        self.exclude.add_all(other.exclude.sources.clone())
+    }
+
+    /// Removes what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    /// If the directory does not take the change.
+    pub fn forget(cache_dir: &Path) -> Result<()> {
+        PrivateDir::open(cache_dir)?.remove(RULES)
+    }
+
     /// The pins as given.
     pub fn pin_sources(&self) -> &[String] {
         &self.pin.sources

@@ -26,6 +26,8 @@ pub use job::{Ahead, Passed};
 pub use opener::{JOB_VARIABLE, Opener, Openers};
 pub use outlook::FileFacts;
 
+/// The directory of job files, and of positions.
+const DIR: &str = "jobs";
 /// Jobs announced at the same time, and references of all of them.
 const JOBS_MAX: usize = 64;
 const ALL_REFERENCES_MAX: usize = 4 * REFERENCES_MAX;
@@ -62,7 +64,7 @@ type Stamp = (u64, i64, u64);
 impl Jobs {
     /// The jobs announced at earlier mounts, kept in `private`; they continue at their positions.
     pub fn load(private: &Path) -> Result<Self> {
-        let dir = PrivateDir::open(private)?.sub("jobs")?;
+        let dir = PrivateDir::open(private)?.sub(DIR)?;
         let (dir, places) = (dir.path().to_owned(), dir.path().to_owned());
         let mut jobs = Self { dir, places, node: host_name(), ..Self::default() };
         jobs.read_all()?;
@@ -71,8 +73,8 @@ impl Jobs {
 
     /// The jobs that any of several nodes announced, kept in `common`; this node's positions are kept in `own`.
     pub fn load_shared(common: &Path, own: &Path, node: &str) -> Result<Self> {
-        let dir = PrivateDir::open(common)?.sub("jobs")?.path().to_owned();
-        let places = PrivateDir::open(own)?.sub("jobs")?.path().to_owned();
+        let dir = PrivateDir::open(common)?.sub(DIR)?.path().to_owned();
+        let places = PrivateDir::open(own)?.sub(DIR)?.path().to_owned();
         let (node, seen) = (node.to_owned(), Some(BTreeMap::new()));
         let mut jobs = Self { dir, places, node, seen, ..Self::default() };
         jobs.read_all()?;
@@ -81,9 +83,7 @@ impl Jobs {
 
     /// The job files that there are.
     fn names(&self) -> Result<Vec<OsString>> {
-        let mut names = PrivateDir::open(&self.dir)?.names()?;
-        names.retain(|name| Path::new(name).extension().is_some_and(|end| end == "json"));
-        Ok(names)
+        job_files(&PrivateDir::open(&self.dir)?)
     }
 
     fn stamp(&self, name: &OsStr) -> Option<Stamp> {
@@ -318,6 +318,46 @@ impl Jobs {
         });
         self.all.iter().map(|announced| info(&announced.job)).chain(elsewhere).collect()
     }
+}
+
+/// The names of the job files in a directory.
+fn job_files(dir: &PrivateDir) -> Result<Vec<OsString>> {
+    let mut names = dir.names()?;
+    names.retain(|name| Path::new(name).extension().is_some_and(|end| end == "json"));
+    Ok(names)
+}
+
+/// The files of the jobs that are kept in `private`, each with its name and its text.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn announced_in(private: &Path) -> Result<Vec<(OsString, Vec<u8>)>> {
+    let dir = match PrivateDir::look(&private.join(DIR)) {
+        Err(error) if error.errno() == libc::ENOENT => return Ok(Vec::new()),
+        dir => dir?,
+    };
+    let read = |name: OsString| Ok(dir.read(&name, job_file::BYTES_MAX)?.map(|text| (name, text)));
+    job_files(&dir)?.into_iter().filter_map(|name| read(name).transpose()).collect()
+}
+
+/// Keeps the file of a job of another directory in `private`, durably, unless a job of this name is announced there.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn keep_in(private: &Path, (name, text): (&OsStr, &[u8])) -> Result<()> {
+    let dir = PrivateDir::open(private)?.sub(DIR)?;
+    if dir.path().join(name).symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    dir.replace(&name.to_string_lossy(), text)
+}
+
+/// Removes the file of a job from `private`; the place of the job stays.
+///
+/// # Errors
+/// If the directory does not take the change.
+pub fn forget_in(private: &Path, name: &OsStr) -> Result<()> {
+    PrivateDir::open(private)?.sub(DIR)?.remove(name)
 }
 
 /// The files that a job will use on any node, each once, in order.

@@ -139,6 +139,11 @@ impl Failure {
         Self { status, message: message.into() }
     }
 
+    /// Whether nothing was changed, because of what was asked for.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        self.status == 2
+    }
+
     /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message

@@ -95,18 +95,66 @@ pub(crate) fn named(path: &Path) -> Result<MountedPath, Failure> {
 }
 
 /// The same for many paths, with one process for all lookups. What is at or below another of them is left out.
-pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<MountedPath>, Failure> {
+pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Named<MountedPath>, Failure> {
     let aside = Aside::default();
-    let found = paths.iter().map(|path| find_by(path, &aside).map_err(not_found));
-    Ok(distinct(found.collect::<Result<_, _>>()?, |mounted| (&mounted.socket, &mounted.inside)))
+    let named = each(paths, &aside, |path| find_by(path, &aside).map_err(not_found))?;
+    Ok(named.distinct(|mounted| (&mounted.socket, &mounted.inside)))
 }
 
 /// The mounts of paths that may end in globs, and the paths below their roots, with one process for all lookups. What is at
 /// or below another of them is left out; a glob may match what another one matches.
-pub(crate) fn all_matching(paths: &[PathBuf]) -> Result<Vec<(MountedPath, PathBuf)>, Failure> {
+pub(crate) fn all_matching(paths: &[PathBuf]) -> Result<Named<(MountedPath, PathBuf)>, Failure> {
     let aside = Aside::default();
-    let found = paths.iter().map(|path| matching(path, &aside)).collect::<Result<_, _>>()?;
-    Ok(distinct(found, |(mounted, inside)| (&mounted.socket, inside)))
+    let named = each(paths, &aside, |path| matching(path, &aside))?;
+    Ok(named.distinct(|(mounted, inside)| (&mounted.socket, inside)))
+}
+
+/// What the paths of a command lead to.
+pub(crate) struct Named<T> {
+    pub(crate) found: Vec<T>,
+    /// Links among them that lead to nothing on a mount, which were told.
+    pub(crate) stray_links: Vec<PathBuf>,
+}
+
+impl<T> Named<T> {
+    fn distinct(self, place: impl Fn(&T) -> (&PathBuf, &PathBuf)) -> Self {
+        Self { found: distinct(self.found, place), ..self }
+    }
+}
+
+/// The result of a command that has done what it could with the rest of its paths.
+pub(crate) fn without(stray_links: &[PathBuf], done: Outcome) -> Outcome {
+    let is_whole = stray_links.is_empty();
+    done.map(|code| if is_whole || code != ExitCode::SUCCESS { code } else { ExitCode::FAILURE })
+}
+
+/// Looks each of them up. A name that is not there refuses all, since it is mistyped; but a shell lists links, too, and
+/// anybody can make one that leads nowhere: it keeps no other path from being found.
+fn each<T>(
+    paths: &[PathBuf],
+    aside: &Aside,
+    look: impl Fn(&Path) -> Result<T, Failure>,
+) -> Result<Named<T>, Failure> {
+    let (mut found, mut stray) = (Vec::new(), Vec::new());
+    for path in paths {
+        match look(path) {
+            Ok(one) => found.push(one),
+            Err(failure) if failure.is_refusal() && matches!(aside.link(path), Ok(Some(_))) => {
+                stray.push((path.clone(), failure));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    if found.is_empty()
+        && let Some((_, failure)) = stray.pop()
+    {
+        return Err(failure);
+    }
+    for (_, failure) in &stray {
+        tell!("halocline: a link that leads to nothing on a mount: {}", failure.message());
+    }
+    let stray_links = stray.into_iter().map(|(path, _)| path).collect();
+    Ok(Named { found, stray_links })
 }
 
 /// Leaves out what would be counted twice. `place` is the mount of one, and its path there.
@@ -204,8 +252,8 @@ pub(crate) fn connect(mounted: &MountedPath) -> Result<Client> {
             );
         }
         tell!(
-            "halocline: {socket}: the mount process works, and waits for a disk or a server, such as the origin's; what was \
-             asked for goes on when that answers (interrupt this to stop waiting)"
+            "halocline: {socket}: the mount process answers, and is not done with this: it works on it, or waits for a disk or a \
+             server, such as the origin's (interrupt this to stop waiting)"
         );
     };
     Ok(reach(mounted)?.telling_silence(tell))

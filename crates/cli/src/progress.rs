@@ -103,7 +103,7 @@ impl Drop for Meter {
 }
 
 /// `1.00 GiB of 4.00 GiB, 25.0 %, 30.00 s left`, from the rate since the previous line, when that many bytes were done.
-/// The beginning is not representative of the rest: it waits for programs, and for the first file.
+/// Where the amount is not known yet, or is nothing, the place is told. The beginning is not representative of the rest: it waits for programs, and for the first file.
 #[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
 fn line(
     now: &Progress,
@@ -111,6 +111,9 @@ fn line(
     amount: impl Fn(u64) -> String,
 ) -> String {
     let (done, total) = (amount(now.done_bytes), amount(now.total_bytes));
+    if now.total_bytes == 0 {
+        return format!("at {}", text::path(&now.path));
+    }
     if now.done_bytes == 0 {
         return format!("{done} of {total}");
     }
@@ -134,8 +137,10 @@ mod tests {
         let now = Progress { done_bytes: 1 << 20, total_bytes: 4 << 20, path: "f".into() };
         let text = line(&now, (Duration::from_secs(10), 0), text::bytes);
         assert_eq!(text, "1.00 MiB of 4.00 MiB, 25.0 %, 30.00 s left");
-        let none = Progress { done_bytes: 0, total_bytes: 0, path: "".into() };
-        assert_eq!(line(&none, (Duration::ZERO, 0), text::bytes), "0 B of 0 B");
+        let none = Progress { done_bytes: 0, total_bytes: 0, path: "d/e".into() };
+        assert_eq!(line(&none, (Duration::ZERO, 0), text::bytes), "at d/e");
+        let none = Progress { total_bytes: 9, ..none };
+        assert_eq!(line(&none, (Duration::ZERO, 0), text::bytes), "0 B of 9 B");
         // Regression: the requests of a calibration were told as bytes.
         let requests = Progress { done_bytes: 30, total_bytes: 120, path: "d".into() };
         let text = line(&requests, (Duration::from_secs(1), 0), |count| counted(count, "request"));

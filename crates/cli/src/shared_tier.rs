@@ -18,6 +18,7 @@ use halocline_shared_tier::{
 
 use crate::cluster::{self, ClusterArgs};
 use crate::host::Hosted;
+use crate::mount_lookup;
 use crate::mount_paths::MountPaths;
 use crate::open_engine;
 use crate::print::tell;
@@ -59,7 +60,28 @@ pub(crate) fn check(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resu
     }
     cluster.peers().map_or(Ok(()), check_pattern)?;
     // Before anything is made: nothing may be left where the disk will be mounted.
-    refuse_unmounted(root)
+    refuse_unmounted(root)?;
+    refuse_mount(&root.join("hdd"))
+}
+
+/// Refuses the root of one of our mounts as the shared disk: a mount keeps its private directory to itself.
+fn refuse_mount(shared: &Path) -> Result<()> {
+    match mount_lookup::find(shared) {
+        Ok(found)
+            if found.inside.as_os_str().is_empty()
+                && shared.canonicalize().is_ok_and(|at| at == found.mountpoint) =>
+        {
+            Err(Error::invalid(
+                format!(
+                    "{}: it leads to the mount at {}",
+                    shared.display(),
+                    found.mountpoint.display()
+                ),
+                "have hdd lead to the directory that all nodes share, not to a mount of Halocline",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses to serve as one node's what nodes share: names that a store has would be seen by nobody.

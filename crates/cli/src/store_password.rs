@@ -1,6 +1,7 @@
 //! The password of the store that nodes share, which is no part of a command line.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use halocline_cluster::store::redis;
 use halocline_os::error::{Error, Result};
@@ -39,6 +40,12 @@ pub(crate) fn password() -> Result<Option<String>> {
         Error::invalid(format!("{}: not text", path.display()), "write the password into it")
     })?;
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+/// Keeps the password of the user's own store from a command that uses another one, which has none: a server without a password
+/// refuses whoever gives one.
+pub(crate) fn clear(command: &mut Command) -> &mut Command {
+    command.env_remove(PASSWORD).env_remove(PASSWORD_FILE)
 }
 
 /// Says once that other users see a password in a URL.

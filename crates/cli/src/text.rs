@@ -9,16 +9,7 @@ use halocline_api::control::{
 };
 use halocline_model::layout::Layout;
 use halocline_os::counted::{counted, counted_with};
-
-/// Whether a terminal obeys this character instead of showing it: it moves the cursor, begins a line
-/// or an escape sequence, or turns the direction of writing.
-fn is_obeyed(c: char) -> bool {
-    let turns = matches!(
-        c,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    );
-    turns || c.is_control()
-}
+use halocline_os::shown_name::is_obeyed;
 
 /// A path on one line of a terminal: as it is, or quoted where it has characters that are obeyed or
 /// none at all.

@@ -13,10 +13,15 @@ use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::skipping::skip;
 use serde_json::Value;
 
-fn bench(dir: &Path, args: &[&str]) -> Output {
+fn command(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program!());
     command.args(["bench", "metadata", "--quick", "--files", "20"]).args(args);
-    command.current_dir(dir).env("TMPDIR", dir).output().unwrap()
+    command.current_dir(dir).env("TMPDIR", dir);
+    command
+}
+
+fn bench(dir: &Path, args: &[&str]) -> Output {
+    command(dir, args).output().unwrap()
 }
 
 fn results(done: &Output) -> Value {
@@ -151,7 +156,9 @@ fn mounts_are_measured_beside_a_tier_of_one_node_and_the_disk() {
     }
     let dir = tempfile::tempdir().unwrap();
     let args = ["--nodes", "1,2", "--entries", "1000", "--json", "--plot", "p.svg"];
-    let found = results(&bench(dir.path(), &args));
+    // Regression: the mounts gave their own server, which has none, the password of the user's.
+    let mut command = command(dir.path(), &args);
+    let found = results(&command.env("HALOCLINE_CLUSTER_PASSWORD", "of another").output().unwrap());
     let large = &found["large"];
     assert_eq!(
         [&large["entries"], &large["clients"], &large["pages"]],

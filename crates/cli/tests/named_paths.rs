@@ -1,6 +1,7 @@
 //! What a person names: paths that are not there, files where directories belong, roots of file tiers.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 
 use halocline_testkit::commands::commands;
@@ -186,6 +187,42 @@ fn the_root_of_a_file_tier_stands_for_its_mount() {
 }
 
 #[track_caller]
+/// Regression: one link that led nowhere, which any user can make, kept root's `demote DIR/*` from demoting anything.
+#[test]
+fn a_link_that_leads_nowhere_keeps_no_other_path_from_a_command() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["m"]) else { return };
+    for disk in ["tier/ssd", "tier/hdd"] {
+        fs::create_dir_all(scratch.path(disk)).unwrap();
+    }
+    scratch.succeed(&["mount", "--tier", "tier", "m"]);
+    for name in ["a", "b"] {
+        fs::write(scratch.path("m").join(name), name).unwrap();
+    }
+    for (link, target) in [("l", "nowhere"), ("out", "/etc/passwd")] {
+        symlink(target, scratch.path("m").join(link)).unwrap();
+    }
+    let names = ["m/a", "m/l", "m/out", "m/b"];
+    let asked = |command: &str| {
+        let done = scratch.halocline(&[&[command], &names[..]].concat());
+        assert_eq!(done.status.code(), Some(1), "{command}: {}", said(&done));
+        for link in ["on a mount: m/l: ", "on a mount: m/out is"] {
+            assert!(said(&done).contains(link), "{command}: {}", said(&done));
+        }
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert!(asked("demote").contains("2 files"));
+    let told = asked("where");
+    assert_eq!(told.matches("hdd").count(), 2, "{told}");
+    assert!(asked("warm").contains("2 files"));
+    // Alone, and where a name is mistyped, nothing is done.
+    for refused in [&["demote", "m/l"][..], &["demote", "m/l", "m/out"], &["demote", "m/a", "m/no"]]
+    {
+        let done = scratch.halocline(refused);
+        assert_eq!(done.status.code(), Some(2), "{refused:?}: {}", said(&done));
+    }
+    scratch.succeed(&["umount", "m"]);
+}
+
 fn refused_as_elsewhere(scratch: &Scratch, named: &str) {
     let output = scratch.halocline(&["status", named]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));

@@ -1,7 +1,7 @@
 //! A tier of one node becomes a shared one by commands.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::process::{Command, Output};
 
 use halocline_testkit::program;
@@ -207,4 +207,88 @@ fn what_a_refused_command_leaves_is_no_name_of_the_tier() {
     scratch.succeed(&[&mount[..], &["--cluster", &url, "--node", "n1"]].concat());
     assert_eq!(fs::read_to_string(scratch.path("m/f")).unwrap(), "f");
     scratch.succeed(&["umount", "m"]);
+}
+
+/// Regression: pins, excludes and announced jobs stayed on the SSD, where nobody read them any more, and nothing said so.
+#[test]
+fn pins_excludes_and_jobs_are_those_of_the_shared_tier() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["m"]) else { return };
+    let Some(store) = RedisServer::start(&[]) else { return };
+    for disk in ["a/ssd", "a/hdd"] {
+        fs::create_dir_all(scratch.path(disk)).unwrap();
+    }
+    let job = r#"{"job": "j", "references": ["d/f"]}"#;
+    fs::write(scratch.path("job.json"), job).unwrap();
+    scratch.succeed(&["mount", "--tier", "a", "m"]);
+    fs::create_dir(scratch.path("m/d")).unwrap();
+    fs::write(scratch.path("m/d/f"), "f").unwrap();
+    scratch.succeed(&["pin", "d/**", "--on", "m"]);
+    scratch.succeed(&["exclude", "x/**", "--on", "m"]);
+    scratch.succeed(&["jobs", "add", "job.json", "--on", "m"]);
+    scratch.succeed(&["umount", "m"]);
+    for (more, verb) in [(&[][..], "would be"), (&["--repair"], "are")] {
+        let done = adopt(&scratch, "a", &store.url(), more);
+        let told = format!("2 globs of pin and exclude, and 1 job announced, {verb} those");
+        assert!(done.status.success() && said(&done).contains(&told), "{}", said(&done));
+    }
+    let kept = |disk: &str| fs::read(scratch.path(disk).join(".halocline/rules.json"));
+    assert!(kept("a/ssd").is_err());
+    // As an earlier version has left it: the same command again takes it over.
+    fs::rename(
+        scratch.path("a/hdd/.halocline/rules.json"),
+        scratch.path("a/ssd/.halocline/rules.json"),
+    )
+    .unwrap();
+    let done = adopt(&scratch, "a", &store.url(), &["--repair"]);
+    assert!(done.status.success(), "{}", said(&done));
+    // Regression: it was checked as the tier of one node.
+    let check = scratch.halocline(&["fsck", "a"]);
+    let told = ["nodes share this tier", "halocline cluster fsck --tier"];
+    assert_eq!(check.status.code(), Some(2), "{}", said(&check));
+    assert!(told.iter().all(|part| said(&check).contains(part)), "{}", said(&check));
+    scratch.succeed(&["mount", "--tier", "a", "m", "--cluster", &store.url(), "--node", "n1"]);
+    let jobs = scratch.succeed(&["jobs", "list", "--on", "m"]);
+    assert!(jobs.contains('j') && !jobs.contains("no jobs"), "{jobs}");
+    let status = scratch.succeed(&["status", "m"]);
+    assert!(status.contains("d/**") && status.contains("x/**"), "{status}");
+    scratch.succeed(&["umount", "m"]);
+}
+
+/// Regression: root was told to give another user's list of sessions to root, after which that user's nodes could not mount. And
+/// where hdd led to the SSD of a node, a mount was refused only after it had made files there.
+#[test]
+fn what_is_another_users_or_a_nodes_stays_as_it_is() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["m"]) else { return };
+    let Some(store) = RedisServer::start(&[]) else { return };
+    for disk in ["a/ssd", "a/hdd", "b/ssd"] {
+        fs::create_dir_all(scratch.path(disk)).unwrap();
+    }
+    scratch.succeed(&["mount", "--tier", "a", "m", "--cluster", &store.url(), "--node", "n1"]);
+    fs::write(scratch.path("m/f"), "f").unwrap();
+    scratch.succeed(&["umount", "m"]);
+    let names = || {
+        let all = |dir| fs::read_dir(scratch.path(dir)).unwrap().map(|name| name.unwrap().path());
+        let mut all: Vec<_> = all("a/ssd").chain(all("a/ssd/.halocline")).collect();
+        all.sort();
+        all
+    };
+    let before = names();
+    symlink("../a/ssd", scratch.path("b/hdd")).unwrap();
+    let url = store.url();
+    let mount = ["mount", "--tier", "b", "m", "--cluster", &url, "--node", "n2"];
+    let refused = scratch.halocline(&mount);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("this is the SSD of node n1"), "{}", said(&refused));
+    assert_eq!(names(), before);
+    assert!(!scratch.path("b/ssd/.halocline").exists());
+    let list = scratch.path("a/hdd/.halocline-cluster");
+    if chown(&list, Some(7001), Some(7001)).is_err() {
+        return;
+    }
+    for command in [&["nodes", "a/hdd"][..], &["fsck", "--tier", "a"]] {
+        let asked = [&["cluster"], command, &["--cluster", &url]].concat();
+        let refused = scratch.halocline(&asked);
+        let told = said(&refused);
+        assert!(told.contains("setpriv --reuid 7001") && !told.contains("chown"), "{told}");
+    }
 }

@@ -147,12 +147,7 @@ impl Registry {
         }
         let stat = fstat(&dir)?;
         let own = rustix::process::geteuid().as_raw();
-        if stat.st_uid != own || stat.st_mode & 0o022 != 0 {
-            return Err(Error::invalid(
-                format!("{} belongs to somebody else, or others may change it", path.display()),
-                format!("make it and all in it belong to user {own} (chown -R), with mode 0700"),
-            ));
-        }
+        check_owner(path, (stat.st_uid, own), stat.st_mode)?;
         let mut id = ListId::read(&dir, path)?;
         let refuse = |id: Option<&ListId>| list_id::refuse_if_marked_for_another(&origin, path, id);
         match refuse(id.as_ref()) {
@@ -389,6 +384,27 @@ impl Registry {
             |entry| format!("node {} (session {:016x})", entry.node, session.0),
         )
     }
+}
+
+/// Checks that nobody else can change the list: who `found` is its owner, and `own` the one who uses it.
+fn check_owner(path: &Path, (found, own): (u32, u32), mode: u32) -> Result<()> {
+    let path = path.display();
+    if found != own {
+        // Given to another user, it would refuse the nodes of its owner.
+        let remedy = match own {
+            0 => format!("run this as that user (setpriv --reuid {found})"),
+            _ => "run this as that user".to_owned(),
+        };
+        let what = format!("{path} belongs to user {found}, not to user {own}");
+        return Err(Error::invalid(what, format!("{remedy}: all nodes are of one user")));
+    }
+    if mode & 0o022 != 0 {
+        return Err(Error::invalid(
+            format!("{path}: others may change it"),
+            "see that all in it is yours, and close it: chmod 0700",
+        ));
+    }
+    Ok(())
 }
 
 fn name_of(session: Session) -> String {

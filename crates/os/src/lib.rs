@@ -59,6 +59,7 @@ pub mod random;
 pub mod rename_new;
 pub mod root_reserve;
 pub mod served_program;
+pub mod shown_name;
 pub mod timed_calls;
 pub mod user_mounts;
 pub mod wakeups;

@@ -8,6 +8,7 @@ mod files_below;
 mod label;
 mod links;
 mod refusals;
+mod settings;
 mod shared_names;
 mod unchangeable;
 mod users_links;
@@ -40,6 +41,7 @@ use crate::repair::scan::{Item, Scanned, scan};
 use crate::stat_conversion::split;
 use files_below::{FilesBelow, clear_own_xattrs};
 use links::{Link, Links};
+use settings::Settings;
 use shared_names::SharedNames;
 
 /// What was or would be adopted.
@@ -53,6 +55,10 @@ pub struct Adopted {
     pub disk_files: u64,
     /// Directories that keep their owner out, and whose content is not counted: only a repair opens them.
     pub unopened: u64,
+    /// Pins and excludes that commands had set.
+    pub globs: u64,
+    /// Announced jobs.
+    pub jobs: u64,
     /// Whether it was adopted before, and only the names in the store may be missing.
     pub is_done: bool,
 }
@@ -80,18 +86,25 @@ pub(crate) fn run_watched(
     let (ssd, shared) = (ssd?, shared?);
     let _lock = lock(&ssd.private)?;
     if is_done((&ssd, &shared), node)? {
+        let mut adopted = Adopted { is_done: true, ..Adopted::default() };
+        // Earlier versions left them on the SSD.
+        let settings = Settings::read(&ssd, &shared)?;
+        settings.count(&mut adopted);
         if repair {
+            settings.carry_over(&ssd, &shared)?;
             adoption_mark::clear([&ssd, &shared])?;
         }
-        return Ok(Adopted { is_done: true, ..Adopted::default() });
+        return Ok(adopted);
     }
     check(&ssd, root)?;
+    let settings = Settings::read(&ssd, &shared)?;
     shared.check_attributes()?;
     ssd.check_attributes()?;
     let links = links(&ssd, &shared, root)?;
     let is_closing = ssd.private.read(ADOPTING, 0)?.is_some();
     let scanned = read(&ssd, !repair)?;
     let mut adopted = Adopted { unopened: scanned.unlisted.len() as u64, ..Adopted::default() };
+    settings.count(&mut adopted);
     if !is_closing {
         let below = read(&shared, !repair)?;
         adopted.unopened += below.unlisted.len() as u64;
@@ -112,6 +125,7 @@ pub(crate) fn run_watched(
         })?;
     }
     adoption.close(&scanned)?;
+    settings.carry_over(&adoption.ssd, &adoption.shared)?;
     let tier = peers::tier_id(&adoption.shared.private)?;
     peers::note(&adoption.shared.private, node)?;
     adoption
@@ -149,6 +163,16 @@ fn is_done((ssd, shared): (&Tree, &Tree), node: &str) -> Result<bool> {
     // A shared disk without an id would get one.
     if !peers::is_of_a_node(&ssd.path) || !peers::has_tier_id(&shared.path) {
         return Ok(false);
+    }
+    if let Some(whose) = peers::of_ssd(&ssd.path).filter(|whose| whose.node != node) {
+        return Err(Error::invalid(
+            format!(
+                "--adopt {node}: {} is the SSD of node {} already",
+                ssd.path.display(),
+                whose.node
+            ),
+            format!("leave --adopt out, or give --adopt {}", whose.node),
+        ));
     }
     peers::is_claimed((&ssd.private, &ssd.path), node, &peers::tier_id(&shared.private)?)
 }

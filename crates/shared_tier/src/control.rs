@@ -1,5 +1,6 @@
 //! The control interface: what a person or a script may ask of the mount of a shared tier.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use halocline_api::config::Mode;
@@ -232,17 +233,22 @@ impl Controlled for SharedTier {
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
         let mut files = Vec::new();
-        walk_named(&self.tree.base, path, &mut |path, name, stored| {
-            if files.len() >= LISTED_MAX {
-                return Err(Error::invalid(
-                    format!("there are more than {LISTED_MAX} files"),
-                    "name a directory with fewer",
-                ));
-            }
-            let found = FoundInode { name: Some(name), stored };
-            files.extend(infos(self).of(&shortened(path), &found));
-            Ok(())
-        })?;
+        walk_named(
+            &self.tree.base,
+            path,
+            &mut |_| ControlFlow::Continue(()),
+            &mut |path, name, stored| {
+                if files.len() >= LISTED_MAX {
+                    return Err(Error::invalid(
+                        format!("there are more than {LISTED_MAX} files"),
+                        "name a directory with fewer",
+                    ));
+                }
+                let found = FoundInode { name: Some(name), stored };
+                files.extend(infos(self).of(&shortened(path), &found));
+                Ok(())
+            },
+        )?;
         files.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(files)
     }

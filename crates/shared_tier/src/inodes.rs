@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use halocline_cluster::names::attributes::Attributes;
 use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
+use halocline_os::shown_name::shown_name;
 use halocline_vfs::Counted;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -133,7 +134,7 @@ impl Inode {
         let number = self.number.0;
         self.name().map_or_else(
             || format!("inode {number}"),
-            |known| format!("{} (inode {number})", known.name.as_bytes().escape_ascii()),
+            |known| format!("{} (inode {number})", shown_name(known.name.as_bytes())),
         )
     }
 

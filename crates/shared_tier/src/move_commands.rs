@@ -1,17 +1,20 @@
 //! `warm`, `demote` and `cluster drain`: moves files that a person names.
 
+mod selected_files;
 mod why_files_stay;
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
-use halocline_cluster::names::attributes::{Attributes, Location, Open};
+use halocline_api::control::{MoveReport, Progress, ProgressSink};
+use halocline_cluster::names::attributes::{Attributes, Open};
 use halocline_cluster::names::namespace::{Failure, StoredInode};
-use halocline_model::namespace::{EntryName, InodeNumber};
+use halocline_model::namespace::EntryName;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -26,6 +29,7 @@ use crate::ssd::executor::{COPY_SLACK, Executor};
 use crate::ssd::moves_at_once::{MovesAtOnce, PARALLEL_MAX};
 use crate::ssd::paths::Paths;
 use crate::tree_walk::{shortened, walk_named};
+use selected_files::{SelectedFile, skip, sum_of};
 use why_files_stay::{IS_OPEN, NO_ROOM, Now, Room, SHARED_DISK_FULL, TOO_LARGE, of_error};
 
 /// The most files of one command.
@@ -35,28 +39,8 @@ const TRIES: usize = 5;
 /// The pause before each retry.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A file that a command names.
-struct SelectedFile {
-    path: PathBuf,
-    name: EntryName,
-    inode: InodeNumber,
-    size: u64,
-    place: Location,
-    /// Whether it is where it should go already.
-    is_there: bool,
-    /// Whether a program on some node had it open.
-    is_open: bool,
-}
-
-/// The sizes that the store has of files, which may be any numbers, and those of sparse files, are together at most this.
-fn sum_of<'a>(files: impl IntoIterator<Item = &'a SelectedFile>) -> u64 {
-    files.into_iter().fold(0, |sum, file| sum.saturating_add(file.size))
-}
-
-fn skip(file: SelectedFile, reason: String, report: &mut MoveReport) {
-    report.left_bytes = report.left_bytes.saturating_add(file.size);
-    report.skipped.push(Skipped { path: file.path, reason });
-}
+/// How often it is told where the search for files is.
+const SEARCH_TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Progress of a command, and who is told of it.
 struct CommandProgress<'a> {
@@ -221,7 +205,7 @@ impl MoveCommands<'_> {
         note_all(self.base);
         let mut files = Vec::new();
         for path in paths {
-            self.named(path, &mut files)?;
+            self.named(path, &mut *progress, &mut files)?;
         }
         Ok(self.move_all(files, dry_run, progress))
     }
@@ -246,10 +230,12 @@ impl MoveCommands<'_> {
                 format!("its nodes are {}", nodes.join(", ")),
             ));
         }
-        let mut report = self.move_all(self.on_ssd_of(node, path)?, dry_run, &mut *progress);
+        let mut report =
+            self.move_all(self.on_ssd_of(node, path, &mut *progress)?, dry_run, &mut *progress);
         // Files that were renamed meanwhile are still there, and so are new ones.
         for _ in 1..TRIES {
-            let files = if dry_run { Vec::new() } else { self.on_ssd_of(node, path)? };
+            let files =
+                if dry_run { Vec::new() } else { self.on_ssd_of(node, path, &mut *progress)? };
             let now = Progress { done_bytes: 0, total_bytes: 0, path: path.to_owned() };
             if files.len() <= report.skipped.len() || progress(now).is_break() {
                 break;
@@ -267,9 +253,14 @@ impl MoveCommands<'_> {
     }
 
     /// The files at and below a path that are on the SSD of a node.
-    fn on_ssd_of(&self, node: &str, path: &Path) -> Result<Vec<SelectedFile>> {
+    fn on_ssd_of(
+        &self,
+        node: &str,
+        path: &Path,
+        progress: ProgressSink<'_>,
+    ) -> Result<Vec<SelectedFile>> {
         let mut files = Vec::new();
-        self.named(path, &mut files)?;
+        self.named(path, progress, &mut files)?;
         files.retain(|file| file.place.tier == SSD && file.place.node.as_deref() == Some(node));
         Ok(files)
     }
@@ -425,9 +416,26 @@ impl MoveCommands<'_> {
         }
     }
 
-    /// The files that a path or a glob names.
-    fn named(&self, path: &Path, files: &mut Vec<SelectedFile>) -> Result<()> {
-        walk_named(self.base, path, &mut |path, name, stored| self.keep(path, name, &stored, files))
+    /// The files that a path or a glob names. Of a large tree it is told from time to time where the search is; if the caller
+    /// has asked to stop, those that were found so far.
+    fn named(
+        &self,
+        path: &Path,
+        progress: ProgressSink<'_>,
+        files: &mut Vec<SelectedFile>,
+    ) -> Result<()> {
+        let clock = &self.base.clock;
+        let mut told = clock.instant();
+        let listing = &mut |directory: &[u8]| {
+            if clock.elapsed(told) < SEARCH_TOLD_EVERY {
+                return ControlFlow::Continue(());
+            }
+            told = clock.instant();
+            let path = shortened(Path::new(OsStr::from_bytes(directory)).to_owned());
+            progress(Progress { done_bytes: 0, total_bytes: 0, path })
+        };
+        let each = &mut |path, name, stored: StoredInode| self.keep(path, name, &stored, files);
+        walk_named(self.base, path, listing, each)
     }
 
     fn keep(
@@ -463,38 +471,5 @@ impl MoveCommands<'_> {
             is_open,
         });
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use halocline_cluster::names::attributes::RelativePath;
-    use halocline_model::namespace::{Name, ROOT};
-
-    use super::*;
-
-    /// Regression: the sizes of a few sparse files, or forged ones, ended a command with a panic.
-    #[test]
-    fn sizes_that_no_disk_has_are_added_up() {
-        let file = || SelectedFile {
-            path: "f".into(),
-            name: EntryName { directory: ROOT, name: Name::from("f") },
-            inode: InodeNumber(7),
-            size: u64::MAX / 2,
-            place: Location {
-                node: None,
-                tier: SHARED,
-                base: ROOT.0,
-                path: RelativePath::new(b"f").unwrap(),
-            },
-            is_there: false,
-            is_open: false,
-        };
-        assert_eq!(sum_of(&[file(), file(), file()]), u64::MAX);
-        let mut report = MoveReport::default();
-        for _ in 0..3 {
-            skip(file(), NO_ROOM.to_owned(), &mut report);
-        }
-        assert_eq!((report.left_bytes, report.skipped.len()), (u64::MAX, 3));
     }
 }

@@ -42,6 +42,7 @@ use halocline_cluster::names::{NameStore, NamesError, State, check};
 use halocline_model::namespace::Name;
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
+use halocline_os::shown_name::shown_name;
 
 use crate::disk_users::Alone;
 use crate::entry_names::may_name;
@@ -279,7 +280,7 @@ impl<'a> Repair<'a> {
     fn note(&self, list: &mut Vec<Finding>, at: At) {
         let item = self.item(at);
         let line = match item.users_name() {
-            Some(name) => format!("{}, called {}", self.path(at), name.escape_ascii()),
+            Some(name) => format!("{}, called {}", self.path(at), shown_name(name)),
             None => self.path(at),
         };
         note(list, Finding::new(About::item(item), line));
@@ -437,7 +438,7 @@ impl<'a> Repair<'a> {
         for StandIn { number, name: (directory, name), attributes } in stand_ins {
             let free = free(*directory, name, *number);
             if free != *name {
-                let what = format!("the copy of {}", name.as_bytes().escape_ascii());
+                let what = format!("the copy of {}", shown_name(name.as_bytes()));
                 tell(conflicts, conflict(&what, name, *number));
             }
             build.file(*number, &[(*directory, free)], attributes, numbers).map_err(of_store)?;

@@ -1,6 +1,7 @@
 //! The files below a path, as the store has them.
 
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -18,18 +19,22 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::lookup::FoundInode;
 
-/// Calls `each` for what a path names, as [`walk`] does, or else for what matches it as a glob.
+/// Calls `each` for what a path names, as [`walk`] does, or else for what matches it as a glob. `listing` is told the path of each
+/// directory that is listed, and can end the walk.
 ///
 /// # Errors
 /// If there is nothing; if the store does not answer; those of `each`.
 pub(crate) fn walk_named(
     base: &Base,
     path: &Path,
+    listing: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     each: &mut dyn FnMut(PathBuf, EntryName, StoredInode) -> Result<()>,
 ) -> Result<()> {
     let text = path.to_string_lossy();
     match base.at(path) {
-        Ok((name, stored)) => return walk(&base.names, path, FoundInode { name, stored }, each),
+        Ok((name, stored)) => {
+            return walk(&base.names, path, FoundInode { name, stored }, listing, each);
+        }
         Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {}
         Err(error) => return Err(not_found(path, &error)),
     }
@@ -43,6 +48,7 @@ pub(crate) fn walk_named(
                 &base.names,
                 &beginning,
                 FoundInode { name, stored },
+                listing,
                 &mut |path, name, stored| {
                     if !globs.pins(&path) {
                         return Ok(());
@@ -73,6 +79,7 @@ fn walk(
     names: &Namespace,
     path: &Path,
     found: FoundInode,
+    listing: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     each: &mut dyn FnMut(PathBuf, EntryName, StoredInode) -> Result<()>,
 ) -> Result<()> {
     if let Some(name) = found.name.filter(|_| found.stored.attributes.kind != Kind::Directory) {
@@ -88,6 +95,9 @@ fn walk(
         if let Some((above, name)) = at {
             path.truncate(above);
             push(&mut path, &name);
+        }
+        if listing(&path).is_break() {
+            return Ok(());
         }
         let mut after = 0;
         while let Some((listed, is_last)) = unless_gone(names.list(directory, after, usize::MAX))? {
@@ -182,7 +192,13 @@ mod tests {
             files.push(path);
             if files.len() > 9 { Err(Error::invalid("a circle", "end")) } else { Ok(()) }
         };
-        walk(&names, Path::new(""), found, &mut each).unwrap();
+        let mut listed = Vec::new();
+        let mut listing = |path: &[u8]| {
+            listed.push(path.to_owned());
+            ControlFlow::Continue(())
+        };
+        walk(&names, Path::new(""), found, &mut listing, &mut each).unwrap();
+        assert_eq!(listed, [&b""[..], b"d"]);
         assert_eq!(files, [PathBuf::from("d/f")]);
     }
 }

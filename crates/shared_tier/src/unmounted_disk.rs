@@ -27,12 +27,19 @@ enum Lacks {
     AllButMarks,
 }
 
-/// Refuses to use the tier below a root whose SSD is that of a node, while the shared disk has no id of a tier.
+/// Refuses to use the tier below a root whose SSD is that of a node, while the shared disk has no id of a tier; and one whose shared
+/// disk is the SSD of a node.
 ///
 /// # Errors
 /// [`Error::Invalid`] asks whether the disk is mounted, and has the command for one that is lost.
 pub fn refuse_unmounted(root: &Path) -> Result<()> {
     let [ssd, shared] = ["ssd", "hdd"].map(|disk| root.join(disk));
+    if let Some(whose) = peers::of_ssd(&shared) {
+        return Err(Error::invalid(
+            format!("{}: this is the SSD of node {}", shared.display(), whose.node),
+            "have hdd lead to the directory that all nodes share",
+        ));
+    }
     let Some(whose) = peers::of_ssd(&ssd) else { return Ok(()) };
     let Some(lacks) = lacks(&shared, &whose)? else { return Ok(()) };
     let found = match lacks {

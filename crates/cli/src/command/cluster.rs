@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use halocline_api::control::tier::PRIVATE;
+use halocline_api::file_tier::shared_disk::TIER;
 use halocline_cluster::registry::{FileIdentity, Registry};
 use halocline_cluster::sessions::{self, Exclusive, Node};
 use halocline_cluster::store::Store;
@@ -189,7 +191,7 @@ fn nodes(args: &AskArgs) -> Outcome {
     if args.json {
         return print_json(&nodes);
     }
-    let (none, holds) = if is_shared_disk(&args.store.origin) {
+    let (none, holds) = if is_disk_of_a_tier(&args.store.origin) {
         ("no node has this tier mounted", "SSD")
     } else {
         ("no node caches this origin", "cache")
@@ -203,6 +205,11 @@ fn nodes(args: &AskArgs) -> Outcome {
         say!("{:16} {:10} {holds} {cache}", text::line(name), state(node));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a directory is the shared disk of a tier, also of one whose names are not made yet.
+fn is_disk_of_a_tier(dir: &Path) -> bool {
+    is_shared_disk(dir) || dir.join(PRIVATE).join(TIER).symlink_metadata().is_ok()
 }
 
 const GONE: &str = "is gone";

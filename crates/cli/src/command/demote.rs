@@ -7,7 +7,7 @@ use halocline_api::control::Request;
 
 use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
-use crate::mount_lookup;
+use crate::mount_lookup::{self, Named, without};
 
 /// Move files of a file tier from the SSD to the next tier that has room
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub(crate) struct DemoteArgs {
 
 /// Demotes.
 pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
-    let found = mount_lookup::all_matching(&args.paths)?;
+    let Named { found, stray_links } = mount_lookup::all_matching(&args.paths)?;
     only_on_a_tier(
         true,
         found.iter().map(|(mounted, _)| mounted),
@@ -42,5 +42,5 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&requests)
+    without(&stray_links, telling.ask(&requests))
 }

@@ -7,7 +7,7 @@ use halocline_api::control::{MountedPath, Request};
 
 use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
-use crate::mount_lookup;
+use crate::mount_lookup::{self, Named, without};
 
 /// Flush files and take them off the cache
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub(crate) struct EvictArgs {
 
 /// Evicts.
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
-    let found = mount_lookup::all_named(&args.paths)?;
+    let Named { found, stray_links } = mount_lookup::all_named(&args.paths)?;
     only_on_a_tier(false, &found, "`halocline demote` moves files off the SSD")?;
     let dry_run = args.dry_run;
     let request = |mounted: MountedPath| {
@@ -41,5 +41,5 @@ pub(crate) fn execute(args: &EvictArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&requests)
+    without(&stray_links, telling.ask(&requests))
 }

@@ -7,7 +7,7 @@ use halocline_api::control::{MountedPath, Request};
 
 use super::bulk::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::mount_lookup;
+use crate::mount_lookup::{self, Named, without};
 
 /// Write dirty data to the origin, durably, and wait until it is there
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) fn execute(args: &FlushArgs) -> Outcome {
         let path = mounted.inside.clone();
         (mounted, Request::Flush { path, dry_run })
     };
-    let found = mount_lookup::all_named(&args.paths)?;
+    let Named { found, stray_links } = mount_lookup::all_named(&args.paths)?;
     let requests: Vec<_> = found.into_iter().map(request).collect();
     let telling = Telling {
         doing: "flushing",
@@ -43,5 +43,5 @@ pub(crate) fn execute(args: &FlushArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&requests)
+    without(&stray_links, telling.ask(&requests))
 }

@@ -14,7 +14,7 @@ use halocline_os::counted::counted;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::mount_lookup;
+use crate::mount_lookup::{self, Named, without};
 use crate::options::byte_count;
 use crate::print::{self, say};
 use crate::text;
@@ -48,18 +48,20 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
         return places(&args.path, job, args.json);
     }
     let Wanted { paths, range } = args.wanted()?;
-    let found = mount_lookup::all_matching(&paths)?;
+    let Named { found, stray_links } = mount_lookup::all_matching(&paths)?;
     let (mounted, _) = &found[0];
     if super::tier_text::is_tier(mounted)? {
         super::bulk::only_on_a_tier(true, mounts(&found), "ask for one kind at a time")?;
-        return files(&found, args.json);
+        return without(&stray_links, files(&found, args.json));
     }
     super::bulk::only_on_a_tier(false, mounts(&found), "ask for one kind at a time")?;
     // A cache matches no globs: each of these is the name of a file that is there, or of none.
-    mount_lookup::all_named(&paths)?;
+    let names: Vec<PathBuf> =
+        paths.iter().filter(|path| !stray_links.contains(path)).cloned().collect();
+    mount_lookup::all_named(&names)?;
     let is_dir = range.is_none() && args.path.is_dir();
     if mounted.inside.as_os_str().is_empty() || is_dir || paths.len() > 1 {
-        return below(&found, args.json);
+        return without(&stray_links, below(&found, args.json));
     }
     let request = Request::Locate { path: mounted.inside.clone(), range };
     let extents: Vec<ExtentInfo> = mount_lookup::connect(mounted)?.call(&request, |_| {})?;

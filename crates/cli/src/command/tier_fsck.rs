@@ -36,9 +36,12 @@ pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> 
 
 fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
     not_mounted(root)?;
-    if repair {
-        shared_tier::refuse_if_shared(root).map_err(Failure::refused)?;
-    }
+    // Names that a store has are not on the SSD: there is nothing here to compare.
+    shared_tier::refuse_if_shared(root).map_err(|error| {
+        Failure::refused(format!(
+            "{error}; what lies on it is checked by `halocline cluster fsck --tier ROOT --cluster URL [--peers PATTERN]`"
+        ))
+    })?;
     let set = open_engine::tier_set(root, config).map_err(Failure::refused)?;
     let found = FileTier::check(&set, repair).map_err(Failure::refused)?;
     if json {

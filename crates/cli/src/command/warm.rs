@@ -11,7 +11,7 @@ use halocline_os::error::Error;
 
 use super::bulk::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::mount_lookup;
+use crate::mount_lookup::{self, Named, without};
 
 /// Bytes of a list of paths at most; a mount takes fewer at a time.
 const LIST_BYTES_MAX: u64 = 256 << 20;
@@ -39,7 +39,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let found = mount_lookup::all_matching(&paths)?;
+    let Named { found, stray_links } = mount_lookup::all_matching(&paths)?;
     let Some((first, _)) = found.first() else {
         return Err(Failure::refused("the list names no file"));
     };
@@ -61,7 +61,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&[(first, request)])
+    without(&stray_links, telling.ask(&[(first, request)]))
 }
 
 /// Paths are bytes: not every name is UTF-8.

@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use halocline_os::shown_name::shown_name;
+
 use super::NAME_BYTES_MAX;
 
 /// At least one name, none of them `.` or `..`, separated by single slashes and relative to some directory.
@@ -87,6 +89,6 @@ impl fmt::Debug for RelativePath {
 
 impl fmt::Display for RelativePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.escape_ascii())
+        f.write_str(&shown_name(&self.0))
     }
 }

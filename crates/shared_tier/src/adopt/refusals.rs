@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_cluster::names::attributes::{Kind, RelativePath};
 use halocline_os::error::{Error, Result};
+use halocline_os::shown_name::shown_name;
 use halocline_vfs::namespace::stat_descriptor;
 
 use super::files_below;
@@ -151,7 +152,7 @@ fn forgotten(
     };
     for item in OnSsd::all(names).filter(|item| item.attributes.kind == Kind::Symlink) {
         if links.is_forgotten(&item.attributes, is_below) {
-            let target = item.attributes.target.escape_ascii().to_string();
+            let target = shown_name(&item.attributes.target);
             refused.names.push(format!("{} -> {}", names.shown(item.at), shown(&target)));
         }
     }

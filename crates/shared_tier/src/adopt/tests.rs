@@ -16,6 +16,7 @@ use crate::acl::DEFAULT;
 use crate::repair::tests::{Node, World};
 
 mod interrupted;
+mod settings;
 
 /// Where the disk below was at an earlier mount.
 const FORMER: &str = "/was/mounted/here/hdd";
@@ -68,6 +69,7 @@ fn old() -> World {
     fs::set_permissions(ssd.join("new"), fs::Permissions::from_mode(0o751)).unwrap();
     fs::write(below("by hand"), "by hand").unwrap();
     names_of_others(&world);
+    settings::set_by_commands(&world);
     world
 }
 
@@ -137,6 +139,7 @@ fn check(world: &World) {
         assert_eq!(text(path), Some(expected), "{path}: {tree:?}");
     }
     assert_eq!(tree.len(), NAMES, "{tree:?}");
+    settings::check(world);
     let node = world.node_until("n1", 900, i64::MAX);
     let lookup = |name: &str| node.names.lookup(&Node::entry(1, name)).unwrap();
     for name in ["hot", "twice", "users", "pipe"] {
@@ -186,7 +189,7 @@ fn a_tier_of_one_node_is_adopted_and_no_byte_is_copied() {
     assert!(run(&world.at("n1"), "n1", Some(&world.alone())).unwrap().is_done);
     assert!(run(&world.at("n1"), "n1", None).unwrap().is_done);
     let other = run(&world.at("n1"), "n2", Some(&world.alone())).unwrap_err().to_string();
-    assert!(other.contains("that of node n1, not of n2"), "{other}");
+    assert!(other.contains("give --adopt n1"), "{other}");
     // All of it is recorded on the disks.
     world.forget();
     world.repair(true);

@@ -23,6 +23,7 @@ use halocline_model::namespace::{Name, ROOT};
 use halocline_os::beneath;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::shown_name::shown_name;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -410,7 +411,7 @@ impl SharedDisk {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             removed if is_full(&removed) => {
                 let path = found.1.as_ref().map(RelativePath::as_bytes).unwrap_or_default();
-                let directory = without_number(path, number).unwrap_or(path).escape_ascii();
+                let directory = shown_name(without_number(path, number).unwrap_or(path));
                 tracing::warn!(
                     %directory,
                     "a directory that was removed has something left in it on the shared disk; \

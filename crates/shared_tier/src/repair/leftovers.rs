@@ -16,6 +16,7 @@ use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;
+use halocline_os::shown_name::shown_name;
 use rustix::fs::OFlags;
 
 use super::disks::{Disk, Disks};
@@ -135,7 +136,7 @@ pub(super) fn where_it_may_be(disks: &Disks, all: &Leftovers, number: u64) -> St
 
 fn path(disk: &Disk, leftover: &Leftover) -> String {
     let dir = disk.tree.private.path().join(LEFTOVERS);
-    format!("{}/{}", dir.display(), leftover.name.as_bytes().escape_ascii())
+    format!("{}/{}", dir.display(), shown_name(leftover.name.as_bytes()))
 }
 
 /// What became of them in a repair.

@@ -9,6 +9,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
 use halocline_os::error::{Error, Result};
 use halocline_os::process_user::own_uid;
+use halocline_os::shown_name::shown_name;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::io::Errno;
 
@@ -136,11 +137,11 @@ fn leave_out(repair: &mut Repair<'_>, found: &FoundNames, refuses: Refuses<'_>) 
 /// Refuses a rebuild that would lose names.
 fn refuse_lost(repair: &Repair<'_>, stand_ins: &[StandIn]) -> Result<()> {
     let Unnamed { why: Some(why), known, .. } = &repair.unnamed else { return Ok(()) };
-    let known = known.iter().map(|(at, name)| {
-        at.map_or_else(|| name.as_bytes().escape_ascii().to_string(), |at| repair.path(at))
-    });
+    let known = known
+        .iter()
+        .map(|(at, name)| at.map_or_else(|| shown_name(name.as_bytes()), |at| repair.path(at)));
     let copied = stand_ins.iter().filter(|one| repair.unnamed.has(one.name.0));
-    let copied = copied.map(|one| one.name.1.as_bytes().escape_ascii().to_string());
+    let copied = copied.map(|one| shown_name(one.name.1.as_bytes()));
     let mut lost = known.chain(copied);
     let Some(first) = lost.next().filter(|_| repair.is_rebuilt) else { return Ok(()) };
     let more = lost.count();

@@ -13,6 +13,7 @@ use halocline_model::namespace::Name;
 use halocline_os::beneath::TreeCursor;
 use halocline_os::error::Result;
 use halocline_os::process_user::own_uid;
+use halocline_os::shown_name::shown_name;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
@@ -252,7 +253,7 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
                 Ok(None) => {}
                 Err(error) => {
                     let above = above.map_or_else(String::new, |at| scanned.shown(at) + "/");
-                    let name = name.as_bytes().escape_ascii();
+                    let name = shown_name(name.as_bytes());
                     tell(&mut scanned.unread, format!("{above}{name}: {error}"));
                 }
             }

@@ -14,6 +14,7 @@ use halocline_cluster::names::namespace::{Listed, Namespace, WaitLimit};
 use halocline_model::namespace::{EntryName, Flags, InodeNumber, Shards};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
+use halocline_os::shown_name::shown_name;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -166,7 +167,7 @@ impl World {
                 all.append(&mut page.0);
             }
             for one in all {
-                let path = format!("{path}/{}", one.name.as_bytes().escape_ascii());
+                let path = format!("{path}/{}", shown_name(one.name.as_bytes()));
                 if one.is_directory {
                     todo.push((path.clone(), one.inode.0));
                     tree.insert(path, "directory".to_owned());

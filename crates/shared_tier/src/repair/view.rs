@@ -7,6 +7,7 @@ use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::directory_entries::each_entry;
 use halocline_cluster::names::{NameStore, Result};
 use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
+use halocline_os::shown_name::shown_name;
 
 use super::findings::About;
 use super::scan::shown;
@@ -156,9 +157,9 @@ pub(super) fn path<'a>(
     most: usize,
     (mut directory, name): (u64, &Name),
 ) -> String {
-    let mut names = vec![name.as_bytes().escape_ascii().to_string()];
+    let mut names = vec![shown_name(name.as_bytes())];
     while let Some((parent, name)) = above(directory) {
-        names.push(name.as_bytes().escape_ascii().to_string());
+        names.push(shown_name(name.as_bytes()));
         directory = parent;
         // Forged names in the store may form a cycle.
         if names.len() > most + 1 {

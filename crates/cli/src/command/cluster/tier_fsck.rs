@@ -120,8 +120,14 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
 /// Refuses a directory that is not the root of a tier, as one of its disks or a mount.
 fn refuse_other_directories(root: &Path) -> Result<()> {
     let has = |disk: &str| root.join(disk).symlink_metadata().is_ok();
-    if has("ssd") || has("hdd") || !root.is_dir() {
+    if has("ssd") || has("hdd") {
         return Ok(());
+    }
+    if !root.is_dir() {
+        return Err(Error::invalid(
+            format!("{}: there is no such directory", root.display()),
+            "give ROOT, the directory with ssd and hdd, as the mounts have it",
+        ));
     }
     Err(Error::invalid(
         format!("{}: there is no ssd and no hdd in it", root.display()),
@@ -152,6 +158,7 @@ fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure>
     let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
     if adopted.is_done {
         tell!("the SSD is that of node {} already", text::line(node));
+        tell_settings(&adopted, repair.is_some());
         return Ok(());
     }
     tell!(
@@ -161,6 +168,7 @@ fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure>
         counted(adopted.disk_files, "name"),
         if repair.is_some() { "were" } else { "would be" }
     );
+    tell_settings(&adopted, repair.is_some());
     if adopted.unopened > 0 {
         tell!(
             "{} not looked into, because they keep their owner out; --repair would open them, and adopt what is in them, too",
@@ -168,6 +176,18 @@ fn adopt(root: &Path, node: &str, repair: Option<&Alone>) -> Result<(), Failure>
         );
     }
     Ok(())
+}
+
+/// Says what all nodes heed from now on, or would, of what commands had set on the tier of one node.
+fn tell_settings(adopted: &adopt::Adopted, is_done: bool) {
+    if adopted.globs + adopted.jobs > 0 {
+        tell!(
+            "{} of pin and exclude, and {} announced, {} those of the whole tier",
+            counted(adopted.globs, "glob"),
+            counted(adopted.jobs, "job"),
+            if is_done { "are" } else { "would be" }
+        );
+    }
 }
 
 /// Whether everything fits together after a repair.
@@ -240,8 +260,12 @@ fn print(report: &Report, repaired: bool) {
     }
     if report.unreached_files > 0 {
         say!(
-            "{} there keep their names, and cannot be opened until it is",
-            counted(report.unreached_files, "file")
+            "{} opened until it is",
+            counted_with(
+                report.unreached_files,
+                "file",
+                ("there keeps its name, and cannot be", "there keep their names, and cannot be")
+            )
         );
     }
     let [directories, files, others] = report.named;

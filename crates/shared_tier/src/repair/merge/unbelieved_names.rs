@@ -1,6 +1,7 @@
 //! What a check says of names that a file lists, and that are not believed: whoever may write to the file may have listed them.
 
 use halocline_model::namespace::Name;
+use halocline_os::shown_name::shown_name;
 
 use super::super::scan::{shown, tell};
 use super::{At, Builder};
@@ -29,7 +30,7 @@ pub(super) fn tell_of(
             );
             tell(&mut builder.found.not_rebuilt, line);
         } else if !is_sound && is_there {
-            let name = shown(&name.as_bytes().escape_ascii().to_string());
+            let name = shown(&shown_name(name.as_bytes()));
             let file = builder.disks[at.0].shown(at.1);
             let line = format!(
                 "{file}: it does not get its further name {name} back, in a directory of which not only the owner may write to it; \
@@ -43,7 +44,7 @@ pub(super) fn tell_of(
     }
     // Whoever renamed it took it away from those who reach this name.
     if let Some(name) = instead.filter(|_| !is_sound) {
-        let name = shown(&name.as_bytes().escape_ascii().to_string());
+        let name = shown(&shown_name(name.as_bytes()));
         let file = builder.disks[at.0].shown(at.1);
         let line = format!(
             "{file}: it gets the name {name}, by which it lies there, though it lists only others: it may no longer have had that name, \

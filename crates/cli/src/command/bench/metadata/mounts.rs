@@ -27,7 +27,7 @@ use crate::command::bench::interrupted;
 use crate::command::umount::detach;
 use crate::failure::{Failure, Outcome};
 use crate::print;
-use crate::{mount_lookup, self_exec};
+use crate::{mount_lookup, self_exec, store_password};
 
 /// How long a mount may take to appear, and how often it is looked.
 const WAIT_LIMIT: Duration = Duration::from_mins(1);
@@ -265,6 +265,7 @@ impl Mounts {
             let mut mount = self_exec::command();
             mount.args(["mount", "--foreground", "--tier"]).args([at(&tiers), at(&mountpoint)]);
             mount.args(["--cluster", url, "--node", &name, "--peers"]).arg(&peers);
+            store_password::clear(&mut mount);
             self.start(mount, &mountpoint, signals)?;
         }
         let mut mount = self_exec::command();
