@@ -29,7 +29,7 @@ use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
 use crate::places::copies::mtime_ns;
 use crate::places::tree::Tree;
-use crate::places::users_xattrs::{remove_xattr, set_xattr};
+use crate::places::users_xattrs::{check_room, remove_xattr, set_xattr};
 use crate::renames;
 use crate::stat_conversion::time_ns;
 use applied::{apply, at};
@@ -378,7 +378,10 @@ impl AttributeChanges {
             let Some(found) = found else {
                 return self.change_without_name(inode, |_| Ok(()), change);
             };
-            change(&mut found.stored.attributes.clone()).map_err(of_names)?;
+            let StoredInode { attributes: before, links, .. } = &found.stored;
+            let mut after = before.clone();
+            change(&mut after).map_err(of_names)?;
+            check_room(before, &after, *links)?;
             let late = self.below(inode, found, below)?;
             self.update_then_follow(inode, found, late, change)
         })
