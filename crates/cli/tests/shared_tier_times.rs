@@ -208,7 +208,9 @@ fn disks_and_store_agree(options: &[&str]) {
     }
     for node in NODES {
         for (at, (what, act)) in CHANGED.iter().enumerate() {
-            ["old", "low"].iter().for_each(|kind| act(&tiers.at(node, &of(node, kind, at, what))));
+            for kind in ["old", "low"] {
+                act(&tiers.at(node, &of(node, kind, at, what)));
+            }
         }
     }
     let shown = |node: &str| {
@@ -225,7 +227,9 @@ fn disks_and_store_agree(options: &[&str]) {
     };
     let before = shown("one");
     assert_eq!(before, shown("two"));
-    NODES.iter().for_each(|node| unmount(&tiers.scratch, node));
+    for node in NODES {
+        unmount(&tiers.scratch, node);
+    }
     let checked = fsck(&tiers.scratch, &tiers.store.url(), &[]);
     assert!(checked.status.success(), "{}{}", written(&checked), said(&checked));
     assert!(tiers.mount("one", options).status.success());

@@ -46,7 +46,7 @@ impl InMemory {
 
 /// The name of an attribute, as long as one may be.
 fn name(at: usize) -> String {
-    format!("user.{:0>250}", at)
+    format!("user.{at:0>250}")
 }
 
 fn set(mounted: &Mounted, path: &str, name: &str, value: &[u8]) -> Result<(), i32> {
@@ -93,7 +93,9 @@ fn acl() -> Vec<u8> {
 fn i15_the_mount_refuses_more_attributes_than_the_kernel_lists() {
     let Some(InMemory { _small, disks }) = InMemory::new() else { return };
     let mounted = Mounted::new(&disks, true);
-    ["f", "moved"].iter().for_each(|file| mounted.create(file, file).unwrap());
+    for file in ["f", "moved"] {
+        mounted.create(file, file).unwrap();
+    }
     mounted.mkdir("d").unwrap();
     let counts = ["f", "d", "moved"].map(|path| fill(&mounted, path));
     assert!(counts.iter().all(|count| (200..256).contains(count)), "{counts:?}");
@@ -178,7 +180,9 @@ fn i15_what_has_too_many_attributes_stops_no_check_and_no_rebuild() {
         set(&mounted, path, ACL, &acl()).unwrap();
     }
     let hostile = ["shared/low", "n1/ssd/high", "n1/ssd/linked", "shared/d", "shared"];
-    hostile.iter().for_each(|path| fill_past(&disks.at(path)));
+    for path in hostile {
+        fill_past(&disks.at(path));
+    }
     // It stays where it is, and others do not.
     let _refused = mounted.demote("high");
     mounted.demote("d/below").unwrap();
