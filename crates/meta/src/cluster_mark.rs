@@ -95,6 +95,16 @@ pub fn found_on(origin: &File) -> io::Result<Vec<(String, String)>> {
     Ok(found)
 }
 
+/// Whether an origin is marked with the list with this id: also where it has more attributes than the kernel lists.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub fn is_marked(origin: &File, list_id: &str) -> io::Result<bool> {
+    let own = MarkContent::of(origin)?;
+    let attribute = OriginAttribute::new(origin.try_clone()?, WHAT, list_id)?;
+    Ok(attribute.believed(MARK_BYTES_MAX, |value| own.is_in(value)).is_some())
+}
+
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 

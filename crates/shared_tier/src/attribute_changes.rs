@@ -1,12 +1,13 @@
 //! Changes attributes: first on the file with the bytes, or on the directory on the shared disk, then in the store.
 //! So programs see what the disks refuse, and a scan of the disks finds every change that was acknowledged.
 
+mod applied;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure, StoredInode};
@@ -26,10 +27,12 @@ use crate::files::{Files, Handle, place_of};
 use crate::inodes::{Inode, Vnode};
 use crate::late_names::Late;
 use crate::lookup::{FoundInode, Lookup};
+use crate::places::copies::mtime_ns;
 use crate::places::tree::Tree;
-use crate::places::users_xattrs::{CAPABILITY, remove_xattr, set_xattr};
+use crate::places::users_xattrs::{check_room, remove_xattr, set_xattr};
 use crate::renames;
 use crate::stat_conversion::time_ns;
+use applied::{apply, at};
 
 /// How often something is found again that other nodes rename while it is changed.
 const TRIES: usize = 16;
@@ -40,44 +43,6 @@ pub(crate) struct AttributeChanges {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
     files: Arc<Files>,
-}
-
-/// A time of attributes in the form of the system call.
-fn at(ns: i64) -> SetTime {
-    let since = Duration::from_nanos(ns.unsigned_abs());
-    SetTime::At(if ns < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since })
-}
-
-/// Applies a change to attributes, except for the size.
-fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
-    let is_given = change.uid.is_some() || change.gid.is_some();
-    let is_given = is_given && attributes.kind != Kind::Directory;
-    if let Some(mode) = change.mode {
-        attributes.mode = mode & 0o7777;
-    } else if is_given {
-        // A new owner does not get the rights of the old one.
-        attributes.mode &= !libc::S_ISUID;
-        if attributes.mode & libc::S_IXGRP != 0 {
-            attributes.mode &= !libc::S_ISGID;
-        }
-    }
-    if is_given {
-        attributes.xattrs.remove(CAPABILITY);
-    }
-    attributes.uid = change.uid.unwrap_or(attributes.uid);
-    attributes.gid = change.gid.unwrap_or(attributes.gid);
-    if let Some(time) = change.atime {
-        attributes.atime_ns = time_ns(time, now_ns);
-    }
-    if let Some(time) = change.mtime {
-        attributes.mtime_ns = time_ns(time, now_ns);
-    }
-    attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
-    if let Some(acl) =
-        change.mode.and(attributes.xattrs.get(ACCESS)).and_then(|acl| Acl::parse(acl))
-    {
-        attributes.xattrs.insert(ACCESS.to_vec(), acl.with_mode(attributes.mode).to_value());
-    }
 }
 
 /// Whether a change may have failed since the name, or the bytes, are no longer where they were found.
@@ -200,11 +165,14 @@ impl AttributeChanges {
         let mode = (after.mode != found.stored.attributes.mode || change.mode.is_some())
             .then_some(after.mode);
         let below = SetAttr { mode, ..*change };
+        let mut kept_ns = None;
         match found.stored.attributes.kind {
             Kind::File => {
                 let place = place_of(&found.stored.attributes)?;
                 take_away(&self.base.places, &found.stored.attributes, inode.number)?;
-                self.base.places.set_attributes(place, inode.number.0, &below)?;
+                let is = self.base.places.set_attributes(place, inode.number.0, &below)?;
+                // File systems keep times in their own units, and only some years.
+                kept_ns = change.mtime.map(|_| mtime_ns(&is));
             }
             Kind::Directory => {
                 self.base.places.set_directory_attributes(inode.number.0, &below)?;
@@ -223,6 +191,7 @@ impl AttributeChanges {
         }
         self.update(inode, found, |attributes| {
             apply(change, attributes, now_ns);
+            attributes.mtime_ns = kept_ns.unwrap_or(attributes.mtime_ns);
             Ok(())
         })
         .map(drop)
@@ -409,7 +378,10 @@ impl AttributeChanges {
             let Some(found) = found else {
                 return self.change_without_name(inode, |_| Ok(()), change);
             };
-            change(&mut found.stored.attributes.clone()).map_err(of_names)?;
+            let StoredInode { attributes: before, links, .. } = &found.stored;
+            let mut after = before.clone();
+            change(&mut after).map_err(of_names)?;
+            check_room(before, &after, *links)?;
             let late = self.below(inode, found, below)?;
             self.update_then_follow(inode, found, late, change)
         })

@@ -358,8 +358,11 @@ impl Files {
         attributes.xattrs = new.xattrs;
         if let Some(flags) = flags {
             attributes.note_open(base.sessions.own(), writes(flags));
-        } else if let Ok(made) = stat_descriptor(&fd) {
-            // No close will bring the time of the disk.
+        }
+        // The close of a file that is noted as written will bring the time of the disk, and no other one.
+        if !flags.is_some_and(writes)
+            && let Ok(made) = stat_descriptor(&fd)
+        {
             attributes.mtime_ns = mtime_ns(&made);
         }
         attributes.location = Some(place.clone());

@@ -18,6 +18,7 @@ mod findings;
 mod found_elsewhere;
 mod leftovers;
 mod links_and_devices;
+mod long_lists;
 mod looks;
 mod lost;
 mod merge;
@@ -104,7 +105,7 @@ pub fn run(
     }
     store.begin_epoch(true).map_err(of_store)?;
     let done = leftovers::put_back((root, peers), disks, store, is_sound)
-        .and_then(|(disks, back)| change(&disks, store, (is_sound, back)));
+        .and_then(|(disks, back)| change(disks, store, (is_sound, back)));
     // In a sound store no name was removed or changed: nodes use it as before, whatever has failed.
     if is_sound || done.is_ok() {
         store.begin_epoch(false).map_err(of_store)?;
@@ -114,12 +115,16 @@ pub fn run(
 
 /// Puts names and disks in order. Nobody else uses them.
 fn change(
-    disks: &Disks,
+    mut disks: Disks,
     store: &dyn NameStore,
     (is_sound, back): (bool, PutBack),
 ) -> Result<Report> {
     let mut numbers = StoreNumbers::new(store)?;
     let mut view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
+    if is_sound {
+        long_lists::read_by_name(&mut disks, &view);
+    }
+    let disks = &disks;
     let mut found = merge(&disks.all, &view, &mut numbers)?;
     let mut clean = CleanCopies::read(disks, (&mut found, &view), !is_sound, &numbers)?;
     let moved = found_elsewhere::follow(disks, &mut view, &found);
@@ -234,6 +239,7 @@ impl<'a> Repair<'a> {
             ..Findings::default()
         };
         unread::tell_all(self, &mut findings);
+        long_lists::tell_all(self, &mut findings);
         let mut places = BTreeMap::new();
         for (at, file) in found.files.iter().enumerate() {
             places.insert(file.number, (file, file.attributes.location.clone()));

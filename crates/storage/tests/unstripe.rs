@@ -9,7 +9,11 @@ use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_os::beneath::TreeCursor;
 use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 use halocline_storage::volume::{Origin, OriginFile};
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, linkat, mkdirat, openat, statat, symlinkat};
+use halocline_testkit::skipping::skip;
+use halocline_testkit::small_disk::SmallDisk;
+use rustix::fs::{
+    AtFlags, Mode, OFlags, XattrFlags, fstat, linkat, mkdirat, openat, setxattr, statat, symlinkat,
+};
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 
@@ -143,4 +147,35 @@ fn a_tree_deeper_than_paths_are_long_is_copied() {
     }
     let inode = |name| statat(cursor.directory(), name, AtFlags::empty()).unwrap().st_ino;
     assert_eq!((inode("f"), inode("l")), (inode("g"), inode("f")));
+}
+
+/// Regression: one file whose owner had given it more extended attributes than the kernel lists, as tmpfs and XFS keep them, ended the
+/// copy of all.
+#[test]
+fn attributes_that_cannot_be_listed_are_told_and_all_else_is_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, out) = (dir.path().join("volume"), dir.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let Some(_disk) = SmallDisk::over(volume.clone(), 32 << 20) else { return };
+    let origin = striped(&volume);
+    for name in ["a", "b"] {
+        create(&origin, name).write_at(0, &[1; 10_000]).unwrap();
+    }
+    let (hostile, none) = (origin.namespace_dir().join("a"), XattrFlags::empty());
+    if setxattr(&hostile, "user.kept", b"", none).is_err() {
+        return skip("tmpfs keeps no attributes of users here");
+    }
+    for at in 0..400 {
+        setxattr(&hostile, format!("user.{at:0>250}"), b"", none).unwrap();
+    }
+    fs::set_permissions(&hostile, fs::Permissions::from_mode(0o640)).unwrap();
+    let lacking = unstripe_tree(&volume, &out, &mut |_| {}).unwrap();
+    let told: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+    assert!(told.len() == 1 && told[0].contains("/a: the names of its ext"), "{told:?}");
+    for name in ["a", "b"] {
+        let copy = fs::read_dir(dir.path()).unwrap().find_map(|entry| {
+            fs::read(entry.unwrap().path().join(name)).ok().filter(|bytes| bytes.len() == 10_000)
+        });
+        assert_eq!(copy, Some(vec![1; 10_000]), "{name}");
+    }
 }

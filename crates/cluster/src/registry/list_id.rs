@@ -148,9 +148,31 @@ fn read(dir: impl AsFd) -> io::Result<Option<IdFile>> {
 fn others(origin: &OwnedFd, path: &Path, own: Option<&ListId>) -> Result<Vec<(String, String)>> {
     let at = || Error::at(path, "read the marks on the origin of");
     let origin = File::from(origin.try_clone().map_err(at())?);
-    let mut marks = cluster_mark::found_on(&origin).map_err(at())?;
+    let marks = cluster_mark::found_on(&origin);
+    // Whoever may write to the origin can have given it so many on XFS and tmpfs. Then only a mark that is known is found.
+    if marks.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::TOOBIG)) {
+        let is_own = own.map(|own| cluster_mark::is_marked(&origin, own.as_str())).transpose();
+        return if is_own.map_err(at())? == Some(true) {
+            Ok(Vec::new())
+        } else {
+            Err(unlisted(path))
+        };
+    }
+    let mut marks = marks.map_err(at())?;
     marks.retain(|(id, _)| own.is_none_or(|own| own.as_str() != id));
     Ok(marks)
+}
+
+/// The error for an origin with more extended attributes than the kernel lists, and without the mark of a list that is there.
+fn unlisted(path: &Path) -> Error {
+    let origin = path.parent().unwrap_or(path).display();
+    Error::invalid(
+        format!(
+            "{origin}: the names of its extended attributes take more than the 64 KiB that the kernel lists, so it is not known which \
+             list of nodes it had"
+        ),
+        "remove some of them (setfattr -x NAME)",
+    )
 }
 
 fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {

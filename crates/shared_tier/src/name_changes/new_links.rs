@@ -14,6 +14,7 @@ use crate::inodes::Vnode;
 use crate::late_names::Late;
 use crate::lookup::Lookup;
 use crate::places::own_xattrs;
+use crate::places::users_xattrs::are_too_many_names;
 use crate::renames::{changed_at, follow};
 use crate::sticky::TRIES;
 
@@ -66,6 +67,9 @@ fn named(
 ) -> Result<(EntryName, StoredInode)> {
     for _ in 0..TRIES {
         let (from, found) = lookup.find_named(&vnode.0)?;
+        if are_too_many_names(&found.attributes, found.links.saturating_add(1)) {
+            return Err(Errno::MLINK.into());
+        }
         // A file with several names has no copy.
         match clean_copies::take_away(&base.places, &found.attributes, vnode.0.number) {
             // It has another place by now, or is lost.

@@ -66,7 +66,8 @@ impl ListedNames<'_> {
                 own_xattrs::clear_other_renaming(&fd, add)?;
             }
             let mut add = add.to_vec();
-            if own_xattrs::names(&fd).is_empty() {
+            // Where it is not known whether there are others, each one counts for itself.
+            if own_xattrs::listed(&fd).is_some_and(|listed| listed.is_empty()) {
                 let of_place = listed_names(&fd, &at)?;
                 if add.iter().all(|name| of_place.contains(name)) {
                     return Ok(());

@@ -27,6 +27,10 @@ pub(crate) const DIRECTORY: &str = "user.halocline.directory";
 /// Prefix of the attributes with the names of a file that has several, or whose only name is not that of its place.
 /// Each name has its own attribute, so that nodes which change different names do not undo each other's changes.
 const NAME: &[u8] = b"user.halocline.name.";
+/// What a name of a file takes of the list of the names of its attributes: prefix, hash, and a zero byte.
+pub(crate) const NAME_LISTED_BYTES: usize = NAME.len() + 16 + 1;
+/// The errno for a list of the names of attributes that is longer than the kernel returns.
+pub(crate) const LIST_TOO_LONG: i32 = libc::E2BIG;
 /// On the old copy of a file: the number of its move.
 pub(crate) const LEAVING: &str = "user.halocline.leaving";
 /// On the new copy of a file: the number of its move.
@@ -279,25 +283,39 @@ pub(super) fn value(directory: u64, name: &Name) -> Vec<u8> {
     [directory.to_string().as_bytes(), b":", name.as_bytes()].concat()
 }
 
-fn attributes_with_names(fd: &impl AsFd) -> Result<Vec<OsString>> {
+/// `None` if the kernel does not list them.
+fn attributes_with_names(fd: &impl AsFd) -> Result<Option<Vec<OsString>>> {
     let all = match xattr::list_on(fd) {
-        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(Vec::new()),
+        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(Some(Vec::new())),
+        Err(error) if error.errno() == LIST_TOO_LONG => return Ok(None),
         all => all?,
     };
     let all = all.split(|byte| *byte == 0).map(|name| OsString::from_vec(name.to_vec()));
-    Ok(all.filter(|name| is_name(name)).collect())
+    Ok(Some(all.filter(|name| is_name(name)).collect()))
 }
 
-/// The names of a file, each in the directory with a number; empty if they are not listed.
-pub(crate) fn names(fd: &impl AsFd) -> Vec<(u64, Name)> {
+/// The names of a file, each in the directory with a number; empty if they are not listed, `None` if the file has more
+/// extended attributes than the kernel lists.
+pub(crate) fn listed(fd: &impl AsFd) -> Option<Vec<NameIn>> {
     let read = |name: OsString| {
         let found = get_on(fd, &name).ok()?;
         parse_name(&found).filter(|_| attribute(&found) == name)
     };
-    let attributes = attributes_with_names(fd).unwrap_or_default();
+    let attributes = attributes_with_names(fd).unwrap_or_else(|_| Some(Vec::new()))?;
     let mut names: Vec<_> = attributes.into_iter().filter_map(read).collect();
     names.sort();
-    names
+    Some(names)
+}
+
+/// As [`listed`]; empty also if the kernel does not list them.
+pub(crate) fn names(fd: &impl AsFd) -> Vec<NameIn> {
+    listed(fd).unwrap_or_default()
+}
+
+/// Whether a name is recorded with a file.
+pub(crate) fn has_name(fd: &impl AsFd, directory: u64, name: &Name) -> bool {
+    let value = value(directory, name);
+    get_on(fd, &attribute(&value)).is_ok_and(|found| found == value)
 }
 
 pub(super) fn parse_name(value: &[u8]) -> Option<(u64, Name)> {
@@ -347,8 +365,8 @@ pub(crate) fn set_names(fd: &impl AsFd, names: &[(u64, Name)]) -> Result<()> {
     for (directory, name) in names {
         add_name(fd, *directory, name)?;
     }
-    let others = attributes_with_names(fd)?.into_iter().filter(|name| !wanted.contains(name));
-    others.into_iter().try_for_each(|name| clear(fd, &name))
+    let others = attributes_with_names(fd)?.into_iter().flatten();
+    others.filter(|name| !wanted.contains(name)).try_for_each(|name| clear(fd, &name))
 }
 
 #[cfg(test)]
@@ -435,6 +453,6 @@ mod tests {
         set_names(&scratch, &[(9, Name::from("c")), (9, Name::from("d"))]).unwrap();
         assert_eq!(names(&scratch), [(9, Name::from("c")), (9, Name::from("d"))]);
         set_names(&scratch, &[]).unwrap();
-        assert_eq!(attributes_with_names(&scratch).unwrap(), [""; 0]);
+        assert_eq!(attributes_with_names(&scratch).unwrap().unwrap(), [""; 0]);
     }
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use halocline_cluster::names::attributes::Attributes;
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::encode_attributes;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::xattr;
@@ -18,6 +18,59 @@ use crate::acl::{ACCESS, Acl, DEFAULT};
 
 /// Rights that a program gets when it is run from the file. Whoever changes a file's content takes them away, root, too.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+/// The extended attributes that decide access.
+const DECIDING: [&[u8]; 3] = [ACCESS, DEFAULT, CAPABILITY];
+
+/// How much the names of a file or directory may take of the list of the names of its extended attributes, of which the kernel returns
+/// no more than 64 KiB. The rest is for Halocline's own, for those that decide access, for labels of security modules, and for what
+/// nodes set at the same time.
+const LISTED_BYTES_MAX: usize = 60 << 10;
+/// How much extended attributes may take in the store, where all attributes have 72 KiB. The rest is for what opens and moves add.
+const STORED_BYTES_MAX: usize = (64 << 10) + 512;
+/// What the store keeps with each of them: the lengths of name and value.
+const STORED_LENGTHS_BYTES: usize = 8;
+
+/// How much of the list of names of something with so many links is used.
+fn listed_bytes(of: &Attributes, links: u32) -> usize {
+    let links = if of.kind == Kind::File { links as usize } else { 0 };
+    let names = of.xattrs.keys().filter(|name| !DECIDING.contains(&name.as_slice()));
+    let names = names.map(|name| name.len() + 1);
+    names.sum::<usize>() + links * own_xattrs::NAME_LISTED_BYTES
+}
+
+/// Whether a file cannot have so many names, because its disk could list its extended attributes no more.
+pub(crate) fn are_too_many_names(of: &Attributes, links: u32) -> bool {
+    listed_bytes(of, links) > LISTED_BYTES_MAX
+}
+
+/// Refuses extended attributes that could not be listed on the disk, or for which the store has no room: file systems keep more. What
+/// was there before may stay, and become less.
+///
+/// # Errors
+/// `ENOSPC`.
+pub(crate) fn check_room(before: &Attributes, after: &Attributes, links: u32) -> Result<()> {
+    let listed = |of| listed_bytes(of, links);
+    let stored = |of: &Attributes| {
+        let each = of.xattrs.iter();
+        each.map(|(name, value)| name.len() + value.len() + STORED_LENGTHS_BYTES).sum::<usize>()
+    };
+    let has_room = listed(after) <= LISTED_BYTES_MAX.max(listed(before))
+        && stored(after) <= STORED_BYTES_MAX.max(stored(before));
+    if has_room { Ok(()) } else { Err(Errno::NOSPC.into()) }
+}
+
+/// The names of the extended attributes of something, each followed by a zero byte. If it has more than the kernel lists, those that
+/// decide access: they can be read all the same.
+///
+/// # Errors
+/// Those of `listxattr(2)`.
+pub(crate) fn names_on(fd: &impl AsFd) -> Result<Vec<u8>> {
+    match xattr::list_on(fd) {
+        Err(error) if error.errno() == libc::EOPNOTSUPP => Ok(Vec::new()),
+        Err(error) if error.errno() == own_xattrs::LIST_TOO_LONG => Ok(DECIDING.join(&0)),
+        names => names,
+    }
+}
 
 /// Takes a file's capability from its attributes if the file with the bytes has lost it.
 pub(crate) fn follow_capability(attributes: &mut Attributes, file: &File) {
@@ -57,12 +110,10 @@ pub(crate) fn remove_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr) -> Result<()
     tree.step("removing an extended attribute", || owner_permissions::remove_on(fd, name))
 }
 
-/// The extended attributes that programs see, except for those for which the store has no room.
+/// The extended attributes that programs see, except for those for which the store has no room, and for those that the kernel does
+/// [not list](names_on).
 pub(crate) fn all(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let names = match xattr::list_on(fd) {
-        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),
-        names => names?,
-    };
+    let names = names_on(fd)?;
     let mut with = attributes.clone();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         if xattr::hidden_xattr(OsStr::from_bytes(name)) {
@@ -91,10 +142,7 @@ pub(crate) fn all(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Ve
 /// # Errors
 /// Those of `setxattr(2)` and `removexattr(2)`.
 pub(crate) fn replace(fd: &impl AsFd, wanted: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
-    let names = match xattr::list_on(fd) {
-        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(()),
-        names => names?,
-    };
+    let names = names_on(fd)?;
     for name in names.split(|byte| *byte == 0).filter(|name| is_replaced(name)) {
         if !wanted.contains_key(name) {
             own_xattrs::clear(fd, OsStr::from_bytes(name))?;
@@ -107,6 +155,6 @@ fn is_replaced(name: &[u8]) -> bool {
     let begins = |with: &[u8]| name.starts_with(with);
     let is_users = begins(b"user.")
         || begins(b"trusted.") && !begins(b"trusted.overlay.")
-        || [ACCESS, DEFAULT, CAPABILITY].contains(&name);
+        || DECIDING.contains(&name);
     is_users && !xattr::hidden_xattr(OsStr::from_bytes(name))
 }

@@ -24,6 +24,9 @@ use crate::places::shared_disk::links_and_devices::several_names;
 use crate::places::steps::Steps;
 use crate::places::tree::{LEFTOVERS, Tree, candidates, fresh};
 
+/// How many of the things that cannot be read are named.
+const UNREAD_MAX: usize = 50;
+
 /// On the shared disk: a rebuild is under way, so the store has only a part of the names.
 const REBUILDING: &str = "rebuilding";
 
@@ -154,19 +157,9 @@ impl Disks {
                 "see that nobody changes the disks, and repair again",
             ));
         }
-        let mut unread = self.all.iter().flat_map(|disk| {
+        refuse(self.all.iter().flat_map(|disk| {
             disk.scanned.unread().map(|line| format!("{}/{line}", disk.tree.path.display()))
-        });
-        match unread.next() {
-            None => Ok(()),
-            Some(first) => Err(Error::invalid(
-                format!(
-                    "{first}: what cannot be read would have no name ({} more)",
-                    unread.count()
-                ),
-                "make it readable for this user, or move it away, and repair again",
-            )),
-        }
+        }))
     }
 
     /// Why the names in the store are held.
@@ -187,6 +180,22 @@ impl Disks {
     pub(crate) fn set_rebuilding(&self, is: bool) -> Result<()> {
         if is { self.check.replace(REBUILDING, b"") } else { self.check.remove(REBUILDING) }
     }
+}
+
+/// Refuses a rebuild if there is anything that cannot be read.
+fn refuse(mut unread: impl Iterator<Item = String>) -> Result<()> {
+    let named: Vec<String> = unread.by_ref().take(UNREAD_MAX).collect();
+    if named.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!(
+            "{}: what cannot be read would have no name ({} more)",
+            named.join(", "),
+            unread.count()
+        ),
+        "make it readable for this user, or move it away, and repair again",
+    ))
 }
 
 /// Whether a rebuild of the names of the tier at `root` was begun and not finished.
@@ -278,5 +287,21 @@ impl Disk {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: only the first one was named, so that each took one more run to be found.
+    #[test]
+    fn what_cannot_be_read_is_named_by_all_its_paths() {
+        let lines = |count: usize| (0..count).map(|at| format!("hdd/{at}: why"));
+        refuse(lines(0)).unwrap();
+        let told = |count: usize| refuse(lines(count)).unwrap_err().to_string();
+        assert!(told(2).contains("hdd/0: why, hdd/1: why: what cannot be read would have"));
+        let many = told(UNREAD_MAX + 7);
+        assert!(many.contains("hdd/49: why: ") && many.contains("(7 more)"), "{many}");
     }
 }

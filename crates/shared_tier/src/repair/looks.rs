@@ -19,7 +19,7 @@ use super::merge::merge;
 use super::numbers::Shown;
 use super::report::Report;
 use super::view::View;
-use super::{Repair, found_elsewhere, is_sound, of_store, run, unseen};
+use super::{Repair, found_elsewhere, is_sound, long_lists, of_store, run, unseen};
 use crate::places::own_xattrs::owner_permissions::OnlyLooking;
 
 /// The pauses before it looks again. Together longer than a change takes: its node waits 3 s for the store's answer, and
@@ -43,6 +43,7 @@ pub(super) fn look(
     };
     if is_sound {
         unseen::assume(&mut disks, &view);
+        long_lists::read_by_name(&mut disks, &view);
     }
     let mut numbers = Shown::new();
     let mut found = merge(&disks.all, &view, &mut numbers)?;

@@ -33,7 +33,8 @@ pub struct Report {
     pub set_aside: Vec<String>,
     /// Files and directories that have got another name than the disks say, because something else has that.
     pub conflicts: Vec<String>,
-    /// Names of files that a rebuild does not give back. In a sound store they are right, and stay.
+    /// Names of files, and attributes of files and directories, that a rebuild does not give back. In a sound store they are
+    /// right, and stay.
     pub not_rebuilt: Vec<String>,
     /// Inconsistent or unreadable things, which are left alone.
     pub told: Vec<String>,

@@ -69,6 +69,8 @@ pub(crate) struct Item {
     pub(crate) directory_name: Option<(u64, Name)>,
     /// Whether its mode keeps this process from reading what it claims.
     pub(crate) is_closed: bool,
+    /// Whether it has more extended attributes than the kernel lists.
+    pub(crate) has_long_list: bool,
 }
 
 impl Item {
@@ -95,6 +97,8 @@ pub(crate) struct Scanned {
     pub(crate) root: Option<Attributes>,
     /// When its names were changed last, as it claims.
     pub(crate) root_dated: Option<Dated>,
+    /// Whether it has more extended attributes than the kernel lists.
+    pub(crate) root_has_long_list: bool,
     /// What else could not be read, and why.
     unread: Vec<String>,
     /// Directories whose names this process may not read; `None` is the root.
@@ -209,7 +213,9 @@ impl Scanned {
 pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
     let root = tree.look(None)?;
     let (described, root_dated) = (describe(&root)?.0, own_xattrs::dated(&root));
-    let mut scanned = Scanned { root: Some(described), root_dated, ..Scanned::default() };
+    let root_has_long_list = own_xattrs::listed(&root).is_none();
+    let mut scanned =
+        Scanned { root: Some(described), root_dated, root_has_long_list, ..Scanned::default() };
     let mut cursor = TreeCursor::new(&root)?;
     // Directories to be read, and how deep they are. What is read next is always in a directory that was just passed.
     let mut todo: Vec<(Option<usize>, usize)> = vec![(None, 0)];
@@ -328,7 +334,9 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
     };
     let number = claims(what).filter(|number| *number > 1);
     let is_closed = !is_link && number.is_none() && own_xattrs::is_closed(&fd);
-    let mut names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
+    let listed = if is_link { Some(Vec::new()) } else { own_xattrs::listed(&fd) };
+    let has_long_list = listed.is_none();
+    let mut names = listed.unwrap_or_default();
     names.retain(|(directory, name)| may_name(*directory, name));
     // A file of which a clean copy was made is an old one if the copy has become the file.
     let (moved, copied) = (claims(own_xattrs::LEAVING), claims(own_xattrs::COPIED));
@@ -359,6 +367,7 @@ fn item(cursor: &TreeCursor, name: &OsStr, above: Option<usize>) -> Result<Optio
         dated,
         directory_name,
         is_closed,
+        has_long_list,
     }))
 }
 

@@ -44,6 +44,9 @@ use crate::stat_conversion::split;
 const RESTORED_NS: i64 = 3600 * 1_000_000_000;
 /// Units in which file systems keep times.
 const TIME_UNITS_NS: [i64; 5] = [100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000];
+/// The first and the last time of file systems that keep 32 bits of seconds.
+const TIME_LIMITS_NS: [i64; 2] =
+    [-(1_i64 << 31) * 1_000_000_000, ((1_i64 << 31) - 1) * 1_000_000_000];
 
 /// Something whose attributes the store is to get from its disk.
 #[derive(Debug)]
@@ -192,11 +195,13 @@ fn content_differences(on_disk: &Attributes, stored: &Attributes) -> Vec<String>
     all
 }
 
-/// Whether a disk has a time of the store, as exactly as it keeps times.
+/// Whether a disk has a time of the store, as exactly as it keeps times: a file may have been moved to it.
 pub(super) fn is_same_time(on_disk: i64, stored: i64) -> bool {
     let is_rounded =
         |unit: &i64| on_disk % unit == 0 && stored.abs_diff(on_disk) < unit.unsigned_abs();
-    on_disk == stored || TIME_UNITS_NS.iter().any(is_rounded)
+    let [first, last] = TIME_LIMITS_NS;
+    let is_cut = on_disk == first && stored < first || on_disk == last && stored > last;
+    on_disk == stored || is_cut || TIME_UNITS_NS.iter().any(is_rounded)
 }
 
 /// Whether both should have an extended attribute: file systems have some of their own, as the labels of security modules.
@@ -352,5 +357,26 @@ impl Differing {
         let kept = stored.iter().filter(|(name, _)| !is_compared(name));
         let taken = self.agreed.xattrs.iter().filter(|(name, _)| is_compared(name));
         kept.chain(taken).map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_has_a_time_as_exactly_as_it_keeps_times() {
+        const SECOND_NS: i64 = 1_000_000_000;
+        let [first, last] = TIME_LIMITS_NS;
+        for (on_disk, stored) in
+            [(5, 5), (SECOND_NS, SECOND_NS + 7), (first, first - 7), (last, last + SECOND_NS)]
+        {
+            assert!(is_same_time(on_disk, stored), "{on_disk} {stored}");
+        }
+        for (on_disk, stored) in
+            [(5, 6), (SECOND_NS + 7, SECOND_NS), (first + 7, first - 7), (last, last - SECOND_NS)]
+        {
+            assert!(!is_same_time(on_disk, stored), "{on_disk} {stored}");
+        }
     }
 }

@@ -156,6 +156,7 @@ impl<'v> Assumed<'_, 'v> {
             dated: None,
             directory_name: None,
             is_closed: false,
+            has_long_list: false,
         });
         self.scanned.items.len() - 1
     }

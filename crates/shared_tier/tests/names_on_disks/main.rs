@@ -12,6 +12,7 @@ mod full;
 mod grouped;
 mod late;
 mod left_behind;
+mod long_lists;
 mod mounted;
 mod older;
 mod released;

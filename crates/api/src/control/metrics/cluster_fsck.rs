@@ -89,7 +89,7 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
     metric(
         "not_rebuilt",
         "list",
-        "Names of files that a rebuild does not give back, because more users than the owner of their directory may write to the file. The status of a rebuild is 1 where there are some.",
+        "Names of files that a rebuild does not give back, because more users than the owner of their directory may write to the file; and files and directories with more extended attributes than the kernel lists, of which it does not give back those of programs. The status of a rebuild is 1 where there are some.",
     ),
     metric(
         "told",

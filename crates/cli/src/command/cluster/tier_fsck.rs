@@ -302,12 +302,12 @@ fn print(report: &Report, repaired: bool) {
     }
 }
 
-/// Names that only the store has for certain.
+/// Names and attributes that only the store has for certain.
 fn print_not_rebuilt(report: &Report) {
     if !report.is_rebuilt && !report.not_rebuilt.is_empty() {
         say!(
             "note: {} would be lost with the store; it is no fault of the disks",
-            counted(report.not_rebuilt.len(), "name")
+            counted(report.not_rebuilt.len(), "thing")
         );
     }
     for line in &report.not_rebuilt {

@@ -71,6 +71,20 @@ fn copy_xattrs(from: &Path, to: &Path, shown: &Path, lacking: &mut Lacking) -> i
     let mut list = vec![0_u8; 1 << 16];
     let len = match rustix::fs::listxattr(from, &mut list) {
         Err(Errno::OPNOTSUPP) => return Ok(()),
+        Err(Errno::TOOBIG) => {
+            lacking.push(Error::invalid(
+                format!(
+                    "{}: the names of its extended attributes take more than the 64 KiB that the kernel lists; only ACLs and capabilities are \
+                     copied",
+                    shown.display()
+                ),
+                "remove some of them from the file first (setfattr -x NAME)",
+            ));
+            let deciding =
+                [posix_acl::ACCESS, posix_acl::DEFAULT, "security.capability"].join("\0");
+            list[..deciding.len()].copy_from_slice(deciding.as_bytes());
+            deciding.len()
+        }
         other => other?,
     };
     let mut value = vec![0_u8; 1 << 16];
@@ -81,7 +95,7 @@ fn copy_xattrs(from: &Path, to: &Path, shown: &Path, lacking: &mut Lacking) -> i
         }
         let len = match rustix::fs::getxattr(from, name.as_os_str(), &mut value) {
             // Its owner removed it meanwhile.
-            Err(Errno::NODATA) => continue,
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => continue,
             other => other?,
         };
         lacking.extend(set_xattr(to, &name, &value[..len], shown).err());

@@ -17,8 +17,8 @@ use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_os::error::Result;
 use halocline_os::rename_new::rename_new;
 use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
-use halocline_vfs::namespace::{stat_descriptor, xattr};
 use rustix::fs::{AtFlags, CWD, Mode, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
@@ -27,6 +27,7 @@ use crate::acl::ACCESS;
 use crate::places::descriptor_path::proc_path;
 use crate::places::own_xattrs::{self, parse_number};
 use crate::places::tree::Tree;
+use crate::places::users_xattrs::names_on;
 use crate::stat_conversion::joined;
 
 /// The directory, in the private one of the shared disk.
@@ -115,10 +116,7 @@ pub(crate) fn bring_up_to_date(tree: &Tree, inode: &OwnedFd, of: &Attributes) ->
 
 /// The names of those extended attributes that programs have given.
 fn xattrs(inode: &OwnedFd) -> Result<Vec<Vec<u8>>> {
-    let names = match xattr::list_on(inode) {
-        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(Vec::new()),
-        names => names?,
-    };
+    let names = names_on(inode)?;
     let is_users = |name: &&[u8]| {
         *name == ACCESS || name.starts_with(b"trusted.") && !name.starts_with(b"trusted.overlay.")
     };
