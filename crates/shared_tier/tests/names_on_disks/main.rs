@@ -14,6 +14,7 @@ mod late;
 mod left_behind;
 mod mounted;
 mod older;
+mod own_numbers;
 mod released;
 mod unnumbered;
 mod unreached;
