@@ -159,7 +159,12 @@ impl Change {
     }
 
     /// Any change of what there is.
-    fn any(random: &mut Random, directories: &[String], there: &Groups) -> Self {
+    /// `by_number` are names that are numbers of what they lead to.
+    fn any(
+        random: &mut Random,
+        (directories, there): &(Vec<String>, Groups),
+        by_number: bool,
+    ) -> Self {
         let there: Vec<&String> = there.keys().collect();
         let some = |random: &mut Random| match there.as_slice() {
             [] => "none".to_owned(),
@@ -188,7 +193,7 @@ impl Change {
                 let [one, other] = [one, other].map(|path| path.trim_end_matches('/').to_owned());
                 Self::Rename(one, other, libc::RENAME_EXCHANGE)
             }
-            22..26 => {
+            22..26 if by_number => {
                 let from = some(random);
                 // Beside its own name, or that of something else.
                 let beside = [from.clone(), some(random), new(random)][random.below(3)].clone();
@@ -207,6 +212,8 @@ impl Change {
 fn wrong_end(seed: u64) -> Option<String> {
     let mut random = Random(seed);
     let disks = Disks::new();
+    // With files on the shared disk, which may lie at names that they no longer have, what is called by its number may keep
+    // another one from lying beside its name.
     let to_ssd = seed.is_multiple_of(3);
     let nodes = NODES.map(|node| Arc::new(Mounted::of_node(&disks, node, to_ssd)));
     for directory in ["p", "q", "p/s", "q/t"] {
@@ -217,10 +224,10 @@ fn wrong_end(seed: u64) -> Option<String> {
     let mut with_files = mounted(&nodes[0], true);
     for _ in 0..CHANGES {
         let on = random.below(2);
-        let change = Change::any(&mut random, &with_files.0, &with_files.1);
+        let change = Change::any(&mut random, &with_files, to_ssd);
         // Now and then it stands still in the midst of it, and the other one works meanwhile.
         let stands_still = random.below(3) == 0;
-        let meanwhile = Change::any(&mut random, &with_files.0, &with_files.1);
+        let meanwhile = Change::any(&mut random, &with_files, to_ssd);
         let requests = i64::try_from(random.below(12)).unwrap();
         if stands_still {
             let (by, meanwhile) = (Arc::clone(&nodes[1 - on]), meanwhile.clone());
