@@ -79,7 +79,8 @@ fn are_right(what: &str, disks: &Disks, nodes: Vec<Mounted>) {
     drop(nodes);
     assert_eq!(on_disk(&disks.at("shared")), wanted, "{what}: on the disk");
     disks.are_as_in_store(what);
-    let left = fs::read_dir(disks.at("shared/.halocline/beside")).unwrap().count();
+    let notes = fs::read_dir(disks.at("shared/.halocline/beside"));
+    let left = notes.map_or(0, Iterator::count);
     assert_eq!(left, 0, "{what}: notes");
     disks.forget();
     disks.repair();
@@ -183,4 +184,34 @@ fn i15_what_lies_beside_its_name_gets_it_once_a_directory_has_left() {
             are_right(&format!("{what}, before request {requests}"), &disks, nodes.into());
         }
     }
+}
+
+#[test]
+fn names_of_ours_are_refused_alike() {
+    let disks = Disks::new();
+    let node = Mounted::new(&disks, true);
+    node.create("f", "text").unwrap();
+    node.symlink("there", "l").unwrap();
+    node.mkdir("d").unwrap();
+    for ours in [".halocline", ".halocline-cluster"] {
+        let all = [
+            node.create(ours, "text"),
+            node.mkdir(ours),
+            node.symlink("there", ours),
+            make(&node, "pipe", ours),
+            node.link("f", ours),
+            node.link("l", ours),
+            node.rename("f", ours, 0),
+            node.rename("d", ours, 0),
+            node.rename(ours, "new", 0),
+            node.rename("f", ours, libc::RENAME_EXCHANGE),
+            node.unlink(ours),
+            node.rmdir(ours),
+        ];
+        let refused = all.map(|done| done.unwrap_err().errno());
+        assert_eq!(refused, [libc::EPERM; 12], "{ours}");
+        assert_eq!(node.at(ours).map(drop).unwrap_err().errno(), libc::ENOENT);
+        node.create(&format!("d/{ours}"), "text").unwrap();
+    }
+    node.tier.close().unwrap();
 }
