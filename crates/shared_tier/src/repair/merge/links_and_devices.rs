@@ -96,7 +96,9 @@ pub(super) fn add(builder: &mut Builder<'_>) {
     for at in all {
         let directory = builder.above(at);
         let (name, told) = name_for(builder, at, plain.remove(&at), &added);
-        told.into_iter().for_each(|what| builder.told(at, &what));
+        if let Some(what) = told {
+            builder.told(at, &what);
+        }
         let Some(name) = name else { continue };
         builder.taken.insert((directory, name.clone()), None);
         added.insert((directory, name.clone()));
