@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use halocline_testkit::program;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster, STEADY};
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{fsck, make, mount_with, unmount};
+use halocline_testkit::waiting::eventually;
 
 const NODES: [&str; 2] = ["one", "two"];
 /// So many that each master has some.
@@ -32,7 +34,9 @@ impl Nodes {
 
     fn mount(&self) {
         for node in NODES {
-            let mounted = mount_with(&self.scratch, &self.store.urls(), node, &[]);
+            // The second one takes requests from `/dev/fuse`.
+            let more: &[&str] = if node == "two" { &["--io-uring=false"] } else { &[] };
+            let mounted = mount_with(&self.scratch, &self.store.urls(), node, more);
             assert!(mounted.status.success(), "{}", said(&mounted));
         }
     }
@@ -165,4 +169,67 @@ fn masters_without_memory_are_a_full_disk_to_programs() {
     assert_eq!(new(0, "again"), Ok(()));
     nodes.unmount();
     assert!(nodes.check(&[]));
+}
+
+/// What is in a directory, and of how much of it there are no attributes.
+fn listed(dir: &Path) -> std::io::Result<(usize, usize)> {
+    let (mut names, mut silent) = (0, 0);
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        names += 1;
+        silent += usize::from(entry.metadata().is_err());
+    }
+    Ok((names, silent))
+}
+
+/// The names of a directory are on one master, and the attributes of the directories in it, and of files with several names,
+/// on any. Regression: what the dead master had of these was missing, for as long as nobody repaired the names, and `ls`
+/// ended with 0.
+#[test]
+fn what_a_dead_master_has_attributes_of_is_still_listed() {
+    const EACH: usize = 8;
+    let Some(mut nodes) = Nodes::new() else { return };
+    for number in 0..DIRECTORIES {
+        let at = |name: &str, other| nodes.at("one", &format!("d{number}/{name}{other}"));
+        for other in 0..EACH {
+            fs::create_dir_all(at("d", other)).unwrap();
+            // In the others, all names without attributes of their own are known as directories.
+            if number % 2 == 0 {
+                fs::write(at("f", other), "x").unwrap();
+                fs::hard_link(at("f", other), at("l", other)).unwrap();
+            }
+        }
+    }
+    let all = |number: usize| if number % 2 == 0 { 3 * EACH } else { EACH };
+    // All paths lead through the root.
+    let has_root = |master: &usize| {
+        !nodes.store.command(*master, &["KEYS", "halocline:*:names:1:*"]).is_empty()
+    };
+    let dead = (0..MASTERS).find(|master| !has_root(master)).unwrap();
+    let mut keys = (0..).map(|number| format!("key{number}"));
+    let key = keys.find(|key| nodes.store.master_of(key) == dead).unwrap();
+    nodes.store.kill(dead);
+    // At first nobody has its part, and then a replica that may have forgotten names.
+    for is_replaced in [false, true] {
+        if is_replaced {
+            nodes.store.wait_for_successor(dead, &key);
+        }
+        for node in NODES {
+            let dir = |number| nodes.at(node, &format!("d{number}"));
+            eventually("a listing of names without attributes", || {
+                let mut was_tried = false;
+                for number in 0..DIRECTORIES {
+                    let Ok((names, silent)) = listed(&dir(number)) else { continue };
+                    assert_eq!(names, all(number), "{node}, d{number}, {is_replaced}");
+                    was_tried |= silent > 0;
+                }
+                was_tried
+            });
+            for number in 0..DIRECTORIES {
+                let ls = Command::new("ls").arg(dir(number)).output().unwrap();
+                let names = written(&ls).lines().count();
+                assert!(!ls.status.success() || names == all(number), "{node}, d{number}: {names}");
+            }
+        }
+    }
 }

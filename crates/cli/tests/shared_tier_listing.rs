@@ -1,6 +1,8 @@
 //! How many requests of the store of names it takes to work in a directory of a shared tier alone, and to list one that
 //! another node filled; and that what is seen of it is never old.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,6 +16,7 @@ use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::waiting::{SetOnDrop, eventually};
+use rustix::process::Signal;
 
 const NODES: [&str; 2] = ["one", "two"];
 const FILES: usize = 3000;
@@ -242,4 +245,62 @@ fn times_after_changes(
         }
     }
     wrong
+}
+
+/// The names in a directory, as `ls` reads them.
+fn names(dir: &Path) -> io::Result<BTreeSet<OsString>> {
+    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+/// Regression: for each request of the listing that the store did not answer in time, the listing lacked a directory, or a
+/// file with several names, and ended without an error.
+#[test]
+fn a_listing_while_the_store_stands_still_is_whole_or_an_error() {
+    /// Longer than a node waits for an answer.
+    const STILL: Duration = Duration::from_secs(4);
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &NODES) else { return };
+    let Some(nodes) = SharedTiers::new(scratch, &NODES) else { return };
+    // Both ways of requests.
+    let nodes = nodes.mounted(&["one"], &[]).mounted(&["two"], &["--io-uring=false"]);
+    let dir = nodes.at("one", "d");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..300 {
+        fs::create_dir(dir.join(format!("d{number}"))).unwrap();
+    }
+    for number in 0..60 {
+        let file = dir.join(format!("f{number}"));
+        fs::write(&file, "x").unwrap();
+        fs::hard_link(&file, dir.join(format!("l{number}"))).unwrap();
+    }
+    let all = names(&dir).unwrap();
+    assert_eq!(all.len(), 420);
+    let (is_done, failed) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _done = SetOnDrop(&is_done);
+        for node in NODES {
+            let (nodes, all, is_done, failed) = (&nodes, &all, &is_done, &failed);
+            scope.spawn(move || {
+                while !is_done.load(Ordering::SeqCst) {
+                    match names(&nodes.at(node, "d")) {
+                        Ok(found) => {
+                            let missing: Vec<_> = all.difference(&found).collect();
+                            assert!(missing.is_empty(), "{node}: {missing:?}");
+                        }
+                        Err(error) => {
+                            assert_eq!(error.raw_os_error(), Some(libc::EIO), "{node}");
+                            failed.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                }
+            });
+        }
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(300));
+            nodes.store.signal(Signal::STOP);
+            thread::sleep(STILL);
+            nodes.store.signal(Signal::CONT);
+            eventually("that it is listed again", || names(&dir).is_ok());
+        }
+    });
+    println!("{failed:?} listings failed");
 }

@@ -224,6 +224,18 @@ fn a_file_that_was_shortened_past_the_mount_is_told_from_another_server() {
     assert_eq!(read(dir), content());
 }
 
+/// What a truncate has not cut yet is no sign that a server is in another one's place.
+#[test]
+fn a_file_that_was_truncated_keeps_no_server_from_being_marked() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    volume(dir);
+    let node = File::open(opened(dir).namespace_dir().join("file")).unwrap();
+    opened(dir).open_data(node.as_fd(), libc::O_RDWR).unwrap().truncate(1000).unwrap();
+    unmark(dir);
+    assert_eq!(marked(dir, Evidence::Contents), Ok(true));
+}
+
 #[test]
 fn an_empty_server_is_marked_only_for_one_who_knows_it() {
     let scratch = tempfile::tempdir().unwrap();

@@ -23,6 +23,7 @@ use rustix::fs::{AtFlags, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
 use super::leftover_intents::{self, LeftoverIntent, LeftoverIntents};
+use super::listed_names;
 use super::stamp::Stamp;
 use super::steps::Steps;
 use halocline_os::boot_id::boot_id;
@@ -269,8 +270,8 @@ impl CopyRecords {
         let mut found = Vec::new();
         for name in self.dir.names()? {
             let Some(name) = name.to_str().filter(|name| *name != ERA) else { continue };
-            let Ok(target) = readlinkat(&self.dir, name, Vec::new()) else { continue };
-            let record = CopyRecord::parse(name, target.as_bytes());
+            let Some(target) = listed_names::target_of(&self.dir, name)? else { continue };
+            let record = CopyRecord::parse(name, &target);
             found.extend(record.filter(|record| (1..self.bytes.len()).contains(&record.tier)));
         }
         Ok(found)

@@ -26,6 +26,7 @@ use super::inode::{Inode, Place, Table};
 use super::inodes::Inodes;
 use super::leftover_intents::LeftoverIntents;
 use super::linked_vnodes::{LinkedVnodes, Name};
+use super::listed_names;
 use super::not_moved::{NAMES_MAX, NotMoved};
 use super::staged_copy::Source;
 use super::tiers::{Entry, Tiers};
@@ -304,7 +305,7 @@ impl HardLinks {
         let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
         for note in self.intents.names()? {
             let Ok(note) = note.into_string() else { continue };
-            let Ok(stat) = stat_at(dir, note.as_ref()) else { continue };
+            let Some(stat) = listed_names::stat_of(dir, note.as_ref())? else { continue };
             if stat.kind() == libc::S_IFREG {
                 files.push(note.clone());
             }
@@ -321,7 +322,9 @@ impl HardLinks {
                 if self.tiers.is_private(&dir, &entry.name) {
                     continue;
                 }
-                let Ok(stat) = stat_at(fd.as_fd(), &entry.name) else { continue };
+                // Its notes are dropped below, and it would keep the old file.
+                let stat = listed_names::stat_of(fd.as_fd(), &entry.name)?;
+                let Some(stat) = stat else { continue };
                 if stat.kind() == libc::S_IFDIR {
                     dirs.push(self.tiers.tree().lookup(&dir, &entry.name)?.0);
                 } else if let Some(notes) = torn.get(&stat.key()) {

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, RawDir, readlinkat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, RawDir, symlinkat, unlinkat};
 
+use super::listed_names;
 use super::stamp::Stamp;
 use super::steps::Steps;
 use super::tier_links::{Target, TierLinks};
@@ -135,10 +136,10 @@ impl LeftoverIntents {
         while let Some(entry) = raw.next() {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            let Ok(target) = readlinkat(&self.dir, name, Vec::new()) else { continue };
-            let (tier, place) = match links.read(target.as_bytes()) {
+            let Some(target) = listed_names::target_of(&self.dir, name)? else { continue };
+            let (tier, place) = match links.read(&target) {
                 Target::Away(tier, place) => (tier, place),
-                Target::Users(_) => match parse(target.as_bytes()) {
+                Target::Users(_) => match parse(&target) {
                     Some(told) if told.0 < links.tiers() => told,
                     _ => continue,
                 },

@@ -74,6 +74,7 @@ mod leftover_intents;
 mod leftovers;
 mod link_owner;
 mod linked_vnodes;
+mod listed_names;
 mod liveness;
 mod lost_files;
 mod migrate;

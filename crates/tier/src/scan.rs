@@ -24,6 +24,7 @@ use super::inode_numbers::kept_number;
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::link_owner;
 use super::link_owner::ParsedLink;
+use super::listed_names;
 use super::of_shared_tiers;
 use super::planner::Planner;
 use super::residents::Residents;
@@ -167,7 +168,8 @@ impl Scan {
                 if self.tiers.is_private(&dir, &name) {
                     continue;
                 }
-                let Ok(stat) = stat_at(fd.as_fd(), &name) else { continue };
+                // A link that cannot be read may name a file below: then that is no leftover.
+                let Some(stat) = listed_names::stat_of(fd.as_fd(), &name)? else { continue };
                 match stat.kind() {
                     libc::S_IFDIR => dirs.push(self.tiers.tree().lookup(&dir, &name)?.0),
                     libc::S_IFLNK => {

@@ -73,7 +73,6 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     raise_limit();
     let mut plan = placement::read(&args.place.plan)?;
     args.place.wishes(&plan)?;
-    args.place.tell_if_without_default(&plan);
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
@@ -123,12 +122,10 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     )
 }
 
-/// The layouts of the plan for the files of `origin`; those that they have, in the plan, too, where it leaves them alone.
+/// The layouts of the plan for the files of `origin`, or what is wished instead, in the plan, too.
 fn wishes(args: &ApplyArgs, plan: &mut Plan, origin: &Origin) -> Result<Vec<Wish>, Failure> {
     args.place.check_servers(plan, origin)?;
-    if args.place.leaves_alone(plan) {
-        args.place.plan_as_they_lie(plan, origin)?;
-    }
+    args.place.replace_layouts(plan, origin)?;
     args.place.wishes(plan)
 }
 

@@ -54,7 +54,8 @@ pub(crate) struct PlacementArgs {
     /// Leave out files of the plan that are not there, or not below PATH, such as temporary ones and programs
     #[arg(long)]
     pub(crate) skip_missing: bool,
-    /// Where the plan leaves the layout alone, take the default stripes that it was compared with for the planned ones
+    /// Take default stripes for the planned ones: where the plan leaves the layout alone, those that it was compared with, else those
+    /// that new files of the volume get
     #[arg(long)]
     to_default: bool,
     /// Print what was found as JSON
@@ -81,13 +82,23 @@ impl PlacementArgs {
         plan.leaves_alone() && !self.to_default
     }
 
-    /// Tells who asks for the default stripes that the plan has others.
-    pub(crate) fn tell_if_without_default(&self, plan: &Plan) {
-        if self.to_default && !plan.leaves_alone() {
-            tell!(
-                "--to-default has no effect: the plan has layouts for its files, and does not leave them alone"
-            );
+    /// Puts into the plan what is wished instead of its layouts: those that the files have where it leaves these alone, and with
+    /// `--to-default` those of new files of the volume.
+    ///
+    /// # Errors
+    /// If a file cannot be looked at.
+    pub(crate) fn replace_layouts(&self, plan: &mut Plan, origin: &Origin) -> Result<(), Failure> {
+        if self.leaves_alone(plan) {
+            return self.plan_as_they_lie(plan, origin);
         }
+        if self.to_default && !plan.leaves_alone() {
+            let striping = origin.striping();
+            let widths = vec![striping.stripe(); plan.server.len()];
+            for file in &mut plan.file {
+                file.part = vec![Part { begin: 0, end: None, widths: widths.clone() }];
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a plan for servers other than those of `origin`, or than those described.
@@ -261,7 +272,7 @@ impl PlacementArgs {
 
     /// Gives the files of a plan that leaves the layout alone the layouts that they have. Those that are not there, or
     /// cannot be read, keep what the plan has.
-    pub(crate) fn plan_as_they_lie(&self, plan: &mut Plan, origin: &Origin) -> Result<(), Failure> {
+    fn plan_as_they_lie(&self, plan: &mut Plan, origin: &Origin) -> Result<(), Failure> {
         let below = planned_files::below_of(self.below.as_deref(), plan);
         for at in 0..plan.file.len() {
             // Each alone: the path of another one may be that of no file.

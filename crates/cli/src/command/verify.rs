@@ -152,14 +152,11 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     raise_limit();
     let mut plan = placement::read(&args.place.plan)?;
     args.place.wishes(&plan)?;
-    args.place.tell_if_without_default(&plan);
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
     let left_alone = args.place.leaves_alone(&plan);
-    if left_alone {
-        args.place.plan_as_they_lie(&mut plan, &origin)?;
-    }
+    args.place.replace_layouts(&mut plan, &origin)?;
     let wishes = args.place.wishes(&plan)?;
     let measured = args.trace.as_deref();
     let measured =

@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn see(places: &DirectoryPlaces, number: u64, at: EntryName<'_>) {
-        places.listed(&Entry::named_only(number), at);
+        places.listed(&Entry::named_only(number, FileType::Directory), at);
     }
 
     fn is_at(places: &DirectoryPlaces, number: u64) -> Option<(u64, String)> {

@@ -9,7 +9,7 @@ use fuser::{Errno, FileAttr, FileType, INodeNo};
 use halocline_os::error::Error;
 use halocline_vfs::{Engine, Stat, Tree};
 
-use super::inode_table::{Inode, InodeTable};
+use super::inode_table::{Inode, InodeTable, ROOT};
 use super::stale_pages::StalePages;
 use super::{Answer, Refused, is_told, kernel_attributes, privileges, timeouts};
 
@@ -27,8 +27,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// An entry of which only the inode number is known.
-    pub(super) fn named_only(number: u64) -> Self {
+    /// An entry of which only the inode number is known, and what it is.
+    pub(super) fn named_only(number: u64, kind: FileType) -> Self {
         let attr = FileAttr {
             ino: INodeNo(number),
             size: 0,
@@ -37,7 +37,7 @@ impl Entry {
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
             crtime: UNIX_EPOCH,
-            kind: FileType::Directory,
+            kind,
             perm: 0,
             nlink: 1,
             uid: 0,
@@ -47,6 +47,13 @@ impl Entry {
             flags: 0,
         };
         Self { attr, generation: 0, timeout: Duration::ZERO, attr_timeout: Duration::ZERO }
+    }
+
+    /// A listed name that was not looked up, for a transport that must give each name an inode number: that of the root.
+    /// Under it the kernel passes the name on, takes no attributes, and forgets the root once (`invalid_nodeid` in
+    /// `fuse_direntplus_link`), which counts nothing. So programs see this number, too.
+    pub(crate) fn not_looked_up(kind: FileType) -> Self {
+        Self::named_only(ROOT, kind)
     }
 }
 

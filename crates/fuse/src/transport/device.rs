@@ -9,11 +9,14 @@ mod reading;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
+use fuser::{
+    Generation, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyXattr, Request, TimeOrNow,
+};
 use halocline_os::catch_panic::catch_panic;
 use halocline_os::served_program::{Serving, serving};
 use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
+use crate::front::directories::{Added, Listed};
 use crate::front::inodes::Entry;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
@@ -84,4 +87,20 @@ fn valued(reply: ReplyXattr, value: &Value) {
         Value::Size(size) => reply.size(*size),
         Value::Bytes(bytes) => reply.data(bytes),
     }
+}
+
+/// Adds a name to a list. The library has no form for a name of unknown type.
+fn add_name(reply: &mut ReplyDirectory, it: &Listed<'_>) -> Added {
+    let Some(kind) = it.kind else { return Added::NoForm };
+    Added::from(!reply.add(it.number, it.next, kind, it.name))
+}
+
+/// The same with attributes, if they are known. The library has no form for a name without an inode number.
+fn add_entry(reply: &mut ReplyDirectoryPlus, it: &Listed<'_>, known: Option<&Entry>) -> Added {
+    let unknown = it.kind.map(Entry::not_looked_up);
+    let Some(entry) = known.or(unknown.as_ref()) else { return Added::NoForm };
+    let generation = Generation(entry.generation);
+    let is_full =
+        reply.add(entry.attr.ino, it.next, it.name, &entry.timeout, &entry.attr, generation);
+    Added::from(!is_full)
 }

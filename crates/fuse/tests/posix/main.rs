@@ -12,3 +12,4 @@ mod harness;
 mod names;
 mod panics;
 mod permissions;
+mod silent_attributes;

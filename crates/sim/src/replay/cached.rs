@@ -125,7 +125,7 @@ pub fn replay_cached_by(
             origin_until_ns: cache.origin_until_ns,
         };
         cache.flush.until(now_ns, &mut cache.extents, &mut cache.devices, programs);
-        match cache.serve(now_ns, &request) {
+        match cache.serve(now_ns, (issuer.serving(), &request)) {
             Served::Done(done_ns) => issuer.done(&request, done_ns)?,
             Served::WaitsUntil(again_ns) => issuer.again(request, again_ns),
         }
@@ -161,8 +161,8 @@ struct Cache {
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
     backpressure: Backpressure,
-    /// Writes to the origin that wait for the flush of their region, by process.
-    held_up: FxHashMap<u32, Judged>,
+    /// Writes to the origin that wait for the flush of their region, by [`Issuer::serving`].
+    held_up: FxHashMap<usize, Judged>,
     capacity: u64,
     allowance: Allowance,
     first_ns: Option<u64>,
@@ -221,22 +221,22 @@ impl Cache {
     }
 
     /// Serves a request issued at `now_ns`, unless it must wait.
-    fn serve(&mut self, now_ns: u64, request: &Request) -> Served {
+    fn serve(&mut self, now_ns: u64, (serving, request): (usize, &Request)) -> Served {
         let (file, range) = (request.file, ByteRange::at(request.offset, request.length));
         let direction = match request.op {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
-        if let Some(judged) = self.held_up.remove(&request.process) {
+        if let Some(judged) = self.held_up.remove(&serving) {
             let mut pieces = std::mem::take(&mut self.pieces);
             self.extents.pieces(file, range, &mut pieces);
             self.pieces = pieces;
-            return self.transfer(now_ns, request, judged, true);
+            return self.transfer(now_ns, (serving, request), judged, true);
         }
-        let waiter = self.backpressure.waiter(request.process);
+        let waiter = self.backpressure.waiter(serving);
         let mut is_in_vain = false;
         if let Some(waiter) = waiter.filter(|waiter| waiter.changes == self.extents.changes()) {
-            if let Some(again_ns) = self.wait(now_ns, request.process, waiter, false) {
+            if let Some(again_ns) = self.wait(now_ns, serving, waiter, false) {
                 return Served::WaitsUntil(again_ns);
             }
             is_in_vain = true;
@@ -253,14 +253,14 @@ impl Cache {
         if direction == Direction::Write && verdict.critical && !is_in_vain {
             let all = self.admit_missing(file, range, placement, &mut pieces);
             let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
-            waits = self.wait(now_ns, request.process, waiter, all);
+            waits = self.wait(now_ns, serving, waiter, all);
         }
         self.pieces = pieces;
         if let Some(again_ns) = waits {
             return Served::WaitsUntil(again_ns);
         }
         let judged = Judged { verdict, sequential, since_ns: now_ns };
-        self.transfer(now_ns, request, judged, is_known)
+        self.transfer(now_ns, (serving, request), judged, is_known)
     }
 
     /// Transfers the pieces of a request, which was judged so, unless a flush of the region holds it up. `is_known`: some
@@ -268,7 +268,7 @@ impl Cache {
     fn transfer(
         &mut self,
         now_ns: u64,
-        request: &Request,
+        (serving, request): (usize, &Request),
         judged: Judged,
         is_known: bool,
     ) -> Served {
@@ -279,7 +279,7 @@ impl Cache {
             let held = to_origin.find_map(|(piece, _)| self.flush.holds(file, *piece));
             if let Some(again_ns) = held {
                 self.pieces = pieces;
-                self.held_up.insert(request.process, judged);
+                self.held_up.insert(serving, judged);
                 return Served::WaitsUntil(again_ns.max(now_ns + 1));
             }
         }
@@ -368,7 +368,7 @@ impl Cache {
 
     /// Until when a write waits for room unless it got all it needs; a flush makes room only if there are too many dirty
     /// bytes.
-    fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter, got_all: bool) -> Option<u64> {
+    fn wait(&mut self, now_ns: u64, serving: usize, waiter: Waiter, got_all: bool) -> Option<u64> {
         if got_all {
             self.backpressure.got_room(waiter);
             return None;
@@ -376,7 +376,7 @@ impl Cache {
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
         let made_ns = self.flush.next_ns();
         let waiter = Waiter { changes: self.extents.changes(), ..waiter };
-        self.backpressure.wait(process, now_ns, waiter, (short, made_ns))
+        self.backpressure.wait(serving, now_ns, waiter, (short, made_ns))
     }
 
     fn judge(

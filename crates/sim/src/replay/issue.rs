@@ -1,7 +1,7 @@
 //! Decides which request is issued next, and when.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use halocline_trace::Request;
 use rustc_hash::FxHashMap;
@@ -36,10 +36,12 @@ pub(super) struct Issuer<I> {
     zero_ns: u64,
     last_start_ns: u64,
     now_ns: u64,
-    /// The process whose request was returned last.
+    /// The process whose request was returned last; in an open loop that request's number.
     serving: usize,
     /// The next request of an open loop, if it was looked at.
     next: Option<Request>,
+    /// Requests of an open loop that wait, by when they are issued again and their numbers.
+    again: BTreeMap<(u64, usize), Request>,
     late_requests: u64,
     late_most_ns: u64,
 }
@@ -59,6 +61,7 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
             now_ns: 0,
             serving: 0,
             next: None,
+            again: BTreeMap::new(),
             late_requests: 0,
             late_most_ns: 0,
         };
@@ -74,14 +77,15 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         if self.next.is_none() {
             self.next = self.take()?;
         }
-        Ok(self.next.map(|request| request.start_ns - self.zero_ns))
+        let next = self.next.map(|request| request.start_ns - self.zero_ns);
+        let again = self.again.first_key_value().map(|((at_ns, _), _)| *at_ns);
+        Ok(next.into_iter().chain(again).min())
     }
 
     /// The next request and its issue time, in nanoseconds from the beginning.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Request)>, String> {
         if self.pace == Pace::OpenLoop {
-            let next = self.next.take().map_or_else(|| self.take(), |next| Ok(Some(next)))?;
-            return Ok(next.map(|request| (request.start_ns - self.zero_ns, request)));
+            return self.next_of_open_loop();
         }
         let Some(Reverse((time_ns, process))) = self.due.pop() else { return Ok(None) };
         self.now_ns = time_ns;
@@ -91,13 +95,25 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(Some((time_ns, request)))
     }
 
+    /// What waited is issued before what comes at the same time.
+    fn next_of_open_loop(&mut self) -> Result<Option<(u64, Request)>, String> {
+        let Some(next_ns) = self.next_ns()? else { return Ok(None) };
+        if let Some(entry) = self.again.first_entry().filter(|entry| entry.key().0 == next_ns) {
+            self.serving = entry.key().1;
+            return Ok(Some((next_ns, entry.remove())));
+        }
+        self.serving = usize::try_from(self.read).unwrap_or(usize::MAX);
+        Ok(self.next.take().map(|request| (next_ns, request)))
+    }
+
     /// Some requests that are issued soon, nearly in their order; none for an open loop.
     pub(super) fn upcoming(&self) -> impl Iterator<Item = &Request> {
         // The earliest ones are at the front of a heap.
         self.due.iter().filter_map(|Reverse((_, process))| self.queues[*process].requests.front())
     }
 
-    /// Which process issued the request last returned by [`Issuer::next`].
+    /// Which process issued the request last returned by [`Issuer::next`]; in an open loop, where several of one process
+    /// may wait, the number of that request.
     pub(super) const fn serving(&self) -> usize {
         self.serving
     }
@@ -130,8 +146,12 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(())
     }
 
-    /// Takes back the request last returned by [`Issuer::next`]: it is issued again at `at_ns`. Not for an open loop.
+    /// Takes back the request last returned by [`Issuer::next`]: it is issued again at `at_ns`.
     pub(super) fn again(&mut self, request: Request, at_ns: u64) {
+        if self.pace == Pace::OpenLoop {
+            self.again.insert((at_ns, self.serving), request);
+            return;
+        }
         self.queues[self.serving].requests.push_front(request);
         self.waiting += 1;
         self.due.push(Reverse((at_ns.max(self.now_ns), self.serving)));

@@ -28,6 +28,8 @@ pub use uses::Uses;
 /// mount's defaults.
 const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
+/// A mount looks whether it is fuller after each write, and after so many nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
 
 /// The results with one policy.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -164,6 +166,8 @@ struct Tier {
     /// Processes whose request has already waited.
     waited: FxHashSet<u32>,
     demotion: Move,
+    /// When the SSD is looked at next.
+    look_ns: u64,
     capacity: u64,
     used: u64,
     first_ns: Option<u64>,
@@ -220,6 +224,7 @@ impl Tier {
             uses: Uses::default(),
             waited: FxHashSet::default(),
             demotion: Move::default(),
+            look_ns: 0,
             capacity,
             used: 0,
             first_ns: None,
@@ -387,12 +392,22 @@ impl Tier {
 
     /// Performs background moves until `now_ns`.
     fn move_until(&mut self, now_ns: u64) {
+        if now_ns >= self.look_ns {
+            self.keep_below_watermark(now_ns);
+            self.look_ns = now_ns.saturating_add(LOOK_NS);
+        }
+        self.demote_until(now_ns);
+    }
+
+    /// Performs the steps of the demotion that are due at `now_ns`.
+    fn demote_until(&mut self, now_ns: u64) {
         let stepped_ns = self.demotion.advance(now_ns, &mut self.devices);
         self.moved_ns = self.moved_ns.max(stepped_ns.unwrap_or(0));
     }
 
     fn outcome(mut self, late: Late) -> TierOutcome {
-        self.move_until(u64::MAX);
+        self.keep_below_watermark(self.end_ns);
+        self.demote_until(u64::MAX);
         let first_ns = self.first_ns.unwrap_or(0);
         TierOutcome {
             foreground_seconds: seconds(self.end_ns - first_ns),

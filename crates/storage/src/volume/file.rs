@@ -214,17 +214,26 @@ impl VolumeFile {
         outcome
     }
 
-    /// Whether any local file extends beyond the length `len`.
-    pub(super) fn reaches_beyond(&self, len: u64) -> io::Result<bool> {
-        let reaches = AtomicBool::new(false);
+    /// The same, durably, also what was cut before.
+    pub(super) fn cut_durably(&self, len: u64) -> io::Result<()> {
+        self.cut(len)?;
+        if self.is_unsyncable() {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let synced = self.on_each(|lazy_file, _| lazy_file.sync_contents());
+        synced.inspect_err(|_| self.unsyncable.store(true, Ordering::Release))
+    }
+
+    /// Bytes, holes included, by which the local files extend beyond the length `len`.
+    pub(super) fn bytes_beyond(&self, len: u64) -> io::Result<u64> {
+        let beyond = AtomicU64::new(0);
         self.on_each(|lazy_file, server| {
             let local = self.distribution.local_len(server, len);
-            if lazy_file.existing()?.map_or(Ok(0), ServerFile::size)? > local {
-                reaches.store(true, Ordering::Relaxed);
-            }
+            let size = lazy_file.existing()?.map_or(Ok(0), ServerFile::size)?;
+            beyond.fetch_add(size.saturating_sub(local), Ordering::Relaxed);
             Ok(())
         })?;
-        Ok(reaches.into_inner())
+        Ok(beyond.into_inner())
     }
 
     /// Makes everything written so far durable: data, new names, and metadata unless `data_only`.

@@ -82,6 +82,11 @@ impl LazyFile {
         Ok(())
     }
 
+    /// Makes the local file's data and length durable, if it has a name after a power loss.
+    pub(super) fn sync_contents(&self) -> io::Result<()> {
+        self.existing()?.map_or(Ok(()), |file| self.server.device().sync(file, true))
+    }
+
     /// Bytes of blocks that the local file uses.
     pub(super) fn allocated(&self) -> io::Result<u64> {
         let Some(file) = self.existing()? else { return Ok(0) };

@@ -16,8 +16,10 @@ mod identity;
 mod label;
 mod layouts;
 pub mod marking;
+mod move_notes;
 mod not_own;
 mod object_binding;
+mod object_family;
 mod orphans;
 pub mod relayout;
 mod server_marks;
@@ -368,11 +370,10 @@ impl Origin {
     pub fn remove_data(&self, namespace_file: impl AsFd) -> io::Result<()> {
         let Some(id) = self.object_of(namespace_file)? else { return Ok(()) };
         let path = id.path();
-        self.servers()
-            .iter()
-            .map(|server| server.directory().remove(&path))
-            .fold(Ok(()), Result::and)?;
-        layouts::remove(id, &self.volume).map_err(|(_, error)| error)
+        // Before the object: with a layout and no data the file would have holes alone.
+        let layout = layouts::remove(id, &self.volume).map_err(|(_, error)| error);
+        let servers = self.servers().iter();
+        servers.map(|server| server.directory().remove(&path)).fold(layout, Result::and)
     }
 
     /// Refuses a striped volume with the tree of another one, or of none: its data would seem to belong to no file.

@@ -303,6 +303,61 @@ fn a_killed_move_of_a_file_of_holes_leaves_holes() {
     }
 }
 
+/// Regression: a file that had been emptied and had grown, without data since, was refused after a killed move as one that names the
+/// data of another: its own former object was still there. The remedy that was told would have removed bytes that the cache had of it.
+#[test]
+fn a_killed_move_of_a_file_that_lost_its_data_leaves_its_holes() {
+    let plain = wish("file", &[(0, [SHAPE.stripe; 3])]);
+    for (from, to) in [(None, two_parts()), (Some(two_parts()), plain)] {
+        for stop in STEPS {
+            let scratch = tempfile::tempdir().unwrap();
+            let dir = scratch.path();
+            drop(volume(dir));
+            if let Some(from) = &from {
+                moved(dir, from);
+            }
+            for size in [0, 70_000] {
+                open(&mounted(dir), "file").truncate(size).unwrap();
+            }
+            killed_before(stop, dir, &to);
+            let mut want = vec![0; 70_000];
+            assert_eq!(read(&mounted(dir), "file"), want, "{stop:?}");
+            let named = Origin::open_alone(dir).unwrap().unwrap().named_objects().unwrap();
+            assert!(
+                named.unreadable.is_empty() && named.misnamed.is_empty(),
+                "{stop:?}: {named:?}"
+            );
+            want[30_000..30_005].copy_from_slice(b"dirty");
+            open(&mounted(dir), "file").write_at(30_000, b"dirty").unwrap();
+            assert!(moved(dir, &to).agrees(), "{stop:?}");
+            assert_eq!(read(&mounted(dir), "file"), want, "{stop:?}");
+            assert!(Origin::open_alone(dir).unwrap().unwrap().orphans().unwrap().is_empty());
+        }
+    }
+}
+
+/// The number that a file had before its last move leads to no zeros, also while the note of the move is there.
+#[test]
+fn a_former_number_is_not_that_of_a_file_of_holes() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(volume(dir));
+    let name = dir.join("namespace/file");
+    let former = number_of(&name);
+    killed_before(Step::Forget, dir, &two_parts());
+    let now = number_of(&name);
+    let set = |number: &str| {
+        setxattr(&name, OBJECT, number.as_bytes(), XattrFlags::REPLACE).unwrap();
+    };
+    set(&former);
+    let told = open(&mounted(dir), "file").read_at(0, &mut [0]).unwrap_err().to_string();
+    assert!(told.contains("names the data of another file"), "{told}");
+    let named = Origin::open_alone(dir).unwrap().unwrap().named_objects().unwrap();
+    assert_eq!(named.misnamed.len(), 1, "{named:?}");
+    set(&now);
+    assert_eq!(read(&mounted(dir), "file"), content());
+}
+
 fn copied(dir: &Path, copy: &Path) {
     let done = Command::new("cp").arg("-a").args([dir, copy]).status().unwrap();
     assert!(done.success());
@@ -340,6 +395,39 @@ fn in_a_copy_what_a_killed_move_left_is_cleared_as_in_the_original() {
         drop(mounted(&two));
         let cleared = to_move(&two).unwrap().clear_moves(&mut |_| Ok(())).unwrap();
         assert_eq!((cleared.removed, cleared.left), (0, 1), "{stop:?}");
+    }
+}
+
+/// Regression: in a copy a file that had never had data was refused for good if a move of it had been killed.
+#[test]
+fn in_a_copy_a_killed_move_of_a_file_of_holes_leaves_holes() {
+    let plain = wish("holes", &[(0, [SHAPE.stripe; 3])]);
+    let other = Wish { path: "holes".into(), ..two_parts() };
+    for (from, to) in [(None, &other), (Some(&other), &plain)] {
+        for stop in STEPS {
+            let (scratch, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let (dir, copy) = (scratch.path(), copies.path().join("copy"));
+            create(&volume(dir), "holes").truncate(70_000).unwrap();
+            if let Some(from) = from {
+                moved(dir, from);
+            }
+            killed_before(stop, dir, to);
+            if getxattr(dir.join("namespace/file"), ATTESTED, &mut [0; 64]).is_err() {
+                return skip("only root can set trusted attributes");
+            }
+            copied(dir, &copy);
+            for dir in [dir, &copy] {
+                let holes = vec![0; 70_000];
+                assert_eq!(read(&mounted(dir), "holes"), holes, "{stop:?}");
+                let named = Origin::open_alone(dir).unwrap().unwrap().named_objects().unwrap();
+                assert!(named.unreadable.is_empty() && named.misnamed.is_empty(), "{stop:?}");
+                assert!(moved(dir, to).agrees(), "{stop:?}");
+                assert_eq!(read(&mounted(dir), "holes"), holes, "{stop:?}");
+                assert_eq!(read(&mounted(dir), "file"), content(), "{stop:?}");
+                let orphans = Origin::open_alone(dir).unwrap().unwrap().orphans().unwrap();
+                assert!(orphans.is_empty(), "{stop:?}: {orphans:?}");
+            }
+        }
     }
 }
 

@@ -121,10 +121,20 @@ struct File {
     ready_ns: u64,
 }
 
+/// A request that a process has not made yet.
+#[derive(Clone, Copy)]
+struct Next {
+    request: Request,
+    /// Time since the one before it.
+    pause: Duration,
+    /// The last of a use of its file, which the process then closes.
+    is_last: bool,
+}
+
 /// One process: the requests that it has not made yet, and what it has open.
 #[derive(Default)]
 struct Process {
-    requests: VecDeque<(Duration, Request)>,
+    requests: VecDeque<Next>,
     handles: HashMap<u32, Handle>,
     /// Its next request began a use, and its file may be in the middle of a move.
     opened: bool,
@@ -248,7 +258,7 @@ impl Run {
     fn all(&mut self, requests: &[Request], clock: &Clock) -> Result<u64, Error> {
         let mut processes = processes(requests);
         let pause = |process: &Process| {
-            process.requests.front().map(|(pause, _)| u64::try_from(pause.as_nanos()).unwrap_or(0))
+            process.requests.front().map(|next| u64::try_from(next.pause.as_nanos()).unwrap_or(0))
         };
         let due = processes.iter().filter_map(|(number, it)| Some(Reverse((pause(it)?, *number))));
         let mut due: BinaryHeap<_> = due.collect();
@@ -258,7 +268,9 @@ impl Run {
             wait_until(clock, begun, now_ns);
             self.look(now_ns);
             let process = processes.get_mut(&number).expect("it has requests");
-            let Some((_, request)) = process.requests.front().copied() else { continue };
+            let Some(Next { request, is_last, .. }) = process.requests.front().copied() else {
+                continue;
+            };
             if let Some(ready_ns) = self.open(now_ns, process, &request)? {
                 due.push(Reverse((ready_ns, number)));
                 continue;
@@ -267,6 +279,10 @@ impl Run {
             end_ns = end_ns.max(done_ns);
             process.requests.pop_front();
             process.opened = false;
+            if is_last {
+                // What a process has open cannot move.
+                process.handles.remove(&request.file);
+            }
             if let Some(pause_ns) = pause(process) {
                 due.push(Reverse((done_ns + pause_ns, number)));
             }
@@ -285,7 +301,6 @@ impl Run {
     ) -> Result<Option<u64>, Error> {
         let number = request.file;
         if !process.opened && self.uses.begins(request) {
-            process.handles.remove(&number);
             let (root, by) = (self.tier.root(), caller(request.process));
             let file = self.files.get_mut(&number).expect("a file of the trace");
             let handle = if file.len.is_none() {
@@ -371,7 +386,25 @@ fn processes(requests: &[Request]) -> BTreeMap<u32, Process> {
         let last = ended.entry(request.process).or_insert(begun);
         let pause = Duration::from_nanos(request.start_ns.saturating_sub(*last));
         *last = request.start_ns + request.duration_ns.unwrap_or(0);
-        processes.entry(request.process).or_default().requests.push_back((pause, *request));
+        let next = Next { request: *request, pause, is_last: true };
+        processes.entry(request.process).or_default().requests.push_back(next);
+    }
+    for process in processes.values_mut() {
+        mark_last(process.requests.make_contiguous());
     }
     processes
+}
+
+/// Finds the last requests of uses in those of a process: after them it has none of the file, or one that begins the next use.
+fn mark_last(requests: &mut [Next]) {
+    let mut uses = Uses::default();
+    let mut before = HashMap::new();
+    for at in 0..requests.len() {
+        let request = requests[at].request;
+        let begins = uses.begins(&request);
+        if let Some(before) = before.insert(request.file, at) {
+            let before: &mut Next = &mut requests[before];
+            before.is_last = begins;
+        }
+    }
 }

@@ -19,7 +19,9 @@ use halocline_os::catch_panic::{catch_panic, caught};
 use halocline_vfs::{Engine, Make, SetAttr};
 
 use super::negotiation::Features;
-use super::{Device, caller, locking, maker, named, reading, set_time, valued};
+use super::{
+    Device, add_entry, add_name, caller, locking, maker, named, reading, set_time, valued,
+};
 use crate::front::Refused;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
@@ -347,7 +349,7 @@ impl<E: Engine> Filesystem for Device<E> {
         mut reply: ReplyDirectory,
     ) {
         let _timing = self.begin(request);
-        let mut add = |it: Listed<'_>| !reply.add(it.number, it.next, it.kind, it.name);
+        let mut add = |it: Listed<'_>| add_name(&mut reply, &it);
         let listed =
             catch_panic(|| self.front.directories.list((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
@@ -362,10 +364,7 @@ impl<E: Engine> Filesystem for Device<E> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _timing = self.begin(request);
-        let mut add = |it: Listed<'_>, known: &Entry| {
-            let generation = Generation(known.generation);
-            !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
-        };
+        let mut add = |it: Listed<'_>, known: Option<&Entry>| add_entry(&mut reply, &it, known);
         let listed =
             catch_panic(|| self.front.directories.list_plus((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
 use halocline_vfs::{Engine, Make};
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::message::Message;
 use super::wire::{
@@ -296,10 +296,12 @@ fn answer_directory<E: Engine>(
     let dir = (FileHandle(read.handle), nodeid);
     let mut list = List { room: &mut room[..read.size as usize], used: 0 };
     if request.header.opcode == code::READDIR {
-        front.directories.list(dir, read.offset, |listed| list.add(&[], &listed))?;
+        front.directories.list(dir, read.offset, |listed| list.add(&[], &listed).into())?;
     } else {
         front.directories.list_plus(dir, read.offset, |listed, entry| {
-            list.add(EntryOut::from(entry).as_bytes(), &listed)
+            // The number 0 says that the name was not looked up.
+            let entry = entry.map_or_else(EntryOut::new_zeroed, EntryOut::from);
+            list.add(entry.as_bytes(), &listed).into()
         })?;
     }
     Ok(list.used)
@@ -319,7 +321,7 @@ impl List<'_> {
             number: listed.number.0,
             next: listed.next,
             name_bytes: u32::try_from(name.len()).expect("at most 255"),
-            kind: kind_bits(listed.kind) >> 12,
+            kind: listed.kind.map_or(libc::DT_UNKNOWN.into(), |kind| kind_bits(kind) >> 12),
         };
         let bytes = before.len() + size_of::<Dirent>() + name.len();
         let padded = bytes.next_multiple_of(DIRENT_ALIGN);

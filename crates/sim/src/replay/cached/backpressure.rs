@@ -20,7 +20,8 @@ pub(super) struct Waiter {
 /// The writes that wait for the flush to make room.
 #[derive(Debug, Default)]
 pub(super) struct Backpressure {
-    waiters: FxHashMap<u32, Waiter>,
+    /// By [`super::super::issue::Issuer::serving`].
+    waiters: FxHashMap<usize, Waiter>,
     /// How many more writes go to the origin without waiting.
     backoff_writes: u32,
     /// Waits in vain since one got room.
@@ -28,9 +29,9 @@ pub(super) struct Backpressure {
 }
 
 impl Backpressure {
-    /// The write of `process` that is issued again.
-    pub(super) fn waiter(&mut self, process: u32) -> Option<Waiter> {
-        self.waiters.remove(&process)
+    /// The write `serving`, which is issued again.
+    pub(super) fn waiter(&mut self, serving: usize) -> Option<Waiter> {
+        self.waiters.remove(&serving)
     }
 
     /// Whether any write waits.
@@ -45,11 +46,11 @@ impl Backpressure {
         }
     }
 
-    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room, or until its time is over;
+    /// Lets the write `serving` wait until `made_ns`, when the flush may have made room, or until its time is over;
     /// `None` if it goes to the origin. It begins to wait only if there are too many dirty bytes (`is_short`).
     pub(super) fn wait(
         &mut self,
-        process: u32,
+        serving: usize,
         now_ns: u64,
         waiter: Waiter,
         (is_short, made_ns): (bool, Option<u64>),
@@ -70,7 +71,7 @@ impl Backpressure {
                 return None;
             }
         }
-        self.waiters.insert(process, Waiter { has_waited: true, ..waiter });
+        self.waiters.insert(serving, Waiter { has_waited: true, ..waiter });
         Some(
             made_ns.map_or(waiter.until_ns, |made_ns| made_ns.min(waiter.until_ns)).max(now_ns + 1),
         )

@@ -3,9 +3,9 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::FileLayout;
 use crate::replay;
 use crate::workload::{Ior, Workload};
+use crate::{FileLayout, Pace};
 
 fn servers() -> ServerSet {
     servers_of(2, 1)
@@ -97,6 +97,21 @@ fn what_cannot_be_a_cache_is_refused() {
     assert!(run(&one, 1, "always").contains("one class"));
 }
 
+/// Regression: a write of an open loop that waited for room ended the simulation with a panic. Several of one process may wait,
+/// each as long as one alone.
+#[test]
+fn writes_of_an_open_loop_wait_for_room() {
+    let options = Options { pace: Pace::OpenLoop, ..Options::default() };
+    let write = |at: u64| request(at * 1_000_000, 0, Op::Write, at * 3 * 65_536, 65_536);
+    let requests: Vec<_> = (0..60).map(write).collect();
+    for policy in admit::POLICIES {
+        let all = requests.iter().copied();
+        let done = replay_cached(all, &servers(), 1 << 20, policy.name, &options).unwrap();
+        let written = done.cache_written_bytes + done.origin_written_bytes;
+        assert_eq!((done.requests, written), (60, 60 * 65_536), "{}", policy.name);
+    }
+}
+
 proptest! {
     #[test]
     fn bytes_are_conserved_and_no_cache_is_no_cache(
@@ -116,6 +131,12 @@ proptest! {
                 let done = cached(&requests, capacity, row.name);
                 let reads = done.cache_read_bytes + done.origin_read_bytes;
                 let writes = done.cache_written_bytes + done.origin_written_bytes;
+                prop_assert_eq!((reads, writes), (bare.read.bytes, bare.write.bytes));
+                let open = Options { pace: Pace::OpenLoop, ..Options::default() };
+                let all = requests.iter().copied();
+                let open = replay_cached(all, &set, capacity, row.name, &open).unwrap();
+                let reads = open.cache_read_bytes + open.origin_read_bytes;
+                let writes = open.cache_written_bytes + open.origin_written_bytes;
                 prop_assert_eq!((reads, writes), (bare.read.bytes, bare.write.bytes));
                 prop_assert!(done.most_used_bytes <= capacity);
                 // Bytes that are written again before a flush are written back once. What is written to while it

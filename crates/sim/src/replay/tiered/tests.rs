@@ -63,10 +63,18 @@ fn a_piece_is_read_while_the_one_before_it_is_written() {
 
 #[test]
 fn who_was_used_least_recently_leaves_for_another() {
-    let done = tiered(&reads(&[0, 1, 0, 2, 0, 1]), 2 << 20, "lru");
+    let done = tiered(&reads(&[0, 1, 0, 2, 0, 1]), 5 << 19, "lru");
     assert_eq!((done.uses, done.uses_on_ssd), (6, 2));
     assert_eq!((done.promoted_bytes, done.demoted_bytes), (4 << 20, 2 << 20));
     assert_eq!(done.most_used_bytes, 2 << 20);
+}
+
+/// Regression: only files that grew were followed by a look, while those that came filled the SSD for good.
+#[test]
+fn an_ssd_that_promotions_have_filled_is_emptied_to_the_low_watermark() {
+    let done = tiered(&reads(&[0, 1, 0]), 2 << 20, "lru");
+    assert_eq!((done.promoted_bytes, done.demoted_bytes), (2 << 20, 1 << 20));
+    assert_eq!((done.uses_on_ssd, done.most_used_bytes), (1, 2 << 20));
 }
 
 #[test]

@@ -2,9 +2,13 @@
 //!
 //! A striped file's size is that of its sparse namespace file. What must hold: no object holds bytes beyond that size,
 //! so that a file that grows later reads zeros there, unless the file is marked ([`CutMark`]). Hence a write extends the size
-//! before it writes data, and a truncate marks the file, sets the size and then cuts the data; who makes a marked file
-//! longer cuts first. A crash in between leaves zeros for a write that was not acknowledged, never old bytes, and a truncate
+//! before it writes data, and a truncate marks the file and sets the size; who makes a marked file longer cuts its data
+//! first. A crash in between leaves zeros for a write that was not acknowledged, never old bytes, and a truncate
 //! that was not has happened or has not.
+//!
+//! The namespace file and the local files may be on file systems that lose their power with different changes unsynced. What
+//! must hold: nothing is cut before the mark and the size are durable, or a file that has its old length again would have zeros there;
+//! and the file does not grow, and loses its mark, before the cut is durable, or bytes that were cut off would be there again.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,15 +25,20 @@ use super::cut_mark::CutMark;
 use super::identity::ObjectId;
 use super::layouts;
 use super::not_own::NotOwn;
+use super::object_family::not_own;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
-use crate::volume::{Distribution, Server, Volume, VolumeFile, object_paths};
+use crate::volume::{Distribution, Server, Volume, VolumeFile};
 use halocline_os::client_pages;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
-/// Locks that guard sizes, each shared by many objects: they are held only for a system call or two.
+/// Locks that guard sizes, each shared by many objects: they are held only for a system call or two, and for a sync where one
+/// that was truncated grows.
 pub(super) type SizeLocks = [Mutex<()>; 64];
+
+/// What a truncate cuts off at once, because a sync is little beside it. Less than that stays until the file grows.
+const CUT_AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// What is freed of a namespace file's blocks: whole ones of any file system.
 const FREED_BYTES: u64 = 64 << 10;
@@ -207,48 +216,12 @@ impl Striped {
         };
         let found = self.object(id)?;
         if !found.as_ref().is_some_and(VolumeFile::is_anywhere)
-            && let Some(other) = self.not_own(id, found.is_some())?
+            && let Some(other) = not_own(id, found.is_some(), &self.volume)?
         {
             return Ok(ObjectReference::NotOwn(other));
         }
         let object = found.ok_or_else(|| layouts::missing(id))?;
         Ok(ObjectReference::Own(self.attach(id, object)))
-    }
-
-    /// What the file refers to, if its own object, which is `id`, has no data; `has_layout` if it has its layout, or needs none.
-    fn not_own(&self, id: ObjectId, has_layout: bool) -> io::Result<Option<NotOwn>> {
-        let dir = id.number.directory_in(object_paths::ROOT);
-        let mut is_there = false;
-        for server in self.volume.servers() {
-            let names = server.directory().names(&dir)?;
-            for other in names.iter().filter_map(|name| ObjectId::parse(name.to_str()?)) {
-                is_there |= other == id;
-                if other != id && other.number.family() == id.number.family() {
-                    return Ok(Some(NotOwn::OfAnother));
-                }
-            }
-        }
-        // A file that had data has them or their layout; what was killed before it wrote any has a number of its own alone.
-        let is_known = if id.number.has_layout { has_layout } else { id.is_first_of_its_number() };
-        if is_there || is_known {
-            return Ok(None);
-        }
-        let is_anothers = self.has_layout_of_family(id)?;
-        let gone = NotOwn::Gone(id.inode.unwrap_or(0));
-        Ok(Some(if is_anothers { NotOwn::OfAnother } else { gone }))
-    }
-
-    /// Whether there is a layout of another object of the family: its file has holes alone.
-    fn has_layout_of_family(&self, id: ObjectId) -> io::Result<bool> {
-        let dir = id.number.directory_in(object_paths::LAYOUTS);
-        for server in self.volume.servers() {
-            let names = server.directory().names(&dir)?;
-            let ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
-            if ids.map(|other| other.number.family()).any(|family| family == id.number.family()) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// The object; `None` if the file never had data.
@@ -339,7 +312,10 @@ impl Striped {
         let before = self.size()?;
         if before < end {
             self.finish_cut(before)?;
-            self.set_size(end)?;
+            // Another node may have made it longer meanwhile.
+            if self.size()? < end {
+                self.set_size(end)?;
+            }
         } else {
             self.touch()?;
         }
@@ -393,22 +369,35 @@ impl Striped {
         Ok(rustix::fs::futimens(self.namespace_file.file(), &times)?)
     }
 
-    /// Before the file of this size grows: cuts what an interrupted truncate has left beyond it. The caller has the lock of the
-    /// size.
+    /// Before the file of this size grows: cuts what a truncate has left beyond it. The caller has the lock of the size.
     fn finish_cut(&self, size: u64) -> io::Result<()> {
-        let mark = CutMark(self.namespace_file.file());
-        if !mark.is_set()? {
+        if !CutMark(self.namespace_file.file()).is_set()? {
             return Ok(());
         }
-        if let Some(object) = self.existing()? {
-            object.cut(size)?;
+        match self.existing()? {
+            Some(object) => self.cut_and_unmark(object, size),
+            None => Ok(()),
         }
-        mark.clear();
+    }
+
+    /// Cuts the object at the file's `size`, and removes the mark, each when what must come before is durable.
+    fn cut_and_unmark(&self, object: &VolumeFile, mut size: u64) -> io::Result<()> {
+        loop {
+            self.sync_namespace_file(false)?;
+            match self.size()?.cmp(&size) {
+                std::cmp::Ordering::Less => size = self.size()?,
+                std::cmp::Ordering::Equal => break,
+                // Another node has made it longer, and done this before.
+                std::cmp::Ordering::Greater => return Ok(()),
+            }
+        }
+        object.cut_durably(size)?;
+        CutMark(self.namespace_file.file()).clear();
         Ok(())
     }
 
-    /// After an error the file has its old size or the new one, and its bytes below both; if a server could not be cut, who
-    /// makes it longer tries again.
+    /// After an error the file has its old size or the new one, and its bytes below both. What is cut off of the data on the servers
+    /// stays there, if it is little, until the file grows; a server that cannot be cut keeps it from growing.
     fn truncate(&self, len: u64) -> io::Result<()> {
         let _size = self.size_lock().lock();
         let object = match self.find()? {
@@ -422,13 +411,15 @@ impl Striped {
         };
         let Some(object) = object else { return self.set_size(len) };
         let before = self.size()?;
-        if !object.reaches_beyond(before.min(len))? {
-            return self.set_size(len);
-        }
         let mark = CutMark(self.namespace_file.file());
         if len >= before {
-            object.cut(before)?;
-            mark.clear();
+            if mark.is_set()? || object.bytes_beyond(before)? > 0 {
+                self.cut_and_unmark(object, before)?;
+            }
+            return self.set_size(len);
+        }
+        let cut_off = object.bytes_beyond(len)?;
+        if cut_off == 0 {
             return self.set_size(len);
         }
         if let Err(error) = mark.set() {
@@ -437,9 +428,13 @@ impl Striped {
             object.cut(len)?;
             return self.set_size(len);
         }
-        self.set_size(len).inspect_err(|_| mark.clear())?;
-        object.cut(len)?;
-        mark.clear();
+        self.set_size(len)?;
+        if cut_off >= CUT_AT_ONCE_BYTES {
+            self.sync_namespace_file(false)?;
+            if let Err(error) = object.cut(len) {
+                tracing::warn!("what was cut off of a file still takes space: {error}");
+            }
+        }
         Ok(())
     }
 
@@ -463,6 +458,10 @@ impl Striped {
         if let Some(object) = self.existing()? {
             object.sync(data_only)?;
         }
+        self.sync_namespace_file(data_only)
+    }
+
+    fn sync_namespace_file(&self, data_only: bool) -> io::Result<()> {
         self.volume.servers()[0].device().sync(self.namespace_file.on_server(), data_only)
     }
 

@@ -277,16 +277,7 @@ impl ObjectId {
 
     /// Assigns to a namespace file an object that no file has had before.
     pub(super) fn give(namespace_file: impl AsFd, how: XattrFlags) -> io::Result<Self> {
-        Self::give_of_family(namespace_file, how, None)
-    }
-
-    /// The same, with a number of the family of another one.
-    pub(super) fn give_of_family(
-        namespace_file: impl AsFd,
-        how: XattrFlags,
-        other: Option<ObjectNumber>,
-    ) -> io::Result<Self> {
-        let id = Self::new(&namespace_file, false, other)?;
+        let id = Self::new(&namespace_file, false, None)?;
         id.number.name_by(namespace_file, how)?;
         Ok(id)
     }

@@ -13,11 +13,13 @@ use halocline_model::request::ByteRange;
 use super::creation::{open_servers, tree_and_time};
 use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use, VolumeLabel};
+use super::object_family::Families;
 use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{
-    Origin, attestation, earlier_times, layouts, orphans, required_label, server_marks, tree_mark,
+    Origin, attestation, cut_mark, earlier_times, layouts, orphans, required_label, server_marks,
+    tree_mark,
 };
 use crate::volume::Server;
 use halocline_os::chattr;
@@ -117,7 +119,7 @@ fn attest(
         return Ok((None, Vec::new()));
     }
     let objects = orphans::all(&origin.volume)?;
-    let families = objects.iter().map(|id| id.number.family()).collect();
+    let families = Families::of(objects.iter().copied(), &origin.volume)?;
     let mut files = 0;
     // Each once, whatever its names.
     let mut unmarked = BTreeMap::new();
@@ -224,13 +226,15 @@ fn count_held(
         ));
     };
     let whole = ByteRange::new(0, len);
+    // What a truncate has left beyond the file's size says nothing.
+    let may_be_longer = cut_mark::is_marked(&file.path()).map_err(failed())?;
     let lengths = origin.servers().iter().map(|server| length_on(server, id));
     let lengths = lengths.collect::<io::Result<Vec<_>>>().map_err(failed())?;
     let sum = lengths.iter().copied().fold(0, u64::saturating_add);
     for (((server, held), length), index) in origin.servers().iter().zip(held).zip(lengths).zip(0..)
     {
         let room = distribution.local_range(index, whole).len();
-        if length > room {
+        if length > room && !may_be_longer {
             let (server, path) = (server.dir().display(), shown.display());
             // Servers in others' places have no more of a file than it is long.
             if sum > len {

@@ -17,8 +17,8 @@ use halocline_os::process_user::own_uid;
 use rustix::io::Errno;
 
 use super::identity::{ObjectId, ObjectNumber};
+use super::move_notes::MoveNotes;
 use super::orphans::ids_on;
-use super::relayout::noted_moves;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
@@ -154,22 +154,52 @@ pub(super) fn bind(tree: &Path, servers: &[Arc<Server>], believed: Believed) -> 
         );
     }
     let left = left_by_moves(&claims, servers, &objects)?;
+    for (number, owner) in &left.without_data {
+        make_empty(ObjectId::of_file(*number, owner.0, owner.1), servers);
+    }
     rename_objects(servers, &|id| match claims.get(&id.number) {
         Some(named) => named.owner(id.number, &objects),
-        None => left.get(&id.number).copied(),
+        None => left.unnamed.get(&id.number).copied(),
     })
 }
 
-/// Of moves that did not end: the numbers that no file names, with the file that has the other object. All numbers of a note
-/// are one file's. Whoever wrote a number past the mount would have the rest of that file removed with the next move, so the file must
+/// The objects of moves that did not end, with the inode numbers and birth times of their files.
+#[derive(Default)]
+struct LeftByMoves {
+    /// Those that no file names: the file has another one of the move.
+    unnamed: HashMap<ObjectNumber, (u64, u64)>,
+    /// Those that their files name, and that need no layout, of which no server has anything: the file had holes alone.
+    without_data: HashMap<ObjectNumber, (u64, u64)>,
+}
+
+/// Makes a local file without a byte of an object without data. In a copy of a volume no number is that of its file, so that this alone
+/// tells that the file has holes alone.
+fn make_empty(id: ObjectId, servers: &[Arc<Server>]) {
+    for server in servers {
+        match server.directory().create(&id.path()) {
+            Ok(_) => return,
+            // Another one may take it.
+            Err(error) => {
+                tracing::warn!(
+                    "{}: cannot make {}: {error}",
+                    server.dir().display(),
+                    id.path().display()
+                );
+            }
+        }
+    }
+}
+
+/// Of moves that did not end: the objects of which one file is known to be the owner. All numbers of a note are one file's. Whoever wrote a number past the mount would have the rest of that file removed with the next move, so the file must
 /// be known to be the one, as [`Claims::is_known`] says.
 fn left_by_moves(
     claims: &HashMap<ObjectNumber, Claims>,
     servers: &[Arc<Server>],
     objects: &BTreeSet<ObjectId>,
-) -> Result<HashMap<ObjectNumber, (u64, u64)>> {
-    let mut left = HashMap::new();
-    for note in noted_moves(servers)? {
+) -> Result<LeftByMoves> {
+    let mut left = LeftByMoves::default();
+    let are_there: BTreeSet<_> = objects.iter().map(|id| id.number).collect();
+    for note in MoveNotes::read(servers)?.all() {
         let named = note.iter().filter_map(|number| Some((number, claims.get(number)?)));
         let named: Vec<_> = named.collect();
         let owners: BTreeSet<_> =
@@ -177,7 +207,10 @@ fn left_by_moves(
         let are_known = named.iter().all(|(_, named)| named.is_known());
         if let (1, Some(Some(owner)), true) = (owners.len(), owners.first(), are_known) {
             let unnamed = note.iter().filter(|number| !claims.contains_key(number));
-            left.extend(unnamed.map(|number| (*number, *owner)));
+            left.unnamed.extend(unnamed.map(|number| (*number, *owner)));
+            let named = named.iter().map(|(number, _)| **number);
+            let without_data = named.filter(|it| !it.has_layout && !are_there.contains(it));
+            left.without_data.extend(without_data.map(|number| (number, *owner)));
         }
     }
     Ok(left)

@@ -12,6 +12,7 @@ use halocline_model::striping::Striping;
 use super::identity::{self, ObjectId, ObjectNumber, Reference};
 use super::layouts;
 use super::not_own::{OF_ANOTHER, gone};
+use super::object_family::Families;
 use super::tree_walk::{FileState, Unread, each_file_if_still};
 use crate::volume::{Server, Volume, object_paths};
 use halocline_os::error::{Error, Result};
@@ -82,18 +83,18 @@ pub(super) fn find(volume: &Volume, tree: &Path) -> Result<NamedObjects> {
 
 /// Removes an object, with its layout, from all servers that can be changed, and returns the error of the first other one.
 pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
+    // Before the object: with a layout and no data the file would have holes alone.
+    let layout = layouts::remove(id, volume).map_err(|(server, error)| {
+        let path = server.dir().join(id.path_in(object_paths::LAYOUTS));
+        Error::at(path, "remove the layout")(error)
+    });
     let path = id.path();
     let mut removed = Ok(());
     for server in volume.servers() {
         let failed = Error::at(server.dir().join(&path), "remove the object");
         removed = removed.and(server.directory().remove(&path).map_err(failed));
     }
-    let path = id.path_in(object_paths::LAYOUTS);
-    removed.and(
-        layouts::remove(id, volume).map_err(|(server, error)| {
-            Error::at(server.dir().join(path), "remove the layout")(error)
-        }),
-    )
+    removed.and(layout)
 }
 
 /// The objects of a volume, named or not: also those that have a layout and no data, because their files have holes alone.
@@ -134,18 +135,20 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
 /// Who names these objects. What a file's owner can write is no error, or one user would keep all objects from being checked; of a
 /// file that refers to nonsense, its own objects are kept, because whoever knows its number can write it again.
 fn names(mut objects: Orphans, volume: &Volume, tree: &Path) -> Result<NamedObjects> {
-    let families: BTreeSet<_> = objects.keys().map(|id| id.number.family()).collect();
+    let families = Families::of(objects.keys().copied(), volume)?;
     let mut names = Names::default();
     let read = each_file_if_still(tree, &mut |file, state| {
         let path = file.shown.strip_prefix(tree).unwrap_or(&file.shown);
         let key = (state.inode, state.born_ns);
         let id = state.reference.number().map(|it| ObjectId::of_file(it, key.0, key.1));
         let is_own = id.is_some_and(|id| objects.contains_key(&id));
+        let is_empty = |id: ObjectId| families.has(id.number) && !families.are_of_another(id);
+        let is_known = is_own || id.is_some_and(is_empty);
         if matches!(state.reference, Reference::Nonsense) {
             names.nonsense.insert(key);
-        } else if let Some(id) = id.filter(|id| families.contains(&id.number.family())) {
+        } else if let Some(id) = id.filter(|id| families.has(id.number)) {
             // What is being given an object has none yet, also where some servers have followed.
-            if is_own && matches!(state.reference, Reference::Object(_)) {
+            if is_known && matches!(state.reference, Reference::Object(_)) {
                 names.found.insert(id);
             }
             names.add(id, (path, state.owner));
@@ -252,12 +255,12 @@ impl<'n> Claims<'n> {
 }
 
 /// Why a file of a tree cannot be read, if it cannot; `is_own` if its own object, or the layout of that, is there. `families` are
-/// those of all objects.
+/// those of all objects of the volume.
 pub(super) fn unreadable(
     volume: &Volume,
     state: &FileState,
     is_own: bool,
-    families: &BTreeSet<u64>,
+    families: &Families,
 ) -> Option<String> {
     let number = match state.reference {
         Reference::Nonsense => return Some(identity::nonsense(state.inode)),
@@ -269,13 +272,13 @@ pub(super) fn unreadable(
         Reference::Object(number) if state.len > 0 || is_own => number,
         Reference::Object(_) | Reference::None => return None,
     };
+    let id = ObjectId::of_file(number, state.inode, state.born_ns);
     if is_own {
-        let id = ObjectId::of_file(number, state.inode, state.born_ns);
         let layout = layouts::distribution_of(id, volume, Striping::new(1, 1));
         let found = layout.and_then(|found| found.ok_or_else(|| layouts::missing(id)));
         return found.err().map(|error| error.to_string());
     }
-    if families.contains(&number.family()) {
+    if families.are_of_another(id) {
         return Some(format!("{OF_ANOTHER}; empty or remove it"));
     }
     let is_empty = !number.has_layout && number.is_made_for(state.inode, state.born_ns);

@@ -8,7 +8,6 @@
 
 mod leftovers;
 mod moving;
-mod notes;
 #[cfg(test)]
 mod power_loss;
 mod space;
@@ -25,9 +24,10 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::identity::{ObjectId, ObjectNumber};
+use super::identity::ObjectId;
 use super::label::{self, Use};
 use super::layouts;
+use super::move_notes::MoveNotes;
 use super::tree_walk::file;
 use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
@@ -38,7 +38,6 @@ use halocline_os::process_user::own_uid;
 use halocline_vfs::Seek;
 
 use moving::Moving;
-use notes::MoveNotes;
 
 pub use leftovers::Leftovers;
 pub use space::{Move, OVERHEAD_BYTES, moves};
@@ -159,11 +158,6 @@ pub struct Cleared {
     pub unread: Vec<Error>,
 }
 
-/// The moves that are noted on `servers`: of each, the numbers of the objects of one file.
-pub(super) fn noted_moves(servers: &[Arc<Server>]) -> Result<Vec<Vec<ObjectNumber>>> {
-    Ok(MoveNotes::read(servers)?.all().to_vec())
-}
-
 /// A striped volume that is used exclusively, so that its files may move.
 #[derive(Debug)]
 pub struct Relayout {
@@ -205,10 +199,10 @@ impl Relayout {
         let unmoved = |error| Stopped { error, cut_over: false };
         let mut moving = Moving::begin(&self.origin, to).map_err(unmoved)?;
         before(Step::Note).map_err(unmoved)?;
-        moving.prepare().map_err(unmoved)?;
         let (old, new) = (moving.old(), moving.new);
         let noted = self.notes.lock().add(&self.origin, old.map(|old| old.number), new.number);
-        let copied = noted.and_then(|()| moving.copy(before, progress));
+        let prepared = noted.and_then(|()| moving.prepare());
+        let copied = prepared.and_then(|()| moving.copy(before, progress));
         if let Err(error) = copied.and_then(|()| moving.cut_over(before)) {
             let cut_over = moving.may_be_cut_over;
             if !cut_over && let Err(left) = self.remove_and_forget(new) {

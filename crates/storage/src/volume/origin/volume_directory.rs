@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -226,11 +226,20 @@ impl VolumeDir {
         }
     }
 
-    /// Gives a directory in it, which was just created, the owner and mode of the volume's directory.
+    /// Gives a directory in it, which was just created, the owner and mode of the volume's directory. An ordinary user cannot give
+    /// it a group to which he does not belong, such as that of a directory that root has made for him: then it has his own, which
+    /// may do no more than everybody.
     pub(super) fn liken(&self, dir: &File, name: &str) -> Result<()> {
-        let like = || {
-            dir.set_permissions(Permissions::from_mode(self.stat.st_mode & 0o7777))?;
-            fchown(dir, Some(self.stat.st_uid), Some(self.stat.st_gid))
+        let (uid, gid) = (self.stat.st_uid, self.stat.st_gid);
+        let mut mode = self.stat.st_mode & 0o7777;
+        let mut like = || {
+            match fchown(dir, Some(uid), Some(gid)) {
+                Err(error) if is_foreign_group(&error) && dir.metadata()?.uid() == uid => {
+                    mode = mode & !0o2070 | (mode & 0o007) << 3;
+                }
+                given => given?,
+            }
+            dir.set_permissions(Permissions::from_mode(mode))
         };
         like().map_err(Error::at(self.path.join(name), "set mode and owner"))
     }
@@ -258,4 +267,9 @@ impl VolumeDir {
             "give an empty directory, or leave the origin plain",
         )
     }
+}
+
+/// Whether a group could not be given because the user is no member of it; `EINVAL` where the user namespace does not have it.
+fn is_foreign_group(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL))
 }

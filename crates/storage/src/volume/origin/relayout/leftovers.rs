@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use super::super::identity::{ObjectId, ObjectNumber, Reference};
+use super::super::move_notes::{MoveNote, MoveNotes};
 use super::super::orphans::ids_on;
 use super::super::tree_walk::{Unread, each_file_if_still};
 use super::Origin;
-use super::notes::{MoveNote, MoveNotes};
 use crate::volume::object_paths;
 use halocline_os::error::{Error, Result};
 

@@ -11,10 +11,10 @@ use super::super::earlier_times::note_if_needed;
 use super::super::identity::ObjectId;
 use super::super::label::VolumeLabel;
 use super::super::layouts;
+use super::super::move_notes::takes_no_more;
 use super::super::sparse_copy::copy_data;
 use super::super::tree_walk::{by_descriptor, file};
 use super::super::volume_directory::VolumeDir;
-use super::notes::takes_no_more;
 use super::{Before, LEAVE_OUT, LayoutChange, Origin, OriginFile, State, Step, unopened};
 use crate::volume::{Distribution, Server, VolumeFile, object_paths};
 use halocline_os::chattr;
@@ -38,6 +38,8 @@ pub(super) struct Moving<'m> {
     shown: PathBuf,
     file: OriginFile,
     state: State,
+    /// The object that a file without one gets, by which it is found after a kill.
+    given: Option<ObjectId>,
     /// The new object.
     pub(super) new: ObjectId,
     /// Whether the file may refer to the new object.
@@ -56,20 +58,24 @@ impl<'m> Moving<'m> {
             return Err(changed(&shown));
         }
         let has_layout = matches!(to.wished, Distribution::Varied(_));
-        let former = state.object.map(|object| object.number);
-        let new = ObjectId::new(file.namespace_file(), has_layout, former)
-            .map_err(Error::at(&shown, "name an object for"))?;
-        Ok(Self { origin, to, shown, file, state, new, may_be_cut_over: false })
+        let object = |has_layout, former: Option<ObjectId>| {
+            let former = former.map(|object| object.number);
+            let new = ObjectId::new(file.namespace_file(), has_layout, former);
+            new.map_err(Error::at(&shown, "name an object for"))
+        };
+        let given = if state.object.is_none() { Some(object(false, None)?) } else { None };
+        let new = object(has_layout, state.object.or(given))?;
+        Ok(Self { origin, to, shown, file, state, given, new, may_be_cut_over: false })
     }
 
     /// Notes the file's times, and gives it an object, without data, if it has none: by that it is found after a kill. If it takes
-    /// none the move goes on, and is refused the same at the cutover.
+    /// none the move goes on, and is refused the same at the cutover. The move is noted: by that a copy of the volume knows
+    /// that the object has no data yet.
     pub(super) fn prepare(&mut self) -> Result<()> {
         let is_noted = self.note_times()?;
         let file = self.file.namespace_file();
-        let give =
-            || ObjectId::give_of_family(file, XattrFlags::CREATE, Some(self.new.number)).is_ok();
-        let is_given = self.state.object.is_none() && give();
+        let give = |given: ObjectId| given.number.name_by(file, XattrFlags::CREATE).is_ok();
+        let is_given = self.given.is_some_and(give);
         if !is_noted && !is_given {
             return Ok(());
         }
@@ -98,8 +104,8 @@ impl<'m> Moving<'m> {
     }
 
     /// The file's object before the move.
-    pub(super) const fn old(&self) -> Option<ObjectId> {
-        self.state.object
+    pub(super) fn old(&self) -> Option<ObjectId> {
+        self.state.object.or(self.given)
     }
 
     /// Makes the new object, durably. It is noted.

@@ -12,7 +12,8 @@ use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
 use parking_lot::Mutex;
 
-use super::notes::MOVING;
+use super::super::identity::ObjectNumber;
+use super::super::move_notes::{MOVING, MoveNotes};
 use super::*;
 use crate::device::{Directory, ServerFile};
 use crate::volume::Volume;

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::super::Origin;
-use super::super::identity::ObjectNumber;
+use super::Origin;
+use super::identity::ObjectNumber;
 use crate::volume::Server;
 use halocline_os::error::{Error, Result};
 
@@ -26,7 +26,7 @@ const NOTES_MAX: usize = 1000;
 /// Removed objects that are made durable at once: as many notes are written for each move meanwhile.
 const REMOVALS_MAX: usize = 64;
 
-/// The numbers of the objects of one file: the former ones, if it had any, and the new one.
+/// The numbers of the objects of one file, in the order in which it got them: the former ones, and the new one.
 pub(super) type MoveNote = Vec<ObjectNumber>;
 
 /// All notes of a volume that is used exclusively.
