@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use halocline_cluster::names::attributes::{Attributes, Kind, Location};
+use halocline_cluster::names::attributes::{Kind, Location};
 use halocline_cluster::names::namespace::{Namespace, StoredInode};
 use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::clock::Clock;
@@ -66,20 +66,6 @@ impl Base {
     /// The names on the shared disk.
     pub(crate) fn disk(&self) -> DiskNames<'_> {
         DiskNames { names: &self.names, places: &self.places, directories: &*self.paths }
-    }
-
-    /// A link or special file has got a name: if it had to be put beside that on the shared disk, because another node
-    /// has yet to move a file or directory away, it is put there later. Names rebuilt from the disks before that have it
-    /// beside its name.
-    pub(crate) fn late_if_beside(
-        &self,
-        (name, number): (&EntryName, InodeNumber),
-        of: &Attributes,
-    ) {
-        // What is not found is elsewhere by now, and whoever moved it follows it.
-        if self.disk().lies_beside(name, (number, of)).unwrap_or(false) {
-            self.late.remember(vec![Late::Other(name.clone(), number)]);
-        }
     }
 
     /// Records changed names of a file with its bytes, or notes them; what neither disk takes now, it takes later.

@@ -8,12 +8,14 @@ use std::os::fd::OwnedFd;
 
 use halocline_cluster::names::attributes::Attributes;
 use halocline_cluster::names::namespace::{Failure, Namespace, StoredInode};
-use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::places::shared_disk::links_and_devices::{self, Inode, keeping, proofs, several_names};
+use crate::places::shared_disk::links_and_devices::{
+    self, Inode, OfStore, beside, keeping, proofs, several_names,
+};
 use crate::places::tree::{FoundDirectory, Tree, candidates};
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
@@ -122,11 +124,10 @@ impl DiskNames<'_> {
         name: &EntryName,
         (number, of): (InodeNumber, Option<&Attributes>),
     ) -> Result<()> {
-        let tree = &self.places.shared().tree;
         let is_removed = match (of, or_gone(self.above(name))?) {
-            (Some(of), Some(above)) => {
-                links_and_devices::remove_lost(tree, &above, (&name.name, number.0), of)?
-            }
+            (Some(of), Some(above)) => self.of_store(|tree| {
+                links_and_devices::remove_lost(tree, &above, (&name.name, number.0), of)
+            })?,
             _ => false,
         };
         self.settle(name, (!is_removed).then_some(Done { number, placed: None }))
@@ -135,8 +136,52 @@ impl DiskNames<'_> {
     /// A link or special file is about to lose its name to another one, which takes its place on the disk: removes it
     /// from the place beside that.
     pub(crate) fn lost_beside(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
-        let [_, beside] = candidates(&name.name, number.0);
-        self.remove(&EntryName { directory: name.directory, name: beside }, number)
+        let Some(above) = or_gone(self.above(name))? else { return Ok(()) };
+        let is_removed = self.of_store(|tree| {
+            links_and_devices::remove_beside(tree, &above, (&name.name, number.0))
+        })?;
+        if !is_removed {
+            return Ok(());
+        }
+        // A program may have called something so meanwhile.
+        let [_, name_beside] = candidates(&name.name, number.0);
+        self.settle(&EntryName { directory: name.directory, name: name_beside }, None)
+    }
+
+    /// Puts all that lies beside its name at its name where that is free by now, whichever node has put it beside it: that may
+    /// have died. Where it is not free, or the disk refuses this, it stays noted.
+    ///
+    /// # Errors
+    /// If the notes cannot be read.
+    pub(crate) fn put_at_names(&self) -> Result<()> {
+        for noted in beside::all(&self.places.shared().tree)? {
+            if let Err(error) = self.put_at_name(&noted) {
+                tracing::debug!(%error, ?noted, "it stays beside its name for now");
+            }
+        }
+        Ok(())
+    }
+
+    fn put_at_name(&self, noted: &beside::Beside) -> Result<()> {
+        let (tree, number) = (&self.places.shared().tree, InodeNumber(noted.number));
+        let (directory, name) = (InodeNumber(noted.name.0), noted.name.1.clone());
+        let name = EntryName { directory, name };
+        if !self.follow_later(&name, number)? {
+            return Ok(());
+        }
+        beside::forget(tree, &noted.note)?;
+        // Another node may have put it there meanwhile.
+        match self.names.lookup(&name) {
+            Ok(found) if found.attributes.kind.is_other() => {
+                let of = (found.inode, &found.attributes);
+                if self.lies_beside(&name, of)? {
+                    beside::note(tree, (found.inode.0, &noted.name))?;
+                }
+                Ok(())
+            }
+            Ok(_) | Err(Failure::Refused(_)) => Ok(()),
+            Err(failure) => Err(of_names(failure)),
+        }
     }
 
     /// The disk could not follow when something lost a name: the name gets what the store has there by now. Returns whether it has
@@ -160,7 +205,7 @@ impl DiskNames<'_> {
     }
 
     /// Whether a link or special file is not at its name, which a file or directory still has on the disk, but beside it.
-    pub(crate) fn lies_beside(
+    fn lies_beside(
         &self,
         name: &EntryName,
         (number, of): (InodeNumber, &Attributes),
@@ -179,13 +224,13 @@ impl DiskNames<'_> {
         number: InodeNumber,
         of: &Attributes,
     ) -> Result<()> {
-        let tree = &self.places.shared().tree;
         // A directory that is gone has left no name in the store; the other name is still to be put right.
         let (from_above, to_above) = (or_gone(self.above(from))?, or_gone(self.above(to))?);
         let (mut is_renamed, mut placed) = (false, None);
         if let (Some(from_above), Some(to_above)) = (&from_above, &to_above) {
             let (from, to) = ((from_above, &from.name), (to_above, &to.name));
-            is_renamed = links_and_devices::rename(tree, from, to, (number.0, of))?;
+            is_renamed =
+                self.of_store(|tree| links_and_devices::rename(tree, from, to, (number.0, of)))?;
         }
         if !is_renamed && to_above.is_some() {
             placed = self.make(to, (number, of), None)?.map(|inode| (inode, of.clone()));
@@ -249,14 +294,30 @@ impl DiskNames<'_> {
         (number, of): (InodeNumber, &Attributes),
         placed: Option<Inode>,
     ) -> Result<Option<Inode>> {
-        let (tree, above) = (&self.places.shared().tree, self.above(name)?);
-        links_and_devices::make_missing(tree, &above, (&name.name, number.0), of, placed)
+        let above = self.above(name)?;
+        self.of_store(|tree| {
+            links_and_devices::make_missing(tree, &above, (&name.name, number.0), of, placed)
+        })
+    }
+
+    /// Changes the shared disk, knowing what else the store has.
+    fn of_store<T>(&self, change: impl FnOnce(OfStore<'_>) -> Result<T>) -> Result<T> {
+        let has = |directory: u64, name: &Name| {
+            let name = EntryName { directory: InodeNumber(directory), name: name.clone() };
+            match self.names.lookup(&name) {
+                Ok(found) => Ok(found.attributes.kind.is_other()),
+                Err(Failure::Refused(_)) => Ok(false),
+                Err(failure) => Err(of_names(failure)),
+            }
+        };
+        change((&self.places.shared().tree, &has))
     }
 
     fn remove(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
         let tree = &self.places.shared().tree;
         let Some(above) = or_gone(self.above(name))? else { return Ok(()) };
-        links_and_devices::remove(tree, &above, (&name.name, number.0))
+        links_and_devices::remove(tree, &above, &name.name)?;
+        self.lost_beside(name, number)
     }
 
     /// A directory was renamed: renames it on the disk. `replaced` is the number of the directory that had the name;

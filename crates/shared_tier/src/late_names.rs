@@ -52,8 +52,15 @@ impl LateNames {
         all.truncate(CHANGES_MAX);
     }
 
-    /// Tries all again; what still cannot be done stays.
+    /// Tries all again; what still cannot be done stays. Also puts what lies beside its name where it belongs.
     pub(crate) fn follow(&self, disk: &DiskNames<'_>) {
+        self.follow_remembered(disk);
+        if let Err(error) = disk.put_at_names() {
+            tracing::warn!(%error, "what lies beside its name on the shared disk stays there for now");
+        }
+    }
+
+    fn follow_remembered(&self, disk: &DiskNames<'_>) {
         let all = std::mem::take(&mut *self.0.lock());
         if all.is_empty() {
             return;
@@ -76,9 +83,11 @@ impl LateNames {
     }
 }
 
-/// Whether a disk that refuses something may do it later: it can only be read, or is full, or the store did not answer.
+/// Whether a disk that refuses something may do it later: it can only be read, or is full, or something else still has a
+/// name, and the one beside it; or the store did not answer.
 fn may_pass(error: &Error) -> bool {
-    let is_disks = matches!(error.errno(), libc::EROFS | libc::ENOSPC | libc::EDQUOT);
+    let errno = error.errno();
+    let is_disks = matches!(errno, libc::EROFS | libc::ENOSPC | libc::EDQUOT | libc::EEXIST);
     is_disks || matches!(error, Error::Cluster { .. })
 }
 

@@ -92,7 +92,6 @@ impl NameChanges {
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
         let done = self.base.disk().made(&name, made.inode, &attributes);
         renames::follow_or_take_back(base, (&name, made.inode), done)?;
-        base.late_if_beside((&name, made.inode), &attributes);
         Ok(self.lookup.seen(&name, made))
     }
 
@@ -478,7 +477,6 @@ impl NameChanges {
             self.or_later(renamed, || {
                 [from, to].map(|name| Late::Other(name.clone(), number)).into()
             })?;
-            self.base.late_if_beside((to, number), &found.attributes);
             return self.note_change(number);
         }
         let old = place_of(&found.attributes)?.clone();

@@ -339,7 +339,9 @@ impl<'a> Repair<'a> {
         all.others.iter().for_each(|at| self.note(&mut findings.set_aside, *at));
         ssd_numbers::plan(self, found, findings);
         let shared = &self.disks.all[0];
-        links_and_devices::tell_missing(shared, &self.view, found, &mut findings.remade);
+        let found_by = (found, !self.live.is_empty());
+        findings.under_way +=
+            links_and_devices::tell_missing(shared, &self.view, found_by, &mut findings.remade);
         // Directories on SSDs are made as files need them, so they are no loss.
         let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
         on_shared_disk.for_each(|at| self.note(&mut findings.left_directories, *at));

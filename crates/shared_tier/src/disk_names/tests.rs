@@ -287,3 +287,5 @@ fn what_is_removed_or_replaced_goes_from_the_disk_though_its_way_is_out_of_date(
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["b"]);
 }
+
+mod beside;

@@ -355,7 +355,7 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     };
     let (tree, root) = (&one.shared().tree, one.shared().at(&[]).unwrap());
     let make = |name: (&Name, u64), of: &Attributes| {
-        links_and_devices::make_missing(tree, &root, name, of, None).unwrap();
+        links_and_devices::make_missing((tree, &|_, _| Ok(false)), &root, name, of, None).unwrap();
     };
     let link = of(Kind::Symlink, 0o777);
     make((&name("l"), 7), &link);
@@ -367,7 +367,9 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     make((&name("users"), 9), &link);
     assert_eq!(fs::read_link(disks.at("shared/users~9")).unwrap(), PathBuf::from(target));
     for (called, inode) in [("l", 8), ("users", 9), ("no", 10)] {
-        links_and_devices::remove(tree, &root, (&name(called), inode)).unwrap();
+        links_and_devices::remove(tree, &root, &name(called)).unwrap();
+        let of_store: links_and_devices::OfStore<'_> = (tree, &|_, _| Ok(false));
+        links_and_devices::remove_beside(of_store, &root, (&name(called), inode)).unwrap();
     }
     assert_eq!(fs::read_to_string(disks.at("shared/users")).unwrap(), "kept");
     assert_eq!(fs::read_dir(disks.at("shared")).unwrap().count(), 2, "that, and our directory");

@@ -20,6 +20,7 @@ use crate::joining::set_formatted;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, MISSING, Peers};
+use crate::places::shared_disk::links_and_devices::beside::{self, Beside};
 use crate::places::shared_disk::links_and_devices::several_names;
 use crate::places::steps::Steps;
 use crate::places::tree::{LEFTOVERS, Tree, candidates, fresh};
@@ -206,16 +207,17 @@ pub(crate) fn is_rebuilding(root: &Path) -> Result<bool> {
 
 fn read(tree: Tree, node: Option<String>) -> Result<Disk> {
     let scanned: Scanned = scan(&tree)?;
-    let (mut missed, mut several) = (Vec::new(), BTreeMap::new());
+    let (mut missed, mut several, mut beside) = (Vec::new(), BTreeMap::new(), Vec::new());
     if node.is_none() {
         missed = MissedNotes::on(&tree)?.all()?;
+        beside = beside::all(&tree)?;
         for number in several_names::numbers(&tree)? {
             if let Some(inode) = several_names::open(&tree, number)? {
                 several.insert(number, stat_descriptor(&inode)?.key());
             }
         }
     }
-    Ok(Disk { tree, node, scanned, missed, several })
+    Ok(Disk { tree, node, scanned, missed, several, beside })
 }
 
 /// A disk that was read.
@@ -229,6 +231,8 @@ pub(crate) struct Disk {
     pub(crate) missed: Vec<MissedNote>,
     /// On the shared disk: links and special files that have, or had, several names, by their numbers.
     pub(crate) several: BTreeMap<u64, (u64, u64)>,
+    /// On the shared disk: links and special files that may lie beside their names.
+    pub(crate) beside: Vec<Beside>,
 }
 
 impl Disk {

@@ -1,7 +1,7 @@
 //! Links and special files that the shared disk did not follow. They carry no number, and are what their names say.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
@@ -16,7 +16,9 @@ use super::refused::Refused;
 use super::view::View;
 use crate::acl::ACCESS;
 use crate::places::own_xattrs::NameIn;
-use crate::places::shared_disk::links_and_devices::{self, Inode, keeping, several_names};
+use crate::places::shared_disk::links_and_devices::{
+    self, Inode, OfStore, beside, keeping, several_names,
+};
 use crate::places::tree::candidates;
 
 /// A name of the store that the disk does not have: its directory, its name, its number, and its attributes.
@@ -57,14 +59,11 @@ pub(super) fn numbered(
 
 /// What a sound store has no name for. In a directory that was put there by hand it gets one.
 pub(super) fn without_name(view: &View, found: &FoundNames) -> Vec<At> {
-    let known = view.others.iter().flat_map(|((directory, name), (number, _))| {
-        candidates(name, *number).map(|name| (*directory, name))
-    });
-    let known: BTreeSet<(u64, Name)> = known.collect();
     let by_hand = found.directories.iter().filter(|one| !one.is_numbered);
     let by_hand: BTreeSet<u64> = by_hand.map(|one| one.number).collect();
     let others = found.others.iter().filter(|one| {
-        !known.contains(&(one.directory, one.name.clone())) && !by_hand.contains(&one.directory)
+        !view.others.contains_key(&(one.directory, one.name.clone()))
+            && !by_hand.contains(&one.directory)
     });
     others.map(|one| one.at).collect()
 }
@@ -80,8 +79,7 @@ fn missing<'v>(
     let there: BTreeMap<(u64, &Name), &FoundOther> =
         found.others.iter().map(|one| ((one.directory, &one.name), one)).collect();
     let is_at = |(directory, name, number, of): &Missing<'v>| {
-        let mut names = candidates(name, *number).into_iter();
-        let one = names.find_map(|name| there.get(&(*directory, &name)).copied());
+        let one = there.get(&(*directory, *name)).copied();
         let one = one.filter(|one| is_same(&one.attributes, of, keeps_acls));
         one.filter(|_| !kept.doubled.contains(number)).map(|one| one.key)
     };
@@ -166,18 +164,39 @@ fn keep_several(shared: &Disk, view: &View, refused: &mut Refused) -> Result<Kep
     Ok(kept)
 }
 
-/// Lists them, for people.
+/// Lists them, for people, and what lies beside its name though that is free, or without a note of it. Returns how many of
+/// those the nodes are about to put at their names, if some live.
 pub(super) fn tell_missing(
     shared: &Disk,
     view: &View,
-    found: &FoundNames,
+    (found, nodes_live): (&FoundNames, bool),
     list: &mut Vec<Finding>,
-) {
+) -> u64 {
     let kept = Kept::of(shared, &counts(view));
     for (directory, name, number, of) in missing(shared, view, found, kept) {
         let about = About::Numbered(number, of.ctime_ns);
         note(list, Finding::new(about, view.path(directory, name)));
     }
+    let noted: BTreeSet<(u64, &NameIn)> =
+        shared.beside.iter().map(|beside| (beside.number, &beside.name)).collect();
+    let mut under_way = 0;
+    for one in &found.others {
+        let (item, place) = (&shared.scanned.items[one.at.1], (one.directory, one.name.clone()));
+        let Some((number, of)) = view.others.get(&place).filter(|_| item.name != one.name) else {
+            continue;
+        };
+        let at_name = shared.scanned.beside(item, &one.name);
+        let has_it = at_name.is_some_and(|other| !other.attributes.kind.is_other());
+        match (noted.contains(&(*number, &place)), has_it) {
+            (true, true) => {}
+            (true, false) if nodes_live => under_way += 1,
+            _ => {
+                let about = About::Numbered(*number, of.ctime_ns);
+                note(list, Finding::new(about, view.path(one.directory, &one.name)));
+            }
+        }
+    }
+    under_way
 }
 
 /// Whether both are the same link or device, for which the same is allowed.
@@ -197,14 +216,15 @@ pub(super) fn keeps_acls(disk: &Disk) -> bool {
     !found.is_err_and(|error| error.errno() == libc::EOPNOTSUPP)
 }
 
-/// Puts those that lie beside their names, because files lay there, at their names where these are free by now; else
-/// beside them, by the numbers that they have in the store by now.
+/// Puts those that lie beside their names, because files or directories were there, at their names where these are free by
+/// now; else beside them, by the numbers that they have in the store by now, which is noted. All other notes are out of date.
 fn put_at_names(
     shared: &Disk,
     view: &View,
     found: &FoundNames,
     refused: &mut Refused,
 ) -> Result<()> {
+    let mut noted = BTreeSet::new();
     for one in &found.others {
         let lies_at = name_of(&shared.scanned.items[one.at.1]);
         let Some((number, _)) = view.others.get(&(one.directory, one.name.clone())) else {
@@ -213,17 +233,33 @@ fn put_at_names(
         if lies_at == one.name {
             continue;
         }
+        let put = put_at_name(shared, view, (one, *number), &mut noted);
         let path = shared.shown(one.at.1);
-        let Some(above) = shared.tree.find(&view.steps(one.directory))? else { continue };
-        for name in candidates(&one.name, *number).iter().take_while(|name| **name != lies_at) {
-            match shared.tree.rename_between((&above.0, &lies_at), (&above.0, name)) {
-                Err(error) if error.errno() == libc::EEXIST => {}
-                Err(error) if error.errno() != libc::ENOENT => {
-                    refused.is_made((&path, *number), "it stays beside its name", Err(error))?;
-                    break;
-                }
-                _ => break,
-            }
+        refused.is_made((&path, *number), "it stays beside its name", put)?;
+    }
+    let left = shared.beside.iter().filter(|beside| !noted.contains(&beside.note));
+    left.map(|beside| &beside.note).try_for_each(|note| beside::forget(&shared.tree, note))
+}
+
+fn put_at_name(
+    shared: &Disk,
+    view: &View,
+    (one, number): (&FoundOther, u64),
+    noted: &mut BTreeSet<OsString>,
+) -> Result<()> {
+    let (tree, lies_at) = (&shared.tree, name_of(&shared.scanned.items[one.at.1]));
+    let Some(above) = tree.find(&view.steps(one.directory))? else { return Ok(()) };
+    for name in candidates(&one.name, number) {
+        if name != one.name {
+            noted.insert(beside::note(tree, (number, &(one.directory, one.name.clone())))?);
+        }
+        if name == lies_at {
+            break;
+        }
+        match tree.rename_between((&above.0, &lies_at), (&above.0, &name)) {
+            Err(error) if error.errno() == libc::EEXIST => {}
+            Err(error) if error.errno() != libc::ENOENT => return Err(error),
+            _ => break,
         }
     }
     Ok(())
@@ -238,9 +274,12 @@ pub(super) fn make(
 ) -> Result<()> {
     put_at_names(shared, view, found, refused)?;
     let kept = keep_several(shared, view, refused)?;
+    let has =
+        |directory: u64, name: &Name| Ok(view.others.contains_key(&(directory, name.clone())));
     for (directory, name, number, of) in missing(shared, view, found, kept) {
         if let Some(above) = shared.tree.find(&view.steps(directory))? {
-            let made = links_and_devices::make(&shared.tree, &above, (name, number), of);
+            let of_store: OfStore<'_> = (&shared.tree, &has);
+            let made = links_and_devices::make(of_store, &above, (name, number), of);
             refused.is_made((&view.path(directory, name), number), NOT_MADE, made.map(drop))?;
         }
     }

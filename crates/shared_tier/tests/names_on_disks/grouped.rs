@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::disks::{Disks, NODES, names};
 use crate::mounted::{Act, BY, CALLER, Mounted};
+use crate::own_numbers::numbered;
 
 /// How many trees are made, and how many changes are made to each.
 const SEEDS: u64 = 24;
@@ -81,15 +82,17 @@ fn mounted(node: &Mounted, with_files: bool) -> (Vec<String>, Groups) {
     (directories, groups)
 }
 
-/// What the shared disk has of it, or is to have at these names once all nodes are unmounted.
-fn on_disk(root: &Path, is_under_way: bool) -> Groups {
+/// What the shared disk has of it, or is to have at these names once all nodes are unmounted. `called` is what programs see.
+fn on_disk(root: &Path, is_under_way: bool, called: &Groups) -> Groups {
     let (mut seen, mut todo) = (Vec::new(), vec![String::new()]);
     while let Some(path) = todo.pop() {
         for entry in fs::read_dir(root.join(&path)).unwrap() {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
-            // While a file that has other names lies at its name; it gets that some time after the file has gone.
-            let plain = name.split_once('~').map(|(plain, _)| plain);
+            // While a file that has other names lies at its name; it gets that some time after the file has gone. Programs
+            // use such names, too.
+            let plain = name.rsplit_once('~').map(|(plain, _)| plain);
+            let plain = plain.filter(|_| !called.contains_key(&format!("{path}{name}")));
             let at = |plain: &str| root.join(&path).join(plain).symlink_metadata();
             let plain = plain.filter(|plain| match at(plain) {
                 Ok(at) => at.is_file(),
@@ -128,6 +131,9 @@ enum Change {
     Rename(String, String, u32),
     Unlink(String),
     Mode(String, u32),
+    /// To its own number behind a name.
+    RenameToNumber(String, String),
+    LinkToNumber(String, String),
 }
 
 impl Change {
@@ -143,6 +149,8 @@ impl Change {
             Self::Link(from, to) => on.link(from, to),
             Self::Rename(from, to, flags) => on.rename(from, to, *flags),
             Self::Unlink(name) => on.unlink(name),
+            Self::RenameToNumber(from, to) => on.rename(from, &numbered(on, from, to)?, 0),
+            Self::LinkToNumber(from, to) => on.link(from, &numbered(on, from, to)?),
             Self::Mode(name, mode) => {
                 let change = SetAttr { mode: Some(*mode), ..SetAttr::default() };
                 on.tier.set_attr(&on.at(name)?, None, &change, CALLER).map(drop)
@@ -151,7 +159,12 @@ impl Change {
     }
 
     /// Any change of what there is.
-    fn any(random: &mut Random, directories: &[String], there: &Groups) -> Self {
+    /// `by_number` are names that are numbers of what they lead to.
+    fn any(
+        random: &mut Random,
+        (directories, there): &(Vec<String>, Groups),
+        by_number: bool,
+    ) -> Self {
         let there: Vec<&String> = there.keys().collect();
         let some = |random: &mut Random| match there.as_slice() {
             [] => "none".to_owned(),
@@ -163,7 +176,7 @@ impl Change {
             directory(random) + name
         };
         let mode = |random: &mut Random| [0o644, 0o600][random.below(2)];
-        match random.below(24) {
+        match random.below(28) {
             0..4 => Self::Make(libc::S_IFIFO | mode(random), new(random)),
             4 => Self::Make(libc::S_IFSOCK | 0o644, new(random)),
             // One that everybody may make.
@@ -180,7 +193,16 @@ impl Change {
                 let [one, other] = [one, other].map(|path| path.trim_end_matches('/').to_owned());
                 Self::Rename(one, other, libc::RENAME_EXCHANGE)
             }
-            22 if there.len() > 6 => Self::Unlink(some(random)),
+            22..26 if by_number => {
+                let from = some(random);
+                // Beside its own name, or that of something else.
+                let beside = [from.clone(), some(random), new(random)][random.below(3)].clone();
+                let beside = beside.split('~').next().unwrap_or_default().to_owned();
+                let links = random.below(4) == 0;
+                let change = if links { Self::LinkToNumber } else { Self::RenameToNumber };
+                change(from, beside)
+            }
+            26 if there.len() > 6 => Self::Unlink(some(random)),
             _ => Self::Directory(["p", "q", "p/s", "q/t"][random.below(4)].to_owned()),
         }
     }
@@ -190,7 +212,10 @@ impl Change {
 fn wrong_end(seed: u64) -> Option<String> {
     let mut random = Random(seed);
     let disks = Disks::new();
-    let nodes = NODES.map(|node| Mounted::of_node(&disks, node, seed.is_multiple_of(3)));
+    // With files on the shared disk, which may lie at names that they no longer have, what is called by its number may keep
+    // another one from lying beside its name.
+    let to_ssd = seed.is_multiple_of(3);
+    let nodes = NODES.map(|node| Arc::new(Mounted::of_node(&disks, node, to_ssd)));
     for directory in ["p", "q", "p/s", "q/t"] {
         nodes[0].mkdir(directory).unwrap();
     }
@@ -199,12 +224,23 @@ fn wrong_end(seed: u64) -> Option<String> {
     let mut with_files = mounted(&nodes[0], true);
     for _ in 0..CHANGES {
         let on = random.below(2);
-        let change = Change::any(&mut random, &with_files.0, &with_files.1);
+        let change = Change::any(&mut random, &with_files, to_ssd);
+        // Now and then it stands still in the midst of it, and the other one works meanwhile.
+        let stands_still = random.below(3) == 0;
+        let meanwhile = Change::any(&mut random, &with_files, to_ssd);
+        let requests = i64::try_from(random.below(12)).unwrap();
+        if stands_still {
+            let (by, meanwhile) = (Arc::clone(&nodes[1 - on]), meanwhile.clone());
+            nodes[on].interrupt(requests, move || drop(meanwhile.make(&by)));
+        }
         let done = change.make(&nodes[on]).map_err(|error| error.errno());
-        made.push(format!("{} {change:?} {done:?}", NODES[on]));
+        let was_still = stands_still && nodes[on].was_interrupted();
+        nodes[on].interrupt(i64::MAX, || {});
+        let meanwhile = was_still.then_some((requests, meanwhile));
+        made.push(format!("{} {change:?} {done:?}, meanwhile {meanwhile:?}", NODES[on]));
         let wanted = mounted(&nodes[0], false).1;
         with_files = mounted(&nodes[1], true);
-        let found = on_disk(&shared, true);
+        let found = on_disk(&shared, true, &wanted);
         if found != wanted {
             let last = made[made.len().saturating_sub(40)..].join("\n  ");
             return Some(format!("seed {seed}: after\n  {last}\n{}", difference(&wanted, &found)));
@@ -214,7 +250,7 @@ fn wrong_end(seed: u64) -> Option<String> {
     for node in nodes {
         node.tier.close().unwrap();
     }
-    let unmounted = difference(&wanted, &on_disk(&shared, false));
+    let unmounted = difference(&wanted, &on_disk(&shared, false, &wanted));
     let problems = disks.problems();
     disks.forget();
     disks.repair();
@@ -292,7 +328,8 @@ fn i15_a_pipe_with_one_name_is_exchanged_with_one_that_has_two() {
             other.rename("p/s/c", "q/t/a", 0).unwrap();
             other.rename(from, to, libc::RENAME_EXCHANGE).unwrap();
             let wanted = mounted(one, true).1;
-            assert_eq!(on_disk(&disks.at("shared"), false), wanted, "{from} and {to}");
+            let found = on_disk(&disks.at("shared"), false, &wanted);
+            assert_eq!(found, wanted, "{from} and {to}");
             for node in nodes {
                 node.tier.close().unwrap();
             }
@@ -305,7 +342,7 @@ fn i15_a_pipe_with_one_name_is_exchanged_with_one_that_has_two() {
 }
 
 /// What two nodes do with the same names.
-const ACTS: [(&str, Act); 18] = [
+const ACTS: [(&str, Act); 22] = [
     ("exchange of one and two", |on| on.rename("p/one", "p/two", libc::RENAME_EXCHANGE)),
     ("exchange of two and one", |on| on.rename("q/two", "p/one", libc::RENAME_EXCHANGE)),
     ("exchange of one and one", |on| on.rename("p/one", "q/one", libc::RENAME_EXCHANGE)),
@@ -327,6 +364,10 @@ const ACTS: [(&str, Act); 18] = [
     ("rename of the only name in a directory", |on| on.rename("d/only", "q/new", 0)),
     ("unlink of the only name in a directory", |on| on.unlink("d/only")),
     ("change of the mode", |on| Change::Mode("p/one".to_owned(), 0o600).make(on)),
+    ("rename of a directory", |on| on.rename("d", "e", 0)),
+    ("link to the name of a directory", |on| on.link("p/two", "d")),
+    ("link to a link, at the name of a directory", |on| on.link("p/link", "d")),
+    ("rename to its own number", |on| on.rename("p/one", &numbered(on, "p/one", "p/one")?, 0)),
 ];
 
 /// What is wrong if the second node does `other` in the midst of what the first one does.
@@ -347,7 +388,7 @@ fn wrong_ends((what, act): (&str, Act), (other, by_other): (&str, Act)) -> Vec<S
         for node in [first, Arc::into_inner(second).expect("it is over")] {
             node.tier.close().unwrap();
         }
-        let found = difference(&wanted, &on_disk(&disks.at("shared"), false));
+        let found = difference(&wanted, &on_disk(&disks.at("shared"), false, &wanted));
         let problems = disks.problems();
         disks.forget();
         disks.repair();

@@ -15,6 +15,7 @@ mod left_behind;
 mod long_lists;
 mod mounted;
 mod older;
+mod own_numbers;
 mod released;
 mod unnumbered;
 mod unreached;

@@ -2,6 +2,7 @@
 //! after the store has them, and what is at a name is compared with what the store has there by its inode ([`proofs`]):
 //! many look alike.
 
+pub(crate) mod beside;
 pub(crate) mod keeping;
 pub(crate) mod proofs;
 pub(crate) mod several_names;
@@ -21,6 +22,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::beside::HasName;
 use super::exchanges::is_no_exchange;
 use crate::entry_names::os;
 use crate::places::own_xattrs;
@@ -35,6 +37,8 @@ const NS_PER_S: i64 = 1_000_000_000;
 pub(crate) type At<'a> = (&'a FoundDirectory, &'a Name);
 /// Device and inode number.
 pub(crate) type Inode = (u64, u64);
+/// A tree, and which names of links, pipes, sockets and devices the store has.
+pub(crate) type OfStore<'a> = (&'a Tree, HasName<'a>);
 
 /// Makes a symbolic link, pipe, socket or device with these attributes, if it is not there. `placed` is what was made for
 /// these attributes just now, and is taken for it though it may look otherwise, as on a file system that does not keep
@@ -43,7 +47,7 @@ pub(crate) type Inode = (u64, u64);
 /// # Errors
 /// Those of [`make`].
 pub(crate) fn make_missing(
-    tree: &Tree,
+    (tree, has): OfStore<'_>,
     above: &FoundDirectory,
     (name, number): (&Name, u64),
     of: &Attributes,
@@ -51,11 +55,14 @@ pub(crate) fn make_missing(
 ) -> Result<Option<Inode>> {
     let [plain, beside] = candidates(name, number);
     let is_there = |name| proofs::is_as_in_store(tree, (above, name), (number, of), placed);
-    // Beside its name it is right only while a file or directory has that.
-    if is_there(&plain)? || is_numbered((above, &plain))? && is_there(&beside)? {
+    if is_there(&plain)? {
         return Ok(None);
     }
-    make(tree, above, (name, number), of).map(Some)
+    // Beside its name it is right only while a file or directory has that.
+    if is_numbered((above, &plain))? && is_there(&beside)? && may_lie_at(has, (above, &beside))? {
+        return note_beside(tree, (above, name), number).map(|()| None);
+    }
+    make((tree, has), above, (name, number), of).map(Some)
 }
 
 /// Renames a symbolic link, pipe, socket or device in one step, to a free name, or to that of another one, which then
@@ -65,25 +72,61 @@ pub(crate) fn make_missing(
 /// # Errors
 /// Those of `renameat2(2)`, except where the new name must be made.
 pub(crate) fn rename(
-    tree: &Tree,
+    (tree, has): OfStore<'_>,
     (from_above, from): At<'_>,
     (to_above, to): At<'_>,
     (inode, of): (u64, &Attributes),
 ) -> Result<bool> {
-    for name in candidates(from, inode) {
-        if !proofs::is_as_in_store(tree, (from_above, &name), (inode, of), None)? {
-            continue;
-        }
-        // A file that lies at its name, but has others, stays there: then it gets the other name.
-        for to in candidates(to, inode) {
-            if rename_to(tree, (from_above, &name), (to_above, &to))? {
-                // Another one may have taken the old name, and may now have the new name.
-                return proofs::is_as_in_store(tree, (to_above, &to), (inode, of), None);
-            }
-        }
+    let [plain, beside] = candidates(from, inode);
+    let is_there = |name| proofs::is_as_in_store(tree, (from_above, name), (inode, of), None);
+    let name = if is_there(&plain)? {
+        plain
+    } else if is_there(&beside)? && may_lie_at(has, (from_above, &beside))? {
+        beside
+    } else {
         return Ok(false);
+    };
+    // A file that lies at its name, but has others, stays there: then it gets the other name.
+    let named = put((tree, has), (to_above, to), inode, |to| {
+        rename_to(tree, (from_above, &name), (to_above, to))
+    })?;
+    // Another one may have taken the old name, and may now have the new name.
+    let is_right = |to| proofs::is_as_in_store(tree, (to_above, &to), (inode, of), None);
+    named.map_or(Ok(false), is_right)
+}
+
+/// Puts something at its name, or beside that if it cannot be put there: then this is noted before. Returns the name that it
+/// got.
+fn put(
+    (tree, has): OfStore<'_>,
+    (above, name): At<'_>,
+    inode: u64,
+    mut put_at: impl FnMut(&Name) -> Result<bool>,
+) -> Result<Option<Name>> {
+    let [plain, beside] = candidates(name, inode);
+    if put_at(&plain)? {
+        return Ok(Some(plain));
     }
-    Ok(false)
+    if !may_lie_at(has, (above, &beside))? {
+        return Ok(None);
+    }
+    note_beside(tree, (above, name), inode)?;
+    if !put_at(&beside)? {
+        return Ok(None);
+    }
+    // Another node may have taken the note away, because nothing was there yet.
+    note_beside(tree, (above, name), inode)?;
+    Ok(Some(beside))
+}
+
+/// Whether something may lie here beside its name: not if the store has something that is called so.
+fn may_lie_at(has: HasName<'_>, (above, beside): At<'_>) -> Result<bool> {
+    Ok(!has(beside::number_of(above)?, beside)?)
+}
+
+fn note_beside(tree: &Tree, (above, name): At<'_>, number: u64) -> Result<()> {
+    let name = (beside::number_of(above)?, name.clone());
+    beside::note(tree, (number, &name)).map(drop)
 }
 
 /// Renames something without a number to a free name, or that of another one. Returns whether it did.
@@ -119,18 +162,29 @@ fn exchange(tree: &Tree, (one_above, one): At<'_>, (other_above, other): At<'_>)
     Ok(true)
 }
 
-/// Removes whatever symbolic link, pipe, socket or device is at a name or beside that, but nothing else; a missing one is
-/// no error. The store must have nothing at the name.
+/// Removes whatever symbolic link, pipe, socket or device is at a name, but nothing else; a missing one is no error. The
+/// store must have nothing at the name.
 ///
 /// # Errors
 /// Those of `unlink(2)`.
-pub(crate) fn remove(
-    tree: &Tree,
+pub(crate) fn remove(tree: &Tree, above: &FoundDirectory, name: &Name) -> Result<()> {
+    remove_named(tree, (above, name))
+}
+
+/// Removes whatever lies beside the name of an object, if it may. Returns whether it did.
+///
+/// # Errors
+/// As [`remove`].
+pub(crate) fn remove_beside(
+    (tree, has): OfStore<'_>,
     above: &FoundDirectory,
     (name, inode): (&Name, u64),
-) -> Result<()> {
-    let mut names = candidates(name, inode).into_iter();
-    names.try_for_each(|name| remove_named(tree, (above, &name)))
+) -> Result<bool> {
+    let [_, beside] = candidates(name, inode);
+    if !is_other((above, &beside))? || !may_lie_at(has, (above, &beside))? {
+        return Ok(false);
+    }
+    remove_named(tree, (above, &beside)).map(|()| true)
 }
 
 /// Removes one that has lost a name, if that leads to it. Returns whether it did.
@@ -138,17 +192,21 @@ pub(crate) fn remove(
 /// # Errors
 /// Those of `unlink(2)`.
 pub(crate) fn remove_lost(
-    tree: &Tree,
+    (tree, has): OfStore<'_>,
     above: &FoundDirectory,
     (name, inode): (&Name, u64),
     of: &Attributes,
 ) -> Result<bool> {
-    for name in candidates(name, inode) {
-        if proofs::is_at(tree, (above, &name), (inode, of))? {
-            return remove_named(tree, (above, &name)).map(|()| true);
-        }
-    }
-    Ok(false)
+    let [plain, beside] = candidates(name, inode);
+    let is_at = |name| proofs::is_at(tree, (above, name), (inode, of));
+    let name = if is_at(&plain)? {
+        plain
+    } else if is_at(&beside)? && may_lie_at(has, (above, &beside))? {
+        beside
+    } else {
+        return Ok(false);
+    };
+    remove_named(tree, (above, &name)).map(|()| true)
 }
 
 /// Makes a symbolic link, pipe, socket or device among the temporary files, and names it; of one with several names, it
@@ -158,7 +216,7 @@ pub(crate) fn remove_lost(
 /// # Errors
 /// Those of `mknod(2)` and `rename(2)`; `EEXIST` if neither name can be had.
 pub(crate) fn make(
-    tree: &Tree,
+    (tree, has): OfStore<'_>,
     above: &FoundDirectory,
     (name, inode): (&Name, u64),
     of: &Attributes,
@@ -174,16 +232,11 @@ pub(crate) fn make(
         let made = statat(&tree.tmp, &temporary, AtFlags::SYMLINK_NOFOLLOW)?;
         (made.st_dev, made.st_ino)
     };
-    let mut named = Ok(false);
-    for name in candidates(name, inode) {
-        named = replace(tree, &temporary, (above, &name));
-        if !matches!(named, Ok(false)) {
-            break;
-        }
-    }
+    let named =
+        put((tree, has), (above, name), inode, |name| replace(tree, &temporary, (above, name)));
     // Whatever it has replaced is there by now.
     let _gone = unlinkat(&tree.tmp, &temporary, AtFlags::empty());
-    if named? { Ok(made) } else { Err(Errno::EXIST.into()) }
+    named?.map(|_| made).ok_or_else(|| Errno::EXIST.into())
 }
 
 /// Gives something that was made among the temporary files a name, in one step, also if something else without a number

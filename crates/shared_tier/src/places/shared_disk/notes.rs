@@ -153,7 +153,7 @@ impl Noted<'_> {
 }
 
 /// The target of a note of these positions.
-fn target(positions: &[Position]) -> Vec<u8> {
+pub(super) fn target(positions: &[Position]) -> Vec<u8> {
     let position = |(directory, name): &Position| {
         [b"/", directory.to_string().as_bytes(), b"/", name.as_bytes()].concat()
     };
@@ -161,7 +161,7 @@ fn target(positions: &[Position]) -> Vec<u8> {
 }
 
 /// The positions in a note; those that no node can have written are left out.
-fn read(target: &[u8]) -> Vec<Position> {
+pub(super) fn read(target: &[u8]) -> Vec<Position> {
     let parts: Vec<&[u8]> = target.split(|byte| *byte == b'/').skip(1).collect();
     let (pairs, _) = parts.as_chunks::<2>();
     let position = |[directory, name]: &[&[u8]; 2]| {
