@@ -88,7 +88,7 @@ fn what_others_put_there_is_not_followed() {
     Registry::open(&place.path().join("link")).unwrap_err();
     fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
     let refused = Registry::open(&dir).unwrap_err().to_string();
-    assert!(refused.contains("mode 0700"), "{refused}");
+    assert!(refused.contains("chmod 0700"), "{refused}");
 }
 /// Regression: the store distinguished origins by the inode number of this directory, which is the same on file
 /// systems that were made alike. The nodes of one counted as nodes of the other, and their writes were lost.
