@@ -6,6 +6,7 @@ use halocline_plan::gain_range::{
 };
 use halocline_plan::planner::{Name, Outcome};
 
+use super::job::Job;
 use crate::text::{self, percent};
 
 /// The least and the largest gain of the best layout.
@@ -18,8 +19,9 @@ pub(super) fn range(outcome: &Outcome) -> String {
     format!("{least} to {most} in parts of the trace{placements}")
 }
 
-/// Where the best layout is slower, by how much, and what that means for the recommendation.
-pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
+/// Where the best layout is slower, by how much, and what that means for the recommendation; with a `job` that has decided it,
+/// nothing.
+pub(super) fn lines(outcome: &Outcome, job: Option<&Job>) -> Vec<String> {
     if outcome.best == Name::Def {
         return Vec::new();
     }
@@ -31,7 +33,7 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
         return lines;
     }
     let gains = format!("{} would gain {}", outcome.best.text(), percent(outcome.sure_gain));
-    let is_withheld = outcome.chosen == Name::Def;
+    let is_withheld = outcome.chosen == Name::Def && job.is_none();
     let meaning = if is_withheld { ": that is not enough to recommend it" } else { "" };
     let placements = outcome.placements.iter().map(|placement| placement.gain());
     let in_placements = placements.fold(f64::INFINITY, f64::min);
