@@ -17,6 +17,7 @@ use super::scan::{Scanned, scan};
 use crate::disk_users::{self, CHECK};
 use crate::errors::of_store;
 use crate::joining::set_formatted;
+use crate::mount_counts;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, MISSING, Peers};
@@ -129,6 +130,33 @@ impl Disks {
         let is_followed = |note: &&MissedNote| !is_missing(note) && !refused.has(note.number);
         let mut followed = shared.missed.iter().filter(is_followed);
         followed.try_for_each(|note| notes.remove(&note.note))
+    }
+
+    /// Which nodes' sessions an SSD or the shared disk is older than, and what is said of it.
+    ///
+    /// # Errors
+    /// If what they count cannot be read.
+    pub(super) fn older(&self) -> Result<Vec<String>> {
+        let Some(shared) = self.all.first() else { return Ok(Vec::new()) };
+        let mut told = Vec::new();
+        for disk in &self.all {
+            let Some(node) = &disk.node else { continue };
+            let older = mount_counts::older(&disk.tree.private, &shared.tree.private, node)?;
+            told.extend(older.map(|older| mount_counts::told(older, node)));
+        }
+        Ok(told)
+    }
+
+    /// What was put back of a disk is compared now: mounts say no longer that it is older.
+    pub(super) fn agree_on_counts(&self, refused: &mut Refused) -> Result<()> {
+        let Some(shared) = self.all.first() else { return Ok(()) };
+        for disk in &self.all {
+            let Some(node) = &disk.node else { continue };
+            let agreed = mount_counts::agree(&disk.tree.private, &shared.tree.private, node);
+            let path = disk.tree.path.display().to_string();
+            refused.is_made((&path, 0), "mounts go on saying that a disk is older", agreed)?;
+        }
+        Ok(())
     }
 
     /// The root's attributes.
