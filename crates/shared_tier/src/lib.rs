@@ -64,6 +64,7 @@ mod mount_counts;
 mod move_commands;
 mod moves;
 mod name_changes;
+mod narrower_attributes;
 mod passthrough;
 mod places;
 mod recent_lookups;

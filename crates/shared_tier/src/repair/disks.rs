@@ -2,18 +2,21 @@
 //! the tier.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use halocline_cluster::names::NamesError;
 use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use halocline_vfs::namespace::stat_descriptor;
+use halocline_vfs::namespace::{stat_descriptor, xattr};
 use rustix::fs::AtFlags;
 
 use super::refused::{Refused, error_of};
 use super::scan::{Scanned, scan};
+use crate::acl::ACCESS;
 use crate::disk_users::{self, CHECK};
 use crate::errors::of_store;
 use crate::joining::set_formatted;
@@ -267,6 +270,13 @@ impl Disk {
     /// Opens an item, but no symbolic link.
     pub(crate) fn look(&self, at: usize) -> rustix::io::Result<OwnedFd> {
         self.tree.look(Some(&self.scanned.path(at)))
+    }
+
+    /// Whether it keeps ACLs.
+    pub(crate) fn keeps_acls(&self) -> bool {
+        let found = self.tree.look(None).map_err(Error::from);
+        let found = found.and_then(|root| xattr::get_on(&root, OsStr::from_bytes(ACCESS)));
+        !found.is_err_and(|error| error.errno() == libc::EOPNOTSUPP)
     }
 
     /// An item's path, for people.

@@ -7,8 +7,6 @@
 //! are those of the disk, and both agree afterwards, so that a rebuild gives nothing back
 //! (`docs/decisions/0093-attributes-of-disks-that-were-put-back.md`).
 
-pub(super) mod narrower;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -29,13 +27,13 @@ use rustix::io::Errno;
 use super::Repair;
 use super::disks::Disk;
 use super::findings::{About, Finding, Findings, note};
-use super::links_and_devices::keeps_acls;
 use super::merge::{At, FoundFile, FoundNames};
 use super::refused::Refused;
 use super::scan::shown;
 use super::unfinished_changes::is_at;
 use super::view::{StoredFile, View};
 use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::narrower_attributes::narrower;
 use crate::places::own_xattrs::{self, owner_permissions};
 use crate::places::users_xattrs::CAPABILITY;
 use crate::stat_conversion::split;
@@ -70,7 +68,7 @@ pub(super) fn compare(
     findings: &mut Findings,
 ) -> Vec<Differing> {
     let mut comparison = Comparison {
-        keeps_acls: repair.disks.all.iter().map(keeps_acls).collect(),
+        keeps_acls: repair.disks.all.iter().map(Disk::keeps_acls).collect(),
         findings,
         differing: Vec::new(),
     };
@@ -122,11 +120,8 @@ impl Comparison<'_> {
             return;
         }
         let is_restored = on_disk.ctime_ns < stored.ctime_ns.saturating_sub(RESTORED_NS);
-        let agreed = if is_restored {
-            stored.clone()
-        } else {
-            narrower::narrower(on_disk, stored, keeps_acls)
-        };
+        let agreed =
+            if is_restored { stored.clone() } else { narrower(on_disk, stored, keeps_acls) };
         let result = if is_restored && !of_inode.is_empty() {
             "; the disk was changed before the store, as if it was restored, and gets the store's mode, owner and attributes"
                 .to_owned()
@@ -270,7 +265,7 @@ pub(super) fn give_named(
         at: (file.at.0, Some(file.at.1)),
         on_disk: on_disk.clone(),
         agreed: agreed.clone(),
-        keeps_acls: keeps_acls(disk),
+        keeps_acls: disk.keeps_acls(),
     };
     let what = "it cannot be closed to all but those whom another file with its number admits";
     refused.is_made((&path, file.number), what, one.give(disk))

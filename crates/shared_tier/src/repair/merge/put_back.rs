@@ -4,9 +4,8 @@
 //!
 //! What must hold: none of them gives anybody but its owner what the other one, or its place, refuses.
 
-use super::super::links_and_devices::keeps_acls;
-use super::super::stored_attributes::narrower::narrower;
 use super::{At, Builder};
+use crate::narrower_attributes::narrower;
 use crate::places::tree::candidates;
 
 /// What is said of a file beside another one of its owner with its number.
@@ -50,7 +49,7 @@ pub(super) fn narrow(builder: &mut Builder<'_>, number: u64, beside: &[At]) {
     let file = &mut claim.file;
     let (at, before) = (file.at, file.attributes.mode);
     for other in beside {
-        let keep_acls = [at.0, other.0].iter().all(|disk| keeps_acls(&all[*disk]));
+        let keep_acls = [at.0, other.0].iter().all(|disk| all[*disk].keeps_acls());
         let of = &all[other.0].scanned.items[other.1].attributes;
         file.attributes = narrower(&file.attributes, of, keep_acls);
     }

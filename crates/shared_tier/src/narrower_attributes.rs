@@ -14,11 +14,7 @@ const OF_OWNER: u32 = 0o700;
 
 /// The attributes of a disk with no permission that the store does not have. The owner is that of the disk, whose content it was;
 /// so are the attributes that grant nothing.
-pub(in crate::repair) fn narrower(
-    on_disk: &Attributes,
-    stored: &Attributes,
-    keeps_acls: bool,
-) -> Attributes {
+pub(crate) fn narrower(on_disk: &Attributes, stored: &Attributes, keeps_acls: bool) -> Attributes {
     let mut both = on_disk.clone();
     both.mode = narrower_mode(on_disk, stored);
     if on_disk.xattrs.get(CAPABILITY) != stored.xattrs.get(CAPABILITY) {
@@ -43,7 +39,7 @@ pub(in crate::repair) fn narrower(
 }
 
 /// Takes everything away that admits anybody but the owner, or gives programs rights.
-pub(in crate::repair) fn owner_only(of: &mut Attributes) {
+pub(crate) fn owner_only(of: &mut Attributes) {
     of.mode &= OF_OWNER;
     of.xattrs.retain(|name, _| ![ACCESS, DEFAULT, CAPABILITY].contains(&name.as_slice()));
 }
