@@ -6,9 +6,9 @@
 //! papers' layouts and from what the cost model takes for the best: the widths of regions that are alike change together,
 //! then those of each region by itself, and where replays are short, all widths in equal steps are tried. Regions get
 //! space on the SSDs by traffic per byte, those that are alike each its share or one after the other, and continue without
-//! SSDs where the space ends. Where adjacent regions get the same widths, their rounds go on over the border, so that one
-//! layout for the whole file is among the candidates. In the end come layouts that widths for each class cannot say: units
-//! on servers of their own, and the ends of files on the SSDs.
+//! SSDs where the space ends. Adjacent regions with the same widths become one, so that one layout for the whole file is among
+//! the candidates. In the end come layouts that widths for each class cannot say: units on servers of their own, also beside
+//! others in stripes, and the ends of files on the SSDs.
 
 mod alone;
 mod apart;
@@ -17,6 +17,7 @@ mod choice;
 mod finalists;
 mod grid;
 mod groups;
+mod mixed;
 mod others;
 mod placement;
 mod predicted;
@@ -99,7 +100,7 @@ pub struct SearchResult {
     /// Those with everything on one class of servers, or on one server, the fastest of each by the search's part of the
     /// sample.
     pub alone: Vec<Layouts>,
-    /// The fastest that widths for each class cannot say, by the search's part of the sample.
+    /// The fastest of each kind that widths for each class cannot say, by the search's part of the sample.
     pub others: Vec<Layouts>,
     /// Number of replays.
     pub replays: usize,
