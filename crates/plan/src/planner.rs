@@ -2,6 +2,7 @@
 
 use halocline_model::file_layout::{BLOCK_BYTES, stored_bytes};
 use halocline_trace::Request;
+use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::comparison::{Comparison, Gains};
@@ -9,12 +10,13 @@ use crate::default_layout::{self, Rest};
 use crate::ending::{self, Found};
 use crate::gain_range::{GainRange, PartSeconds};
 use crate::judge::{Judge, Layouts, Step};
-use crate::layout::{DEFAULT_STRIPE, Placer};
+use crate::layout::{DEFAULT_STRIPE, Layout, Part, Placer};
 use crate::paper::{self, Scheme, Ties, Unanswered};
 use crate::placed::{Placed, Replayed};
 use crate::predict;
 use crate::search::Search;
 use crate::servers::Servers;
+use crate::shared::SharedLayouts;
 use crate::unplanned::{Beside, Unplanned};
 use crate::used;
 use crate::workload::{File, Workload};
@@ -296,4 +298,47 @@ pub(crate) fn judged(
         ssd_traffic,
         full_after_seconds,
     }
+}
+
+/// What layouts gain that are not quite those of a plan: such as a file system has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GainAsMade {
+    /// Of the whole trace.
+    pub gain: f64,
+    /// The least of the whole trace, its parts, and the placements of its files.
+    pub least: f64,
+    /// Whether it would be recommended.
+    pub is_sure: bool,
+}
+
+/// What the files of `workload` gain with layouts of these `parts` each, over the default of `outcome`.
+///
+/// # Errors
+/// What has no layout does not fit.
+pub fn gain_as_made(
+    (servers, workload): (&Servers, &Workload),
+    judge: &mut dyn Judge,
+    outcome: &Outcome,
+    parts: Vec<Vec<Part>>,
+    weight: f64,
+) -> Result<GainAsMade, Error> {
+    let Ok(def) = outcome.of(Name::Def) else { return Err(Error::Empty) };
+    let count = servers.count();
+    let default = vec![DEFAULT_STRIPE; count];
+    let unplanned = Unplanned::place(servers, &workload.other_files, &default)?;
+    let servers = &unplanned.servers;
+    let judge: &mut dyn Judge = &mut Beside { judge, layouts: &unplanned.layouts };
+    let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
+    let placements = judge.placements(workload.files.len() + workload.other_files.len());
+    let placed = Placed { servers, workload, sample: &sample, placements };
+    let mut shared = SharedLayouts::default();
+    let mut layouts = Layouts { files: FxHashMap::default(), default: Layout::simple(default) };
+    for (file, parts) in workload.files.iter().zip(parts) {
+        let layout = shared.of(parts, count).map_err(|error| Error::NotAPlan(error.to_string()))?;
+        layouts.files.insert(file.number, layout);
+    }
+    let replayed = placed.replayed(judge, &layouts);
+    let comparison = Comparison::new(placed, judge, def, weight);
+    let gains = comparison.gains(judge, &layouts, &replayed.by_placement);
+    Ok(GainAsMade { gain: gains.whole, least: gains.range.least, is_sure: gains.sure.is_sure() })
 }
