@@ -1,7 +1,6 @@
 //! Our planner: also searches layouts that the papers exclude, and relies on replays.
-//!
-//! Candidates are widths for each class of servers, including none on the disks, wider stripes on the SSDs than on the
-//! disks, whole requests on one server, and unequal splits. First the same stripes are tried for all files, hundreds of
+//! Candidates are widths for each class of servers, including none on the disks, wider stripes on the SSDs than on the disks,
+//! whole requests on one server, and unequal splits. First the same stripes are tried for all files, hundreds of
 //! them by a small part of the sample, and the best of these by more of it. The search goes on from the fastest, from the
 //! papers' layouts and from what the cost model takes for the best: the widths of regions that are alike change together,
 //! then those of each region by itself, and where replays are short, all widths in equal steps are tried. Regions get
@@ -64,7 +63,7 @@ const BEST: usize = 6;
 const TRIED: (usize, usize) = (12, 400);
 /// How many layouts with everything on one class of servers, or on one server, are found at most.
 const ALONE: usize = 4;
-/// How many regions, and groups of regions, are improved by replays: those with the most traffic.
+/// How many regions, and groups of them, are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 /// Searches for one workload.
 pub struct Search<'a> {
