@@ -9,14 +9,16 @@ use halocline_plan::planner::{Name, Outcome};
 use super::job::Job;
 use crate::text::{self, percent};
 
-/// The least and the largest gain of the best layout.
+/// The least and the largest gain of the best layout, which are no bounds of what others gain.
 pub(super) fn range(outcome: &Outcome) -> String {
     let [least, most] = [outcome.gains.least, outcome.gains.most].map(percent);
     let placements = match outcome.placements.len() {
         ..=1 => String::new(),
         count => format!(" and in {} of its files on the disks", counted(count, "placement")),
     };
-    format!("{least} to {most} in parts of the trace{placements}")
+    format!(
+        "{least} to {most} in parts of the trace{placements} (no bounds: others may gain less, or more)"
+    )
 }
 
 /// Where the best layout is slower, by how much, and what that means for the recommendation; with a `job` that has decided it,
