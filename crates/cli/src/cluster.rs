@@ -392,9 +392,17 @@ pub(crate) fn of_registry(
     (url, password): (&str, Option<&str>),
 ) -> Result<(Arc<dyn Store>, Registry)> {
     store_password::note_in_url(url);
-    let store = redis::open(url, password, &registry.store_name()?)
-        .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
+    let store = open_list(&registry.store_name()?, (url, password))?;
     Ok((store, registry))
+}
+
+/// The sessions of the list that has this name in the store.
+pub(crate) fn open_list(
+    list: &str,
+    (url, password): (&str, Option<&str>),
+) -> Result<Arc<dyn Store>> {
+    redis::open(url, password, list)
+        .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))
 }
 
 fn own_name() -> String {

@@ -12,8 +12,8 @@ use halocline_os::private::PrivateDir;
 use halocline_os::root_reserve::drop_resource_capability;
 use halocline_shared_tier::adopt::refuse_if_begun;
 use halocline_shared_tier::{
-    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared, note_of_new_tier,
-    note_of_peers, refuse_unmounted,
+    Joining, REGISTRY, SharedTier, SpaceOptions, check_pattern, is_shared, note_of_new_node,
+    note_of_new_tier, note_of_peers, refuse_other_lists, refuse_unmounted,
 };
 
 use crate::cluster::{self, ClusterArgs};
@@ -149,6 +149,7 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let tell_all =
         |note: Option<String>| note.into_iter().for_each(|it| tell!("halocline: note: {it}"));
     tell_all(cluster.peers().and_then(|peers| note_of_new_tier(root, peers)));
+    tell_all(cluster.node().is_none().then(|| note_of_new_node(root)).flatten());
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
@@ -158,6 +159,9 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     #[cfg(debug_assertions)]
     let names = splitting_as_tested(names);
     let (node, peers) = (cluster.node(), cluster.peers());
+    refuse_other_lists((root, peers), Some(&origin), |list| {
+        cluster::open_list(list, (url, password.as_deref()))
+    })?;
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
     let tier = Joining { root, node, peers, passthrough, store, names, registry, space }.open()?;
     tell_all(peers.and_then(|peers| note_of_peers(root, peers)));

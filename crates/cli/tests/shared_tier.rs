@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::process::Output;
 
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
@@ -425,4 +426,58 @@ fn a_shared_disk_that_is_away_is_asked_for_and_one_that_is_lost_costs_no_file_of
     let other =
         nodes.scratch.halocline(&["cluster", "fsck", "--tier", "one-tiers/ssd", "--cluster", &url]);
     assert!(said(&other).contains("give ROOT"), "{}", said(&other));
+}
+
+/// Regression: only the locks on the new disk counted, which no mount has, so the command that a refused mount prints rewrote the
+/// SSDs of nodes at work, and gave the same SSDs names of two stores.
+#[test]
+fn i15_a_shared_disk_is_not_lost_while_a_node_of_its_tier_is_at_work() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    nodes.write("one", "d/f", "of one");
+    nodes.write("two", "d/g", "of two");
+    nodes.scratch.succeed(&["umount", "two"]);
+    // It is not mounted at the other node.
+    let empty = nodes.scratch.path("two-tiers/hdd");
+    fs::remove_file(&empty).unwrap();
+    fs::create_dir(&empty).unwrap();
+    let (url, peers) = (nodes.store.url(), shared_tiers::peers(&nodes.scratch));
+    let lost = |root: &str| {
+        let tier = ["cluster", "fsck", "--tier", root, "--cluster", &url, "--peers", &peers];
+        nodes.scratch.halocline(&[&tier[..], &["--repair", "--shared-disk-lost"]].concat())
+    };
+    let refused_with = |refused: Output, why: &str| {
+        let told = [said(&refused), written(&refused)].concat();
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        assert!(told.contains(why), "{told}");
+    };
+    refused_with(lost("two-tiers"), "node one is mounted");
+    let process = format!("process {} on ", nodes.scratch.pid("one"));
+    refused_with(lost("two-tiers"), &process);
+    // The disk was detached under the mount itself.
+    let hdd = nodes.scratch.path("one-tiers/hdd");
+    fs::remove_file(&hdd).unwrap();
+    fs::create_dir(&hdd).unwrap();
+    refused_with(lost("one-tiers"), &process);
+    // Where locks of SSDs do not reach.
+    fs::remove_file(nodes.scratch.path("one-tiers/ssd/.halocline/in-use")).unwrap();
+    for root in ["one-tiers", "two-tiers"] {
+        refused_with(lost(root), "node one of this tier is at work with another shared disk");
+    }
+    for dir in [&empty, &hdd] {
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+    }
+    // As a repair that was not refused would leave it.
+    fs::create_dir_all(empty.join(".halocline/nodes")).unwrap();
+    fs::write(empty.join(".halocline/nodes/two"), "").unwrap();
+    let id = nodes.scratch.path("disk/.halocline/tier");
+    fs::copy(id, empty.join(".halocline/tier")).unwrap();
+    refused_with(nodes.mount("two", &[]), "node one of this tier is at work with another");
+    assert_eq!(nodes.read("one", "d/f"), "of one");
+    nodes.scratch.succeed(&["umount", "one"]);
+    fs::remove_dir_all(&empty).unwrap();
+    fs::create_dir(&empty).unwrap();
+    let built = lost("two-tiers");
+    let told = [said(&built), written(&built)].concat();
+    assert!(built.status.success() && told.contains("were read: one, two"), "{told}");
 }

@@ -4,9 +4,9 @@ use halocline_trace::Request;
 
 use crate::gain_range::{GainRange, PartSeconds, gain, gain_with_more_of_weak_parts};
 use crate::judge::{Judge, Layouts};
+use crate::judged::Judged;
 use crate::parts::parts;
 use crate::placed::{Placed, mean};
-use crate::planner::Judged;
 
 /// Compares layouts with the default.
 #[derive(Debug)]

@@ -6,8 +6,8 @@
 
 use crate::comparison::Comparison;
 use crate::judge::{Judge, Layouts};
+use crate::judged::{Judged, Name, judged};
 use crate::placed::{Placed, Replayed, WORK_OF_ALL};
-use crate::planner::{Judged, Name, judged};
 use crate::search::SearchResult;
 use crate::{tails, used};
 

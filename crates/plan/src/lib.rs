@@ -6,7 +6,7 @@
 //! - [`workload`]: a trace of any length as classes with weights, and as a sample that can be replayed;
 //! - [`predict`]: the time that a layout takes by the cost model;
 //! - [`gain_range`]: how sure a gain is;
-//! - [`judge`]: the time that it takes in a replay;
+//! - [`judge`]: the time that it takes in a replay; [`judged`]: a layout with what is said of it;
 //! - [`paper`]: DEF, PA and PSA;
 //! - [`default_layout`]: what users have without a plan;
 //! - [`search`]: our planner;
@@ -26,6 +26,7 @@ mod filling;
 pub mod fuzzing;
 pub mod gain_range;
 pub mod judge;
+mod judged;
 pub mod layout;
 pub mod paper;
 mod parts;

@@ -84,7 +84,9 @@ pub(crate) fn run_watched(
     let [ssd, shared] =
         [root.join("ssd"), root.join("hdd")].map(|path| Tree::open(&path, steps.clone()));
     let (ssd, shared) = (ssd?, shared?);
-    let _lock = lock(&ssd.private)?;
+    // Of the SSD of a node, `Alone` has the lock.
+    let is_locked = repair && peers::of_ssd(&ssd.path).is_some();
+    let _lock = (!is_locked).then(|| lock(&ssd.private)).transpose()?;
     if is_done((&ssd, &shared), node)? {
         let mut adopted = Adopted { is_done: true, ..Adopted::default() };
         // Earlier versions left them on the SSD.

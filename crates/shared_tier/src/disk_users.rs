@@ -9,6 +9,8 @@
 //! A lock is taken once for each mount, so steps cost nothing. It reaches as far as the locks (`flock(2)`) of the shared
 //! disk's file system.
 
+mod ssds;
+
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -24,6 +26,9 @@ use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
+
+pub use ssds::SsdLocks;
+pub(crate) use ssds::{lock_own, of_tier};
 
 /// The file in the directory of checks that a repair keeps locked.
 const REPAIRING: &str = "in-use";
@@ -48,9 +53,9 @@ fn try_lock(file: File, how: FlockOperation) -> Result<Tried> {
     match flock(&file, how) {
         Ok(()) => Ok(Tried::Locked(LockedFile::shared(file))),
         Err(Errno::WOULDBLOCK) => Ok(Tried::Held(file)),
-        Err(errno @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL)) => {
-            Ok(Tried::Unsupported(errno))
-        }
+        Err(
+            errno @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL | Errno::BADF),
+        ) => Ok(Tried::Unsupported(errno)),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -71,7 +76,7 @@ fn lock(
             Tried::Unsupported(errno) => {
                 tracing::warn!(
                     %errno,
-                    "the shared disk has no locks (flock): before names are repaired, see yourself that no process of \
+                    "a disk has no locks (flock): before names are repaired, see yourself that no process of \
                      the tier is left, not even a stopped one"
                 );
                 return Ok(None);
@@ -172,14 +177,29 @@ fn files_of(common: &PrivateDir, node: &str) -> Result<(File, File)> {
 #[derive(Debug)]
 pub struct Alone {
     _kept: Vec<LockedFile>,
+    _ssds: SsdLocks,
 }
 
 impl Alone {
-    /// Finds out, for the tier below `root`, whose nodes have no leases any more.
+    /// Finds out, for the tier below `root`, whose nodes have no leases any more, and whose SSDs are reached by `peers`.
     ///
     /// # Errors
     /// If a process of a node is left, as one that was stopped is, or another repair is at work.
-    pub fn on(root: &Path) -> Result<Self> {
+    pub fn on(root: &Path, peers: Option<&str>) -> Result<Self> {
+        let kept = Self::on_shared_disk(root)?;
+        Ok(Self { _kept: kept, _ssds: SsdLocks::take(root, peers)? })
+    }
+
+    /// The same, where the shared disk may be another one than nodes were mounted with, so that what is on the SSDs counts
+    /// before anything is made on it.
+    ///
+    /// # Errors
+    /// As [`Self::on`].
+    pub fn with(ssds: SsdLocks, root: &Path) -> Result<Self> {
+        Ok(Self { _kept: Self::on_shared_disk(root)?, _ssds: ssds })
+    }
+
+    fn on_shared_disk(root: &Path) -> Result<Vec<LockedFile>> {
         let shared = root.join("hdd");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, &shared, flags, Mode::empty())
@@ -187,11 +207,11 @@ impl Alone {
         Self::in_private(&PrivateDir::make_in(&dir, &shared, PRIVATE)?, &Clock::MACHINE)
     }
 
-    fn in_private(common: &PrivateDir, clock: &Clock) -> Result<Self> {
+    fn in_private(common: &PrivateDir, clock: &Clock) -> Result<Vec<LockedFile>> {
         let how = FlockOperation::NonBlockingLockExclusive;
         let repairing = common.sub(CHECK)?.file(REPAIRING, Use::Write)?;
         let Some(own) = lock(repairing, how, clock, is_repaired)? else {
-            return Ok(Self { _kept: Vec::new() });
+            return Ok(Vec::new());
         };
         sign(&own);
         let mut kept = vec![own];
@@ -206,7 +226,7 @@ impl Alone {
             let is_left = |file: &File| is_left((&node.to_string_lossy(), &path), file);
             kept.extend(lock(file, how, clock, is_left)?);
         }
-        Ok(Self { _kept: kept })
+        Ok(kept)
     }
 }
 

@@ -20,17 +20,16 @@ use halocline_model::token::Session;
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_os::locked_file::LockedFile;
 use halocline_os::open_files::OpenFiles;
 use halocline_os::private::{PrivateDir, Use};
-use rustix::fs::{FlockOperation, flock, fsync, stat};
+use rustix::fs::{fsync, stat};
 use rustix::io::Errno;
 
 use crate::SharedTier;
 use crate::base::{self, Base};
 use crate::contested_names::ContestedNames;
 use crate::directory_paths::DirectoryPaths;
-use crate::disk_users::MountLock;
+use crate::disk_users::{MountLock, lock_own};
 use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
@@ -38,6 +37,7 @@ use crate::inodes::Table;
 use crate::late_names::LateNames;
 use crate::lookup::Lookup;
 use crate::mount_counts::{self, Older};
+use crate::other_lists;
 use crate::passthrough::Passthrough;
 use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
@@ -56,8 +56,6 @@ use crate::waiting_closes::WaitingCloses;
 const NODE: &str = "node";
 /// The file on an SSD with the SSD's own id.
 const SSD_ID: &str = "id";
-/// The file on an SSD that its mount keeps locked.
-const LOCK: &str = "in-use";
 /// The file on the shared disk that says that names were formatted.
 const FORMATTED: &str = "names";
 /// Prefix of the file on the shared disk that says which SSD has a node's name.
@@ -107,7 +105,7 @@ impl Joining<'_> {
         let [ssd, shared] = ["ssd", "hdd"].map(|tier| self.root.join(tier));
         let own = PrivateDir::make(&ssd.join(PRIVATE))?;
         let common = PrivateDir::make(&shared.join(PRIVATE))?;
-        let lock = lock(&own)?;
+        let lock = lock_own(&own, &common, clock)?;
         let node = self.node_name(&own)?;
         // Checked before files refer to that name.
         peers::check_node(&node)?;
@@ -117,13 +115,10 @@ impl Joining<'_> {
         self.format_if_new(&common, (&ssd, &shared), clock)?;
         let is_copied = settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
         // Not earlier: a mount that is refused must not take a name from another node.
-        check_node_is_ours(&common, &node, (&id, was_claimed))?;
+        check_node_is_ours(&common, &node, (&id, was_claimed), &ssd)?;
         let older = older_disk((&own, &common), &node, is_copied);
-        let agent = Agent::begin(
-            Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
-            Arc::clone(&self.store),
-            self.registry,
-        )?;
+        let options = Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) };
+        let agent = begin((&own, options), Arc::clone(&self.store), self.registry)?;
         let place = (self.root, node.as_str(), self.peers);
         let opened = open_names(place, held(self.names), agent.session(), clock);
         let (names, table, paths, places) = match opened {
@@ -234,6 +229,23 @@ impl Joining<'_> {
     }
 }
 
+/// Begins the session, and notes on the node's SSD where it is found.
+fn begin(
+    (own, options): (&PrivateDir, Options),
+    store: Arc<dyn Store>,
+    registry: Registry,
+) -> Result<Agent> {
+    let list = registry.store_name()?;
+    let agent = Agent::begin(options, store, registry)?;
+    match other_lists::note(own, &list, agent.session()) {
+        Ok(()) => Ok(agent),
+        Err(error) => {
+            agent.leave()?;
+            Err(error)
+        }
+    }
+}
+
 type Watched = (Arc<dyn NameStore>, Option<Arc<dyn Watcher>>);
 
 /// The store of names, and who is told of steps on the disks; a test may want to hold both.
@@ -300,19 +312,6 @@ pub fn is_shared_disk(dir: &Path) -> bool {
     dir.join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
 }
 
-/// Locks an SSD for this process: any earlier holder has ended.
-fn lock(own: &PrivateDir) -> Result<LockedFile> {
-    let file = own.file(LOCK, Use::Write)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(LockedFile::new(file)),
-        Err(Errno::WOULDBLOCK) => Err(Error::invalid(
-            format!("{} is in use by another mount", own.path().display()),
-            "unmount that first, or give this node an SSD of its own",
-        )),
-        Err(errno) => Err(Error::at(own.path().join(LOCK), "lock")(errno.into())),
-    }
-}
-
 /// The id of an SSD, unique to it.
 fn ssd_id(own: &PrivateDir) -> Result<String> {
     use std::hash::{BuildHasher, RandomState};
@@ -330,6 +329,7 @@ fn check_node_is_ours(
     common: &PrivateDir,
     node: &str,
     (id, was_claimed): (&str, bool),
+    ssd: &Path,
 ) -> Result<()> {
     let name = format!("{NODE_NAME}{node}");
     if create(common, &name, id.as_bytes())? {
@@ -351,7 +351,9 @@ fn check_node_is_ours(
                 )
             } else {
                 format!(
-                    "give another --node; if that SSD is gone for good, remove {}",
+                    "is that SSD mounted at {}? If not, mount it there. If this is to be a new node, give another --node. Only if that \
+                     SSD is gone for good, with the files on it, remove {}",
+                    ssd.display(),
                     common.path().join(&name).display()
                 )
             },

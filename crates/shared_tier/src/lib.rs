@@ -65,6 +65,7 @@ mod move_commands;
 mod moves;
 mod name_changes;
 mod narrower_attributes;
+mod other_lists;
 mod passthrough;
 mod places;
 mod recent_lookups;
@@ -94,15 +95,18 @@ use halocline_os::locked_file::LockedFile;
 use halocline_os::private::PrivateDir;
 
 pub use directory::Directory;
-pub use disk_users::Alone;
+pub use disk_users::{Alone, SsdLocks};
 pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Vnode;
 pub use joining::{Joining, is_shared, is_shared_disk};
+pub use other_lists::refuse_other_lists;
 pub use places::peers::check_pattern;
 pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
-pub use unmounted_disk::{note_of_new_tier, note_of_peers, refuse_unmounted, replace_lost};
+pub use unmounted_disk::{
+    note_of_new_node, note_of_new_tier, note_of_peers, refuse_unmounted, replace_lost,
+};
 
 use disk_users::MountLock;
 use files::Files;

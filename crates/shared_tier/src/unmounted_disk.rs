@@ -107,6 +107,29 @@ pub fn note_of_new_tier(root: &Path, peers: &str) -> Option<String> {
     })
 }
 
+/// What is said of an SSD that becomes that of a new node, of which nobody has given the name, in a tier that has nodes: one whose
+/// SSD is not mounted looks like that.
+#[must_use]
+pub fn note_of_new_node(root: &Path) -> Option<String> {
+    let [ssd, shared] = ["ssd", "hdd"].map(|disk| root.join(disk));
+    if peers::of_ssd(&ssd).is_some() {
+        return None;
+    }
+    let nodes = std::fs::read_dir(shared.join(PRIVATE).join(NODES)).ok()?.flatten();
+    let mut nodes: Vec<String> =
+        nodes.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    nodes.retain(|node| peers::check_node(node).is_ok());
+    nodes.sort();
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "{} is the SSD of no node, so this becomes a new one; the tier has nodes already ({}). If this was to be one of them, \
+             unmount, and mount its SSD there",
+            ssd.display(),
+            nodes.join(", ")
+        )
+    })
+}
+
 /// What is said if the pattern does not lead to the SSD of this node, which is mounted: then it is hardly right for others.
 #[must_use]
 pub fn note_of_peers(root: &Path, peers: &str) -> Option<String> {

@@ -83,6 +83,10 @@ pub(super) fn missing(repair: &Repair<'_>) -> Vec<(String, String)> {
     let missing = repair.disks.missing.iter().map(|(node, why)| {
         let why = if repair.is_rebuilt || with_files.contains(node.as_str()) {
             why.clone()
+        } else if repair.were_missing.contains(node) {
+            format!(
+                "{why}. The last rebuild has not read it either: files that are only there are missing until a repair reaches it"
+            )
         } else {
             format!(
                 "{why}. The store has no file there, as after a drain: if the node will not come back, remove \
@@ -104,4 +108,40 @@ pub(super) fn missing(repair: &Repair<'_>) -> Vec<(String, String)> {
         ((*node).to_owned(), why)
     });
     missing.chain(unknown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::tests::World;
+
+    /// Regression: the check offered to remove the node, whose SSD had the only bytes of its files.
+    #[test]
+    fn an_ssd_that_a_rebuild_did_not_read_is_not_taken_for_a_drained_one() {
+        let world = World::new();
+        let (one, two) = (world.node("n1"), world.node_until("n2", 2, i64::MAX));
+        one.create(1, "f", "of n1").unwrap();
+        two.create(1, "g", "of n2").unwrap();
+        drop((one, two));
+        fs::rename(world.at("n2/ssd"), world.at("away")).unwrap();
+        world.forget();
+        world.repair(true);
+        for repair in [false, true, false] {
+            let missing = world.repair(repair).missing;
+            let [(node, why)] = missing.as_slice() else { panic!("{missing:?}") };
+            assert_eq!(node, "n2");
+            assert!(why.contains("last rebuild") && !why.contains("remove"), "{why}");
+        }
+        fs::rename(world.at("away"), world.at("n2/ssd")).unwrap();
+        world.repair(true);
+        assert_eq!(world.tree().get("/g").map(String::as_str), Some("of n2"));
+        // One that has no files, and was read.
+        fs::remove_file(world.at("n2/ssd/g")).unwrap();
+        world.forget();
+        world.repair(true);
+        fs::rename(world.at("n2/ssd"), world.at("away")).unwrap();
+        let missing = world.repair(false).missing;
+        assert!(missing[0].1.contains("as after a drain"), "{missing:?}");
+    }
 }

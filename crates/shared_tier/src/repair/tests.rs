@@ -137,7 +137,7 @@ impl World {
 
     /// That no node is mounted.
     pub(crate) fn alone(&self) -> Alone {
-        Alone::on(&self.at("n1")).unwrap()
+        Alone::on(&self.at("n1"), Some(&self.peers())).unwrap()
     }
 
     /// Without attributes: nodes of these tests give files others in the store than on the disk.

@@ -183,3 +183,16 @@ fn a_new_tier_beside_ssds_of_another_and_a_wrong_pattern_are_noted() {
     assert!(note.contains("(n1, n2)"), "{note}");
     assert_eq!(note_of_new_tier(&world.at("n3"), &wrong), None);
 }
+
+/// Regression: the mount point of an SSD that was not mounted became a new node without a word.
+#[test]
+fn an_ssd_of_no_node_in_a_tier_with_nodes_is_noted() {
+    let world = world();
+    assert_eq!(note_of_new_node(&world.at("n1")), None);
+    fs::rename(world.at("n1/ssd"), world.at("away")).unwrap();
+    fs::create_dir(world.at("n1/ssd")).unwrap();
+    let noted = note_of_new_node(&world.at("n1")).unwrap();
+    assert!(noted.contains("nodes already (n1, n2)"), "{noted}");
+    fs::remove_dir_all(world.at("shared/.halocline")).unwrap();
+    assert_eq!(note_of_new_node(&world.at("n1")), None);
+}

@@ -56,12 +56,16 @@ impl Disks {
 
     /// That no node is mounted.
     pub(crate) fn alone(&self) -> Alone {
-        Alone::on(&self.at("n1")).unwrap()
+        Alone::on(&self.at("n1"), Some(&self.peers())).unwrap()
     }
 
     /// As an operator does who knows that a node never goes on: the locks of all of them no longer count.
     pub(crate) fn give_up_locks(&self) {
         fs::remove_dir_all(self.at("shared/.halocline/mounted")).unwrap();
+        for node in fs::read_dir(self.scratch.path()).unwrap() {
+            // Not all of these are the directories of nodes.
+            let _missing = fs::remove_file(node.unwrap().path().join("ssd/.halocline/in-use"));
+        }
     }
 
     /// Whatever was repaired is as the store has it.

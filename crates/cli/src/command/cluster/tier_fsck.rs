@@ -13,7 +13,9 @@ use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
-use halocline_shared_tier::{Alone, REGISTRY, is_shared_disk, refuse_unmounted, replace_lost};
+use halocline_shared_tier::{
+    Alone, REGISTRY, SsdLocks, is_shared_disk, refuse_other_lists, refuse_unmounted, replace_lost,
+};
 use serde::Serialize;
 
 use super::FsckArgs;
@@ -71,9 +73,7 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         // First: what is refused leaves not even the list of sessions behind, which a mount of one node would show.
         adopt::run(root, node, None).map_err(Failure::refused)?;
     }
-    let (names, live) = open(root, args).map_err(Failure::refused)?;
-    let alone = (args.repair || args.confirm).then(|| Alone::on(root)).transpose();
-    let alone = alone.map_err(Failure::refused)?;
+    let (names, live, alone) = begin(root, args).map_err(Failure::refused)?;
     if let Some(node) = &args.adopt {
         adopt(root, node, alone.as_ref())?;
     }
@@ -199,6 +199,27 @@ fn tell_settings(adopted: &adopt::Adopted, is_done: bool) {
 fn report_is_right(args: &FsckArgs, root: &Path, names: &RedisNames) -> Result<bool, Failure> {
     let again = repair::run(root, args.peers.as_deref(), names, None);
     again.map(|report| report.is_clean()).map_err(Failure::refused)
+}
+
+/// The names, the sessions that may be at work, and that nobody else changes the disks, where this is to change them.
+fn begin(root: &Path, args: &FsckArgs) -> Result<(RedisNames, BTreeSet<Session>, Option<Alone>)> {
+    let peers = args.peers.as_deref();
+    // First: what is at hdd now does not tell who was mounted with the disk that was there.
+    let ssds = args.lost.shared_disk_lost.then(|| SsdLocks::take(root, peers)).transpose()?;
+    if args.repair || args.confirm {
+        let path = root.join("hdd").join(REGISTRY);
+        let own = Registry::open_existing(&path).and_then(|registry| registry.store_name()).ok();
+        let password = password()?;
+        refuse_other_lists((root, peers), own.as_deref(), |list| {
+            cluster::open_list(list, (&args.url, password.as_deref()))
+        })?;
+    }
+    let (names, live) = open(root, args)?;
+    let alone = match ssds {
+        Some(ssds) => Some(Alone::with(ssds, root)?),
+        None => (args.repair || args.confirm).then(|| Alone::on(root, peers)).transpose()?,
+    };
+    Ok((names, live, alone))
 }
 
 /// The names, and the sessions that may be at work. To change any name, none may.
