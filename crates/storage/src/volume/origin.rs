@@ -292,7 +292,18 @@ impl Origin {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
         let (dir, striped, tree_device) = (dir.to_owned(), in_use.is_some(), 0);
         let (is_bound, name, removals) = (true, None, Arc::default());
-        Self { dir, volume, striping, striped, tree_device, locks, is_bound, name, removals, in_use }
+        Self {
+            dir,
+            volume,
+            striping,
+            striped,
+            tree_device,
+            locks,
+            is_bound,
+            name,
+            removals,
+            in_use,
+        }
     }
 
     /// The directory within the origin `dir` that contains the tree that programs see.

@@ -18,8 +18,7 @@ use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{
-    Origin, attestation, cut_mark, earlier_times, layouts, orphans, server_marks,
-    tree_mark,
+    Origin, attestation, cut_mark, earlier_times, layouts, orphans, server_marks, tree_mark,
 };
 use crate::volume::Server;
 use halocline_os::chattr;

@@ -262,7 +262,7 @@ mod tests {
             Err(io::Error::from_raw_os_error(libc::EIO))
         };
         origin.removals().work_off_if(1, failed);
-        origin.removals().queued.lock().ids.extend([id; 2 * BATCH_MAX]);
+        origin.removals().queued.lock().ids.extend(std::iter::repeat_n(id, 2 * BATCH_MAX));
         origin.removals().work_off_if(1, failed);
         assert!(origin.removals().is_empty(), "left to a repair");
     }
