@@ -161,5 +161,6 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
     let tier = Joining { root, node, peers, passthrough, store, names, registry, space }.open()?;
     tell_all(peers.and_then(|peers| note_of_peers(root, peers)));
+    tell_all(tier.note_of_older_disk());
     Ok(tier)
 }

@@ -18,7 +18,9 @@
 
 #![forbid(unsafe_code)]
 
+mod comparison;
 pub mod default_layout;
+mod ending;
 mod filling;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

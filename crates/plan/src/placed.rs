@@ -113,6 +113,6 @@ impl Placed<'_> {
 
 /// The mean of some seconds; of one it is that.
 #[expect(clippy::cast_precision_loss, reason = "a few")]
-fn mean(all: &[f64]) -> f64 {
+pub(crate) fn mean(all: &[f64]) -> f64 {
     all.iter().sum::<f64>() / all.len() as f64
 }

@@ -2,31 +2,24 @@
 
 use halocline_model::file_layout::{BLOCK_BYTES, stored_bytes};
 use halocline_trace::Request;
+use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::comparison::{Comparison, Gains};
 use crate::default_layout::{self, Rest};
-use crate::gain_range::{GainRange, PartSeconds, gain, gain_with_more_of_weak_parts};
+use crate::ending::{self, Found};
+use crate::gain_range::{GainRange, PartSeconds};
 use crate::judge::{Judge, Layouts, Step};
-use crate::layout::{DEFAULT_STRIPE, Placer};
+use crate::layout::{DEFAULT_STRIPE, Layout, Part, Placer};
 use crate::paper::{self, Scheme, Ties, Unanswered};
-use crate::parts::parts;
-use crate::placed::{Placed, Replayed, WORK_OF_ALL};
+use crate::placed::{Placed, Replayed};
 use crate::predict;
-use crate::search::{Search, SearchResult};
+use crate::search::Search;
 use crate::servers::Servers;
+use crate::shared::SharedLayouts;
 use crate::unplanned::{Beside, Unplanned};
+use crate::used;
 use crate::workload::{File, Workload};
-use crate::{tails, used};
-
-/// So many times as slow in the sample, a layout is not replayed with all requests: the gaps of a sample do not cost as much.
-const HOPELESS: f64 = 4.0;
-
-/// Of the layouts that are nearly as fast in the sample, more than the fastest are replayed with all requests, as far as
-/// [`WORK_OF_ALL`] allows; one that is so many times as slow is not.
-const NEAR: f64 = 1.5;
-
-/// At most so many times as slow, a layout that leaves out servers on which nothing is read or written is preferred.
-const AS_FAST: f64 = 1.001;
 
 /// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
@@ -102,7 +95,7 @@ pub struct Outcome {
     pub layouts: [Result<Judged, String>; 4],
     /// The choice; the default if there is nothing to gain.
     pub chosen: Name,
-    /// The fastest, whether it was chosen or not.
+    /// The fastest of those that gain in each placement, or the fastest if none does, whether it was chosen or not.
     pub best: Name,
     /// Gain of throughput of the choice, relative to the default.
     pub gain_over_def: f64,
@@ -196,21 +189,15 @@ pub fn plan(
     }
     let found = Search::new(servers, workload).run(judge, &starts(&papers));
     let replays = found.replays;
-    let ours = ours(placed, judge, found, &papers);
+    let Ok(def) = &papers[0] else { return Err(Error::Empty) };
+    let comparison = Comparison::new(placed, judge, def, weight);
+    let Found { best, ours } = ending::found(&comparison, judge, found, &papers);
     let [def, pa, psa] = papers.try_into().expect("three schemes");
     let layouts = [def, pa, psa, ours.ok_or_else(|| "nothing fits".to_owned())];
-    let (Ok(def), Some((best, fastest))) = (&layouts[0], best_of(&layouts)) else {
-        return Err(Error::Empty);
-    };
-    let best_gain = gain(def.simulated_seconds, fastest.simulated_seconds);
-    let parts = seconds_of_parts(placed, judge, &def.layouts, &fastest.layouts);
-    let placements = seconds_in_placements(def, fastest);
-    let of_placements = || placements.iter().map(|placement| placement.gain());
-    let gains = parts.iter().map(|part| part.gain()).chain(of_placements());
-    let gains = GainRange::new(best_gain, gains, weight);
-    // A part is as much of a run as it is of the trace. Of the placements a system has one.
-    let sure = of_placements().chain([gain_with_more_of_weak_parts(&parts)]);
-    let sure = GainRange::new(best_gain, sure, weight);
+    let at = Name::ALL.into_iter().position(|name| name == best).unwrap_or_default();
+    let Ok(fastest) = &layouts[at] else { return Err(Error::Empty) };
+    let Gains { whole: best_gain, parts, placements, range: gains, sure } =
+        comparison.gains(judge, &fastest.layouts, &fastest.seconds_by_placement);
     let is_worth_it = best != Name::Def && sure.is_sure();
     let (chosen, gain_over_def) = if is_worth_it { (best, best_gain) } else { (Name::Def, 0.0) };
     Ok(Outcome {
@@ -262,70 +249,6 @@ fn default_layout(
     Ok((def, found.next().map(|(_, other)| RestOfDefault { rest, other })))
 }
 
-/// The best of what our search has found, or one of the paper's layouts if that is faster. Layouts with everything on one
-/// class of servers, or on one server, are judged by all requests, too: nobody should find one of these to be faster.
-fn ours(
-    placed: Placed<'_>,
-    judge: &mut dyn Judge,
-    found: SearchResult,
-    papers: &[Result<Judged, String>],
-) -> Option<Judged> {
-    let Placed { servers, workload, sample, .. } = placed;
-    // By the sample, because replays of long traces take long.
-    let best = found.best.into_iter().map(|layouts| (false, layouts));
-    let best = best.chain(found.others.into_iter().map(|layouts| (true, layouts)));
-    let in_sample = |(other, layouts)| (placed.seconds(judge, sample, &layouts), other, layouts);
-    let mut in_sample: Vec<_> = best.map(in_sample).collect();
-    in_sample.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = in_sample.first().map_or(f64::INFINITY, |(seconds, ..)| *seconds);
-    in_sample.retain(|(seconds, ..)| *seconds <= least * NEAR);
-    let most = replayed_by_all(placed);
-    // Of a long trace, the fastest of both kinds: the gaps of a sample cost them differently.
-    let is_whole = placed.is_whole();
-    let first = |is_other| in_sample.iter().position(|(_, other, _)| *other == is_other);
-    let firsts = [first(false), first(true)];
-    let is_tried = |rank| rank < most || !is_whole && firsts.contains(&Some(rank));
-    let in_sample = in_sample.into_iter().enumerate().filter(|(rank, _)| is_tried(*rank));
-    let mut all: Vec<Layouts> = in_sample.map(|(_, (_, _, layouts))| layouts).collect();
-    // By the sample alone, a layout without SSDs may seem faster than the same one with them.
-    let behind: Vec<Layouts> =
-        all.iter().filter_map(|layouts| tails::behind(servers, workload, layouts)).collect();
-    all.extend(behind.into_iter().take(2));
-    for alone in found.alone {
-        if !all.contains(&alone) && placed.seconds(judge, sample, &alone) <= least * HOPELESS {
-            all.push(alone);
-        }
-    }
-    let by_all = all.into_iter().map(|layouts| (placed.replayed(judge, &layouts), layouts));
-    let searched = by_all.min_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
-    let searched = searched.map(|(fastest, layouts)| {
-        let spared = used::without_idle_servers(servers, workload, sample, &layouts)
-            .map(|spared| (placed.replayed(judge, &spared), spared));
-        let (replayed, layouts) = spared
-            .filter(|(other, _)| other.seconds <= fastest.seconds * AS_FAST)
-            .unwrap_or((fastest, layouts));
-        judged(placed, judge, (layouts, replayed))
-    });
-    let all = searched.into_iter().chain(papers.iter().flatten().cloned());
-    all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
-}
-
-/// How many of the fastest layouts by the sample are replayed with all requests.
-fn replayed_by_all(placed: Placed<'_>) -> usize {
-    if placed.is_whole() {
-        return 1;
-    }
-    let requests = placed.workload.requests.max(1);
-    usize::try_from(WORK_OF_ALL / requests).unwrap_or(usize::MAX).max(1)
-}
-
-/// The fastest; if several are equal, the first one.
-fn best_of(layouts: &[Result<Judged, String>; 4]) -> Option<(Name, &Judged)> {
-    let judged = Name::ALL.into_iter().zip(layouts);
-    let judged = judged.filter_map(|(name, layout)| Some((name, layout.as_ref().ok()?)));
-    judged.min_by(|a, b| a.1.simulated_seconds.total_cmp(&b.1.simulated_seconds))
-}
-
 /// Widths of the first parts of the paper's layouts.
 fn starts(papers: &[Result<Judged, String>]) -> Vec<Vec<u64>> {
     let mut starts: Vec<Vec<u64>> = Vec::new();
@@ -347,7 +270,8 @@ fn measured(placed: Placed<'_>, judge: &mut dyn Judge, layouts: Layouts) -> Judg
     judged(placed, judge, (layouts, replayed))
 }
 
-fn judged(
+/// A layout with what its replays say.
+pub(crate) fn judged(
     placed: Placed<'_>,
     judge: &mut dyn Judge,
     (layouts, replayed): (Layouts, Replayed),
@@ -376,22 +300,45 @@ fn judged(
     }
 }
 
-/// What each of several parts of the sample takes under `def` and under `best`.
-fn seconds_of_parts(
-    placed: Placed<'_>,
-    judge: &mut dyn Judge,
-    def: &Layouts,
-    best: &Layouts,
-) -> Vec<PartSeconds> {
-    let of = |requests: &Vec<Request>| PartSeconds {
-        default: placed.seconds(judge, requests, def),
-        seconds: placed.seconds(judge, requests, best),
-    };
-    parts(&placed.workload.sample).iter().map(of).collect()
+/// What layouts gain that are not quite those of a plan: such as a file system has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GainAsMade {
+    /// Of the whole trace.
+    pub gain: f64,
+    /// The least of the whole trace, its parts, and the placements of its files.
+    pub least: f64,
+    /// Whether it would be recommended.
+    pub is_sure: bool,
 }
 
-/// What the whole trace takes under `def` and under `best` in each placement.
-fn seconds_in_placements(def: &Judged, best: &Judged) -> Vec<PartSeconds> {
-    let both = def.seconds_by_placement.iter().zip(&best.seconds_by_placement);
-    both.map(|(default, seconds)| PartSeconds { default: *default, seconds: *seconds }).collect()
+/// What the files of `workload` gain with layouts of these `parts` each, over the default of `outcome`.
+///
+/// # Errors
+/// What has no layout does not fit.
+pub fn gain_as_made(
+    (servers, workload): (&Servers, &Workload),
+    judge: &mut dyn Judge,
+    outcome: &Outcome,
+    parts: Vec<Vec<Part>>,
+    weight: f64,
+) -> Result<GainAsMade, Error> {
+    let Ok(def) = outcome.of(Name::Def) else { return Err(Error::Empty) };
+    let count = servers.count();
+    let default = vec![DEFAULT_STRIPE; count];
+    let unplanned = Unplanned::place(servers, &workload.other_files, &default)?;
+    let servers = &unplanned.servers;
+    let judge: &mut dyn Judge = &mut Beside { judge, layouts: &unplanned.layouts };
+    let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
+    let placements = judge.placements(workload.files.len() + workload.other_files.len());
+    let placed = Placed { servers, workload, sample: &sample, placements };
+    let mut shared = SharedLayouts::default();
+    let mut layouts = Layouts { files: FxHashMap::default(), default: Layout::simple(default) };
+    for (file, parts) in workload.files.iter().zip(parts) {
+        let layout = shared.of(parts, count).map_err(|error| Error::NotAPlan(error.to_string()))?;
+        layouts.files.insert(file.number, layout);
+    }
+    let replayed = placed.replayed(judge, &layouts);
+    let comparison = Comparison::new(placed, judge, def, weight);
+    let gains = comparison.gains(judge, &layouts, &replayed.by_placement);
+    Ok(GainAsMade { gain: gains.whole, least: gains.range.least, is_sure: gains.sure.is_sure() })
 }

@@ -1,14 +1,13 @@
 //! Our planner: also searches layouts that the papers exclude, and relies on replays.
-//!
-//! Candidates are widths for each class of servers, including none on the disks, wider stripes on the SSDs than on the
-//! disks, whole requests on one server, and unequal splits. First the same stripes are tried for all files, hundreds of
+//! Candidates are widths for each class of servers, including none on the disks, wider stripes on the SSDs than on the disks,
+//! whole requests on one server, and unequal splits. First the same stripes are tried for all files, hundreds of
 //! them by a small part of the sample, and the best of these by more of it. The search goes on from the fastest, from the
 //! papers' layouts and from what the cost model takes for the best: the widths of regions that are alike change together,
 //! then those of each region by itself, and where replays are short, all widths in equal steps are tried. Regions get
 //! space on the SSDs by traffic per byte, those that are alike each its share or one after the other, and continue without
-//! SSDs where the space ends. Where adjacent regions get the same widths, their rounds go on over the border, so that one
-//! layout for the whole file is among the candidates. In the end come layouts that widths for each class cannot say: units
-//! on servers of their own, and the ends of files on the SSDs.
+//! SSDs where the space ends. Adjacent regions with the same widths become one, so that one layout for the whole file is among
+//! the candidates. In the end come layouts that widths for each class cannot say: units on servers of their own, also beside
+//! others in stripes, and the ends of files on the SSDs.
 
 mod alone;
 mod apart;
@@ -17,6 +16,7 @@ mod choice;
 mod finalists;
 mod grid;
 mod groups;
+mod mixed;
 mod others;
 mod placement;
 mod predicted;
@@ -63,7 +63,7 @@ const BEST: usize = 6;
 const TRIED: (usize, usize) = (12, 400);
 /// How many layouts with everything on one class of servers, or on one server, are found at most.
 const ALONE: usize = 4;
-/// How many regions, and groups of regions, are improved by replays: those with the most traffic.
+/// How many regions, and groups of them, are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 /// Searches for one workload.
 pub struct Search<'a> {
@@ -99,7 +99,7 @@ pub struct SearchResult {
     /// Those with everything on one class of servers, or on one server, the fastest of each by the search's part of the
     /// sample.
     pub alone: Vec<Layouts>,
-    /// The fastest that widths for each class cannot say, by the search's part of the sample.
+    /// The fastest of each kind that widths for each class cannot say, by the search's part of the sample.
     pub others: Vec<Layouts>,
     /// Number of replays.
     pub replays: usize,

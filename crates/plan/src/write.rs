@@ -50,16 +50,40 @@ pub enum Target {
     BeeGfs,
 }
 
-/// Lines of a shell script that creates empty files of `plan` with their layouts, or does nothing if the plan is to leave
+/// A shell script that creates the files of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    /// Its lines.
+    pub lines: Vec<String>,
+    /// What each file of the plan gets, in their order, where that is not for all of them what the plan has: the file system
+    /// has no such stripes, or ends. Where its stripes begin elsewhere than the plan's, this is as near as a plan gets.
+    pub others: Option<Vec<Vec<Part>>>,
+}
+
+impl Script {
+    /// Says in a comment what `line` does.
+    pub fn tell(&mut self, line: &str) {
+        self.lines.insert(1, format!("# {line}"));
+    }
+}
+
+/// The commands for one file, and the layout that they give it.
+struct Made {
+    lines: Vec<String>,
+    parts: Vec<Part>,
+}
+
+/// A shell script that creates empty files of `plan` with their layouts, or does nothing if the plan is to leave
 /// files as they are. Servers are the targets of the file system in the order of the plan. The error says which file
 /// cannot be expressed, and why.
-pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
+pub fn script(target: Target, plan: &Plan) -> Result<Script, String> {
     if plan.chosen == Name::Def.text() {
         let why = "# Nothing is to be gained: leave the layout of the files as it is.";
-        return Ok(vec![NEW[0].into(), why.into()]);
+        return Ok(Script { lines: vec![NEW[0].into(), why.into()], others: None });
     }
     let mut lines: Vec<String> = NEW.map(str::to_owned).into();
     let (mut made, mut known) = (Vec::new(), HashMap::new());
+    let (mut others, mut is_other) = (Vec::new(), false);
     let mut spare = lustre::Spare::new(plan)?;
     for file in &plan.file {
         let named = file.path_bytes().ok_or("a file of the plan has no path")?;
@@ -75,16 +99,19 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
         }
         lines.push(format!("new {}", word(&path).map_err(refused)?));
         let parts: Vec<Part> = file.part.iter().cloned().map(alone).collect();
-        let commands = match target {
+        let of_file = match target {
             Target::Lustre => lustre::commands(plan, (&path, file.bytes), &parts, &mut spare),
             Target::OrangeFs => orangefs::commands(plan, &path, &parts),
             Target::CephFs => pooled::cephfs(plan, &path, &parts),
             Target::BeeGfs => pooled::beegfs(plan, &path, &parts),
         };
-        made.extend(commands.map_err(refused)?);
+        let of_file = of_file.map_err(refused)?;
+        made.extend(of_file.lines);
+        is_other |= of_file.parts != parts;
+        others.push(of_file.parts);
     }
     lines.extend(made);
-    Ok(lines)
+    Ok(Script { lines, others: is_other.then_some(others) })
 }
 
 /// The path of a file, spelt as each other path of it: a script that looked for each file before it makes any would else find

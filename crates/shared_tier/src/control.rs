@@ -67,6 +67,7 @@ impl Controlled for SharedTier {
             halocline_os::counted::counted(counts.round_trips, "request"),
             halocline_os::counted::counted(counts.waits, "pause"),
         )];
+        notes.extend(self.note_of_older_disk());
         let executor = &self.ssd.executor;
         let used = executor.residents.used();
         if let Some(trouble) = &*executor.trouble.lock() {

@@ -37,6 +37,7 @@ use crate::files::Files;
 use crate::inodes::Table;
 use crate::late_names::LateNames;
 use crate::lookup::Lookup;
+use crate::mount_counts::{self, Older};
 use crate::passthrough::Passthrough;
 use crate::places::{Places, Watcher, peers, users_xattrs};
 use crate::recent_lookups::RecentLookups;
@@ -114,9 +115,10 @@ impl Joining<'_> {
         let id = ssd_id(&own)?;
         let was_claimed = peers::is_claimed((&own, &ssd), &node, &peers::tier_id(&common)?)?;
         self.format_if_new(&common, (&ssd, &shared), clock)?;
-        settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
+        let is_copied = settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
         // Not earlier: a mount that is refused must not take a name from another node.
         check_node_is_ours(&common, &node, (&id, was_claimed))?;
+        let older = older_disk((&own, &common), &node, is_copied);
         let agent = Agent::begin(
             Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
@@ -166,6 +168,7 @@ impl Joining<'_> {
             files,
             root,
             begun,
+            older,
             _mounted: mounted,
             _lock: lock,
         })
@@ -382,19 +385,46 @@ fn root(shared: &Path, now_ns: i64) -> Result<Attributes> {
     Ok(root)
 }
 
-/// Ends the sessions that this SSD left behind: their processes have ended, or their leases expire.
+/// Counts this session, and returns which disk is older than the last one, whose SSD was another directory if this is a copy of it.
+/// A disk that refuses to be counted on keeps nobody from his files.
+fn older_disk(
+    (own, common): (&PrivateDir, &PrivateDir),
+    node: &str,
+    is_copied: bool,
+) -> Option<Older> {
+    let counted = || {
+        if is_copied {
+            mount_counts::count_as_older(own, common, node)?;
+        }
+        mount_counts::count(own, common, node)
+    };
+    counted().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the session is not counted");
+        None
+    })
+}
+
+/// Ends the sessions that this SSD left behind: their processes have ended, or their leases expire. Returns whether the SSD of one of
+/// them was another directory.
 fn settle(
     store: &dyn Store,
     registry: &Registry,
     (ssd, id): (&Path, &str),
     clock: &Clock,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut is_copied = false;
     let boot = boot_id()?;
     let here = File::open(ssd).and_then(FileIdentity::of).map_err(Error::at(ssd, "look at"))?;
     for node in sessions::nodes(store, registry)? {
         if node.cache_id.as_deref() != Some(id) {
             continue;
         }
+        // Devices have other numbers after a restart.
+        let is_other = |seen: FileIdentity| {
+            let are_known = seen.born_ns != 0 && here.born_ns != 0;
+            are_known && (seen.inode, seen.born_ns) != (here.inode, here.born_ns)
+        };
+        is_copied |= node.cache_seen.is_some_and(is_other);
         // We hold the lock of its process, so that has ended.
         if node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here) {
             sessions::end_own(store, registry, node.session)?;
@@ -403,7 +433,7 @@ fn settle(
             sessions::end(store, registry, node.session)?;
         }
     }
-    Ok(())
+    Ok(is_copied)
 }
 
 fn wait_for_its_end(

@@ -60,9 +60,11 @@ mod joining;
 mod late_names;
 mod lookup;
 mod missed_changes;
+mod mount_counts;
 mod move_commands;
 mod moves;
 mod name_changes;
+mod narrower_attributes;
 mod passthrough;
 mod places;
 mod recent_lookups;
@@ -89,6 +91,7 @@ use halocline_api::control::SOCKET_NAME;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
 use halocline_os::locked_file::LockedFile;
+use halocline_os::private::PrivateDir;
 
 pub use directory::Directory;
 pub use disk_users::Alone;
@@ -104,6 +107,7 @@ pub use unmounted_disk::{note_of_new_tier, note_of_peers, refuse_unmounted, repl
 use disk_users::MountLock;
 use files::Files;
 use missed_changes::TriedNotes;
+use mount_counts::Older;
 use recent_lookups::RecentLookups;
 use ssd::OwnSsd;
 use ssd::archive::ArchiveThread;
@@ -121,6 +125,8 @@ pub struct SharedTier {
     files: Arc<Files>,
     root: PathBuf,
     begun: Instant,
+    /// Which disk is an earlier state than that with which the node's last session ended.
+    older: Option<Older>,
     // Declared last: they end after all that changes disks.
     /// Keeps repairs off the disks.
     _mounted: MountLock,
@@ -151,6 +157,27 @@ impl SharedTier {
         self.tree.base.late.follow(&self.tree.base.disk());
         TriedNotes::default().follow(self.tree.base.listing(), false);
         self.tree.base.passthrough.end(&*self.files);
+        if self.older.is_none() {
+            self.count_end();
+        }
         self.tree.base.sessions.leave()
+    }
+
+    /// A backup of the SSD that was made during the session is an earlier state than this.
+    fn count_end(&self) {
+        let counted = || {
+            let [own, common] = ["ssd", "hdd"].map(|disk| self.root.join(disk).join(PRIVATE));
+            let (own, common) = (PrivateDir::look(&own)?, PrivateDir::look(&common)?);
+            mount_counts::count(&own, &common, self.tree.base.places.node())
+        };
+        if let Err(error) = counted() {
+            tracing::warn!(%error, "the end of the session is not counted");
+        }
+    }
+
+    /// What is said if an earlier state of a disk was put back.
+    #[must_use]
+    pub fn note_of_older_disk(&self) -> Option<String> {
+        self.older.map(|older| mount_counts::told_at_mount(older, self.tree.base.places.node()))
     }
 }

@@ -155,6 +155,7 @@ fn change(
     disks.note_nodes()?;
     disks.keep_missing(&missing)?;
     disks.forget_missed(&refused)?;
+    disks.agree_on_counts(&mut refused)?;
     disks.set_formatted()?;
     disks.set_rebuilding(false)?;
     refused.add_to(&mut report);
@@ -240,6 +241,10 @@ impl<'a> Repair<'a> {
         };
         unread::tell_all(self, &mut findings);
         long_lists::tell_all(self, &mut findings);
+        for line in self.disks.older()? {
+            findings.is_disk_older = true;
+            note(&mut findings.told, Finding::new(About::Line, line));
+        }
         let mut places = BTreeMap::new();
         for (at, file) in found.files.iter().enumerate() {
             places.insert(file.number, (file, file.attributes.location.clone()));
@@ -259,7 +264,12 @@ impl<'a> Repair<'a> {
                 self.aside.push((file.at, file.number));
             }
         }
-        found.never_arrived.iter().for_each(|(at, _)| self.note(&mut findings.set_aside, *at));
+        for (at, number) in &found.never_arrived {
+            self.note(&mut findings.set_aside, *at);
+            if let Some(last) = findings.set_aside.last_mut() {
+                last.add(&named::where_its_file_is(self, (*at, *number), found));
+            }
+        }
         self.aside.extend(&found.never_arrived);
         numbering::leave_out_files(self, found, &mut findings);
         self.plan_directories(found, &mut findings);

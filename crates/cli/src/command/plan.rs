@@ -2,6 +2,7 @@
 
 mod alike;
 mod apart;
+mod exported;
 mod gains;
 mod io_time;
 pub(super) mod job;
@@ -29,7 +30,7 @@ use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
 use halocline_plan::planner::{self, Name, Outcome};
-use halocline_plan::write::{self, Target};
+use halocline_plan::write::Target;
 
 use super::judge::{self, Replay};
 use super::traced::TraceFile;
@@ -131,8 +132,10 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     // No command takes a plan that this refuses, such as one for a file without a name.
     plan.check()
         .map_err(|what| Failure::refused(format!("{name}: no plan can be written: {what}")))?;
-    let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
-    let commands = commands.transpose().map_err(Failure::refused)?;
+    let commands = args
+        .for_system
+        .map(|system| exported::script(system, &plan, &mut replay, (&seen, &servers, &outcome)));
+    let commands = commands.transpose()?;
     if let Some(out) = &args.out {
         output::write(out, plan.to_toml()).map_err(Error::at(out, "write the plan"))?;
     }

@@ -9,6 +9,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use halocline_api::control::tier::PRIVATE;
+use halocline_api::file_tier::shared_disk::TIER;
 use halocline_meta::cluster_mark;
 use halocline_os::error::{Error, Result};
 use halocline_os::random::random_bytes;
@@ -102,6 +104,22 @@ impl ListId {
         if content.inode == seen.inode && is_alike(content.born_ns, seen.born_ns) {
             return Ok(Some(Self(content.id)));
         }
+        if is_of_tier(path) {
+            return Err(Error::invalid(
+                format!(
+                    "{} was made for another directory: the shared disk looks restored or copied, or this node's client shows other \
+                     inode numbers than the others'",
+                    path.display()
+                ),
+                format!(
+                    "if it was restored from a backup, or is a copy that replaces it: see that no node of the tier is mounted, remove \
+                     that list (rm -r {}), and have the names built again from the shared disk and all SSDs: halocline cluster fsck \
+                     --tier ROOT --cluster URL [--peers PATTERN] --repair; what was changed since the backup and lies on the shared disk \
+                     is not in it",
+                    quoted(path)
+                ),
+            ));
+        }
         Err(Error::invalid(
             format!(
                 "{} is a copy of the list of sessions of another origin, or this node's client shows other inode \
@@ -122,6 +140,18 @@ impl ListId {
         }
         Ok(())
     }
+}
+
+/// Whether the directory of a list is the shared disk of a tier, and no origin of caches.
+fn is_of_tier(path: &Path) -> bool {
+    let tier = path.parent().map(|shared| shared.join(PRIVATE).join(TIER));
+    tier.is_some_and(|tier| tier.symlink_metadata().is_ok())
+}
+
+/// A path as one word: an administrator copies it, whoever has chosen its names. (A path has no byte 0.)
+fn quoted(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    shlex::try_quote(&path).unwrap_or_default().into_owned()
 }
 
 /// The content of the file. Accepted only from a node of this user.
@@ -176,9 +206,7 @@ fn unlisted(path: &Path) -> Error {
 }
 
 fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {
-    let origin = path.parent().unwrap_or(path).to_string_lossy();
-    // An administrator copies this line, so a name chosen by others must stay one word. (A path has no byte 0.)
-    let origin = shlex::try_quote(&origin).unwrap_or_default();
+    let origin = quoted(path.parent().unwrap_or(path));
     let commands = marks.iter().map(|(_, name)| format!("setfattr -x {name} {origin}"));
     let commands = commands.collect::<Vec<_>>().join(" && ");
     Error::invalid(

@@ -24,9 +24,9 @@ const TRIED: (usize, usize) = (4, 48);
 /// Limit of the widths of all that are tried, as for everything on one class.
 const WIDTHS: usize = 1 << 22;
 /// Limit of the times that the work of a stretch is compared with a server's, in all ways.
-const COMPARED: usize = 1 << 25;
+pub(super) const COMPARED: usize = 1 << 25;
 /// Limit of the units, for which there is one way at least.
-const UNITS_MAX: usize = 4096;
+pub(super) const UNITS_MAX: usize = 4096;
 /// Limit of the requests in the replays of units that change their places.
 const MOVED_WORK: usize = 300_000;
 /// How many units change their places: those with the most to do.
@@ -322,21 +322,26 @@ impl<'a> Apart<'a> {
             }
             parts.entry(unit.file).or_default().extend(made);
         }
-        let (mut files, mut shared) = (FxHashMap::default(), SharedLayouts::default());
-        for (file, parts) in parts {
-            let parts = join_rounds(parts);
-            if parts.len() > PARTS_MAX {
-                return None;
-            }
-            files.insert(file, shared.of(parts, servers).ok()?);
-        }
-        Some(Layouts { files, default: Layout::simple(vec![DEFAULT_STRIPE; servers]) })
+        assembled(parts, servers)
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "compared only")]
 const fn u64_to_f64(bytes: u64) -> f64 {
     bytes as f64
+}
+
+/// Layouts of these parts of files; `None` if a file has too many.
+pub(super) fn assembled(parts: FxHashMap<u32, Vec<Part>>, servers: usize) -> Option<Layouts> {
+    let (mut files, mut shared) = (FxHashMap::default(), SharedLayouts::default());
+    for (file, parts) in parts {
+        let parts = join_rounds(parts);
+        if parts.len() > PARTS_MAX {
+            return None;
+        }
+        files.insert(file, shared.of(parts, servers).ok()?);
+    }
+    Some(Layouts { files, default: Layout::simple(vec![DEFAULT_STRIPE; servers]) })
 }
 
 /// A stripe of each server of `spot`.
@@ -354,7 +359,7 @@ fn width(way: &Way, unit: &Unit, spot: &Spot) -> u64 {
 }
 
 /// Places of the units, those with the most of `what` first.
-fn most_first(units: &[Unit], what: impl Fn(&Unit) -> f64) -> Vec<usize> {
+pub(super) fn most_first(units: &[Unit], what: impl Fn(&Unit) -> f64) -> Vec<usize> {
     let of: Vec<f64> = units.iter().map(what).collect();
     let mut order: Vec<usize> = (0..units.len()).collect();
     order.sort_by(|a, b| of[*b].total_cmp(&of[*a]).then(a.cmp(b)));
@@ -401,7 +406,12 @@ fn work_of(
 
 /// By how much the squares of what servers have to do in each stretch grow with this unit: the less, the more evenly it is
 /// distributed.
-fn added(busy_for: &[f64], unit: &Unit, class: &crate::servers::Class, members: u64) -> f64 {
+pub(super) fn added(
+    busy_for: &[f64],
+    unit: &Unit,
+    class: &crate::servers::Class,
+    members: u64,
+) -> f64 {
     let of = |work: &(usize, [super::units::Work; 2])| {
         let there = busy_for[work.0];
         let more = work_of(work, class, members, there == 0.0);
@@ -410,7 +420,7 @@ fn added(busy_for: &[f64], unit: &Unit, class: &crate::servers::Class, members: 
     unit.work.iter().map(of).sum()
 }
 
-fn note(busy_for: &mut [f64], unit: &Unit, class: &crate::servers::Class, members: u64) {
+pub(super) fn note(busy_for: &mut [f64], unit: &Unit, class: &crate::servers::Class, members: u64) {
     for work in &unit.work {
         let there = &mut busy_for[work.0];
         *there += work_of(work, class, members, *there == 0.0);

@@ -4,6 +4,7 @@ use halocline_trace::Request;
 
 use super::apart::Apart;
 use super::groups::Item;
+use super::mixed::Mixed;
 use super::{tails, units};
 use crate::judge::{Judge, Layouts};
 use crate::servers::Servers;
@@ -19,7 +20,7 @@ pub(super) struct Others<'a> {
 }
 
 impl Others<'_> {
-    /// Units on servers of their own, and the ends of files on the SSDs behind such `stripes` on the disks: the fastest of
+    /// Units on servers of their own, some of them with the others in stripes, and the ends of files on the SSDs behind such `stripes` on the disks: the fastest of
     /// each, the fastest first, and the number of replays.
     pub(super) fn fastest(
         &self,
@@ -29,8 +30,12 @@ impl Others<'_> {
         let files = units::files(self.items, self.sample);
         let shares = units::shares(self.items, self.sample);
         let is_other = shares.len() > files.len();
+        let placements = judge.placements(files.len());
         let (mut found, mut replays) = (Vec::new(), 0);
         for units in [Some(files), is_other.then_some(shares)].into_iter().flatten() {
+            let mut mixed = Mixed::new(self.servers, &units, self.requests, placements);
+            found.extend(mixed.best(judge));
+            replays += mixed.replays;
             let mut apart = Apart::new(self.servers, units, self.requests);
             found.extend(apart.best(judge));
             replays += apart.replays;

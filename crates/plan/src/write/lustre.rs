@@ -6,7 +6,7 @@
 //! server of the plan. A component ends with a whole stripe of its own, or is refused (`lod_verify_striping` of
 //! `lod/lod_lov.c`, and `LSE_ALIGN_END` of `lfs`).
 
-use super::{STRIPE_MAX, UNIT, check_stripe, word};
+use super::{Made, STRIPE_MAX, UNIT, check_stripe, word};
 use crate::layout::{Layout, Part};
 use crate::plan_file::Plan;
 use crate::servers::Server;
@@ -78,6 +78,17 @@ struct Component {
     made: Vec<u64>,
 }
 
+impl Component {
+    /// The part of a plan that is this one from `begin` on: several objects of a server, one after the other, are one stripe.
+    fn part(&self, begin: u64, planned: &Part) -> Part {
+        let mut widths = vec![0_u64; planned.widths.len()];
+        for &server in &self.objects {
+            widths[server] = widths[server].saturating_add(self.stripe);
+        }
+        Part { begin, end: self.end, widths }
+    }
+}
+
 /// A part of the plan, and where the component before it ends.
 #[derive(Debug, Clone, Copy)]
 struct Planned<'p> {
@@ -95,9 +106,9 @@ pub(super) fn commands(
     (path, bytes): (&[u8], u64),
     parts: &[Part],
     spare: &mut Spare,
-) -> Result<Vec<String>, String> {
+) -> Result<Made, String> {
     let mut command = "lfs setstripe".to_owned();
-    let (mut lines, mut written) = (Vec::new(), 0);
+    let (mut lines, mut made, mut written) = (Vec::new(), Vec::new(), 0);
     let each: Vec<Vec<u64>> = parts.iter().map(|part| bytes_of(part, bytes)).collect();
     for (index, (part, each)) in parts.iter().zip(&each).enumerate() {
         spare.add(each);
@@ -110,6 +121,7 @@ pub(super) fn commands(
                 "# part {index}: what a server has of it differs from the plan by up to {percent:.1} %"
             ));
         }
+        made.push(component.part(written, part));
         let Component { stripe, objects, end, .. } = &component;
         lines.extend(other_stripes(index, &part.widths, *stripe, objects));
         if objects.len() > 1 && written % stripe > 0 {
@@ -117,13 +129,13 @@ pub(super) fn commands(
             lines.push(format!("# part {index}: its first stripe has {first} bytes"));
         }
         if parts.len() > 1 {
-            if let (Some(made), Some(planned)) = (*end, part.end)
-                && made != planned
+            if let (Some(end), Some(planned)) = (*end, part.end)
+                && end != planned
             {
                 let why = component.cut_for.map_or_else(String::new, |server| {
                     format!(", because {:?} has no room for more", plan.server[server].name)
                 });
-                lines.push(format!("# part {index}: ends at {made} instead of {planned}{why}"));
+                lines.push(format!("# part {index}: ends at {end} instead of {planned}{why}"));
             }
             written = end.unwrap_or(written);
             let end = end.map_or_else(|| "eof".to_owned(), |end| end.to_string());
@@ -135,7 +147,7 @@ pub(super) fn commands(
         command = format!("{command} -S {stripe} {count} {number} -o {list}");
     }
     lines.push(format!("{command} {}", word(path)?));
-    Ok(lines)
+    Ok(Made { lines, parts: made })
 }
 
 /// What each server has of a part of a file of so many bytes.

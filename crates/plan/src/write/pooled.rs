@@ -1,6 +1,6 @@
 //! `CephFS` and `BeeGFS`, which choose the servers of a file themselves, within a pool.
 
-use super::{STRIPE_MAX, UNIT, check_stripe, directory_of, only, word};
+use super::{Made, STRIPE_MAX, UNIT, check_stripe, directory_of, only, word};
 use crate::layout::Part;
 use crate::plan_file::Plan;
 use crate::servers::Server;
@@ -74,6 +74,16 @@ impl<'p> Pooled<'p> {
         ))
     }
 
+    /// The planned parts in its stripes. On one server alone all stripes are the same layout.
+    fn parts(&self, planned: &[Part]) -> Vec<Part> {
+        let mut parts = planned.to_vec();
+        if self.servers > 1 {
+            let used = parts.iter_mut().flat_map(|part| &mut part.widths);
+            used.filter(|width| **width > 0).for_each(|width| *width = self.stripe);
+        }
+        parts
+    }
+
     /// Takes the longer stripe `made` that the file system has, if there is one; says so if it is another one.
     fn rounded(&mut self, made: u64, longest: u64) -> Result<Option<String>, String> {
         check_stripe(made, longest)?;
@@ -82,7 +92,7 @@ impl<'p> Pooled<'p> {
     }
 }
 
-pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
+pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Made, String> {
     let mut pooled = Pooled::of("CephFS", plan, parts)?;
     let made = pooled.stripe.next_multiple_of(UNIT);
     let mut lines = vec![
@@ -90,6 +100,7 @@ pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<Str
             .to_owned(),
     ];
     lines.extend(pooled.rounded(made, CEPH_OBJECT_MAX)?);
+    let parts = pooled.parts(parts);
     let Pooled { pool, stripe, servers } = pooled;
     if !pool.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
         return Err(format!("{pool:?} cannot be the name of a pool of CephFS"));
@@ -100,10 +111,10 @@ pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<Str
     lines.push(format!(
         "setfattr -n ceph.file.layout -v 'stripe_unit={stripe} stripe_count={servers} object_size={object} pool={pool}' {path}"
     ));
-    Ok(lines)
+    Ok(Made { lines, parts })
 }
 
-pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
+pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Made, String> {
     let mut pooled = Pooled::of("BeeGFS", plan, parts)?;
     let made = pooled.stripe.next_power_of_two().max(UNIT);
     let mut lines = vec![
@@ -111,6 +122,7 @@ pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<Str
             .to_owned(),
     ];
     lines.extend(pooled.rounded(made, STRIPE_MAX)?);
+    let parts = pooled.parts(parts);
     let Pooled { pool, stripe, servers } = pooled;
     if pool.parse::<u16>().is_err() {
         return Err(format!("{pool:?} is not the number of a storage pool of BeeGFS"));
@@ -120,5 +132,5 @@ pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<Str
         "beegfs-ctl --setpattern --storagepoolid={pool} --numtargets={servers} --chunksize={stripe} {directory}"
     ));
     lines.push(format!("touch {}", word(path)?));
-    Ok(lines)
+    Ok(Made { lines, parts })
 }

@@ -1,5 +1,6 @@
 //! The commands that are written; `scripts.rs` runs them.
 
+mod layouts;
 mod scripts;
 
 use super::*;
@@ -44,6 +45,10 @@ fn plan(path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
         server: (0..servers).map(server).collect(),
         file: vec![PlannedFile::new(path.as_bytes(), begin + (1 << 40), &layout)],
     }
+}
+
+fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
+    script(target, plan).map(|script| script.lines)
 }
 
 /// What makes the files, without what is checked before.

@@ -2,21 +2,25 @@
 //! the tier.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use halocline_cluster::names::NamesError;
 use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use halocline_vfs::namespace::stat_descriptor;
+use halocline_vfs::namespace::{stat_descriptor, xattr};
 use rustix::fs::AtFlags;
 
 use super::refused::{Refused, error_of};
 use super::scan::{Scanned, scan};
+use crate::acl::ACCESS;
 use crate::disk_users::{self, CHECK};
 use crate::errors::of_store;
 use crate::joining::set_formatted;
+use crate::mount_counts;
 use crate::places::directory_times::newest;
 use crate::places::missed::{MissedNote, MissedNotes};
 use crate::places::peers::{self, MISSING, Peers};
@@ -131,6 +135,33 @@ impl Disks {
         followed.try_for_each(|note| notes.remove(&note.note))
     }
 
+    /// Which nodes' sessions an SSD or the shared disk is older than, and what is said of it.
+    ///
+    /// # Errors
+    /// If what they count cannot be read.
+    pub(super) fn older(&self) -> Result<Vec<String>> {
+        let Some(shared) = self.all.first() else { return Ok(Vec::new()) };
+        let mut told = Vec::new();
+        for disk in &self.all {
+            let Some(node) = &disk.node else { continue };
+            let older = mount_counts::older(&disk.tree.private, &shared.tree.private, node)?;
+            told.extend(older.map(|older| mount_counts::told(older, node)));
+        }
+        Ok(told)
+    }
+
+    /// What was put back of a disk is compared now: mounts say no longer that it is older.
+    pub(super) fn agree_on_counts(&self, refused: &mut Refused) -> Result<()> {
+        let Some(shared) = self.all.first() else { return Ok(()) };
+        for disk in &self.all {
+            let Some(node) = &disk.node else { continue };
+            let agreed = mount_counts::agree(&disk.tree.private, &shared.tree.private, node);
+            let path = disk.tree.path.display().to_string();
+            refused.is_made((&path, 0), "mounts go on saying that a disk is older", agreed)?;
+        }
+        Ok(())
+    }
+
     /// The root's attributes.
     pub(crate) fn root(&self) -> Attributes {
         let shared = self.all.first().map(|disk| &disk.scanned);
@@ -239,6 +270,13 @@ impl Disk {
     /// Opens an item, but no symbolic link.
     pub(crate) fn look(&self, at: usize) -> rustix::io::Result<OwnedFd> {
         self.tree.look(Some(&self.scanned.path(at)))
+    }
+
+    /// Whether it keeps ACLs.
+    pub(crate) fn keeps_acls(&self) -> bool {
+        let found = self.tree.look(None).map_err(Error::from);
+        let found = found.and_then(|root| xattr::get_on(&root, OsStr::from_bytes(ACCESS)));
+        !found.is_err_and(|error| error.errno() == libc::EOPNOTSUPP)
     }
 
     /// An item's path, for people.

@@ -43,6 +43,11 @@ impl Finding {
     pub(crate) const fn of_older_store(about: About, line: String) -> Self {
         Self { about, line, suggests_older: true }
     }
+
+    /// Says more.
+    pub(crate) fn add(&mut self, what: &str) {
+        self.line.push_str(what);
+    }
 }
 
 /// Keeps a finding, unless there are too many.
@@ -68,9 +73,13 @@ pub(super) struct Findings {
     pub(super) left_directories: Vec<Finding>,
     pub(super) relisted: Vec<Finding>,
     pub(super) attributes: Vec<Finding>,
+    pub(super) older: Vec<Finding>,
     pub(super) set_aside: Vec<Finding>,
     pub(super) conflicts: Vec<Finding>,
     pub(super) told: Vec<Finding>,
+    /// Whether an earlier state of a disk was put back, as the sessions that are counted there say: what differs then does not
+    /// mean that the store is older.
+    pub(super) is_disk_older: bool,
     /// No difference, but what a rebuild loses.
     pub(super) not_rebuilt: Vec<String>,
     /// What nodes that live are about to put right.
@@ -78,7 +87,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    fn lists(&mut self) -> [&mut Vec<Finding>; 9] {
+    fn lists(&mut self) -> [&mut Vec<Finding>; 10] {
         [
             &mut self.lost,
             &mut self.remade,
@@ -86,6 +95,7 @@ impl Findings {
             &mut self.left_directories,
             &mut self.relisted,
             &mut self.attributes,
+            &mut self.older,
             &mut self.set_aside,
             &mut self.conflicts,
             &mut self.told,
@@ -104,6 +114,7 @@ impl Findings {
         let mut dropped = 0;
         self.missing.clone_from(&later.missing);
         self.not_rebuilt.clone_from(&later.not_rebuilt);
+        self.is_disk_older &= later.is_disk_older;
         (self.unreached_files, self.under_way) = (later.unreached_files, later.under_way);
         for (before, now) in self.newly_named.iter_mut().zip(&later.newly_named) {
             let all = before.len();
@@ -124,7 +135,9 @@ impl Findings {
 
     /// What is told.
     pub(super) fn report(mut self) -> Report {
-        let may_be_older = self.lists().into_iter().flatten().any(|one| one.suggests_older);
+        let is_disk_older = self.is_disk_older || !self.older.is_empty();
+        let suggests_older = self.lists().into_iter().flatten().any(|one| one.suggests_older);
+        let may_be_older = suggests_older && !is_disk_older;
         let lines = |findings: Vec<Finding>| {
             let mut lines = Vec::new();
             for one in findings {
@@ -145,6 +158,7 @@ impl Findings {
             left_directories: lines(self.left_directories),
             relisted: lines(self.relisted),
             attributes: lines(self.attributes),
+            older: lines(self.older),
             set_aside: lines(self.set_aside),
             conflicts: lines(self.conflicts),
             not_rebuilt: self.not_rebuilt,

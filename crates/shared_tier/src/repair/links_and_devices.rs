@@ -1,13 +1,12 @@
 //! Links and special files that the shared disk did not follow. They carry no number, and are what their names say.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::Name;
-use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::{stat_descriptor, xattr};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
 
 use super::disks::Disk;
 use super::findings::{About, Finding, note};
@@ -75,7 +74,7 @@ fn missing<'v>(
     found: &FoundNames,
     mut kept: Kept,
 ) -> Vec<Missing<'v>> {
-    let keeps_acls = keeps_acls(shared);
+    let keeps_acls = shared.keeps_acls();
     let there: BTreeMap<(u64, &Name), &FoundOther> =
         found.others.iter().map(|one| ((one.directory, &one.name), one)).collect();
     let is_at = |(directory, name, number, of): &Missing<'v>| {
@@ -207,13 +206,6 @@ fn is_same(one: &Attributes, other: &Attributes, keeps_acls: bool) -> bool {
         && owner(one) == owner(other)
         && (one.kind == Kind::Symlink || one.mode == other.mode)
         && (!keeps_acls || acl(one) == acl(other))
-}
-
-/// Whether a disk keeps ACLs.
-pub(super) fn keeps_acls(disk: &Disk) -> bool {
-    let found = disk.tree.look(None).map_err(Error::from);
-    let found = found.and_then(|root| xattr::get_on(&root, OsStr::from_bytes(ACCESS)));
-    !found.is_err_and(|error| error.errno() == libc::EOPNOTSUPP)
 }
 
 /// Puts those that lie beside their names, because files or directories were there, at their names where these are free by

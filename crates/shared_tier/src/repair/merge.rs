@@ -30,6 +30,7 @@ use super::findings::{About, Finding, note};
 pub(crate) use super::numbers::Numbers;
 use super::scan::Item;
 use super::view::View;
+use crate::narrower_attributes::owner_only;
 use crate::places::own_xattrs::{NameIn, NotedKind, TwoNames};
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
@@ -353,6 +354,7 @@ impl<'a> Builder<'a> {
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
         };
+        let mut beside = Vec::new();
         for (at, paths) in copies.iter().enumerate() {
             let (item, moves) = (self.item(paths[0]), moves_of(paths));
             if (at == chosen || moves == (None, None)) && put_back::has_left(self, number, paths) {
@@ -360,25 +362,21 @@ impl<'a> Builder<'a> {
             } else if at == chosen {
                 let is_first = self.used.insert(number);
                 if !is_first {
-                    self.told(
-                        paths[0],
-                        "it says that it is another's file, and gets a number of its own",
-                    );
+                    self.told(paths[0], put_back::OF_ANOTHER);
                 }
                 self.file(is_first.then_some(number), paths)?;
             } else if moves == (None, None)
                 || ((stored.is_none() || paths[0].0 == copies[chosen][0].0)
                     && precedence::may_be_newer(item, self.item(copies[chosen][0])))
             {
-                self.told(
-                    paths[0],
-                    "there is another file with its number; it gets one of its own",
-                );
+                self.told(paths[0], put_back::BESIDE);
                 self.file(None, paths)?;
+                beside.push(paths[0]);
             } else {
                 self.found.left_copies.extend(paths.iter().map(|path| (*path, number)));
             }
         }
+        put_back::narrow(self, number, &beside);
         Ok(())
     }
 
@@ -399,16 +397,20 @@ impl<'a> Builder<'a> {
     }
 
     fn file(&mut self, number: Option<u64>, paths: &[At]) -> Result<()> {
-        let names = self.believed_names(number, paths);
-        let renaming = self.item(paths[0]).renaming.clone();
+        let (names, item) = (self.believed_names(number, paths), self.item(paths[0]));
+        let renaming = item.renaming.clone();
         let renaming = renaming.filter(|renaming| {
             let is_replaced = renaming.kind == NotedKind::IsReplaced;
             number.is_some_and(|number| !(is_replaced && self.is_stored_file(number, paths)))
                 && self.is_believed(paths, renaming.to.0)
         });
         let is_numbered = number.is_some();
+        let is_beside = !is_numbered && item.number.is_some_and(|claimed| self.is_given(claimed));
         let number = number.map_or_else(|| self.numbers.fresh(), Ok)?;
-        let mut attributes = self.item(paths[0]).attributes.clone();
+        let mut attributes = item.attributes.clone();
+        if is_beside {
+            owner_only(&mut attributes);
+        }
         attributes.location = self.place(paths[0], number);
         let (at, paths) = (paths[0], paths.to_vec());
         let file = FoundFile { number, names, attributes, at, paths, is_numbered };

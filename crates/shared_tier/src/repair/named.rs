@@ -1,11 +1,11 @@
-//! What a check says of files and directories that get names: of all others it is not so.
+//! What a check says of files and directories that get names, which of all others is not so; and of older states that get none.
 
 use std::collections::BTreeSet;
 
 use super::Repair;
 use super::conflicts::conflict;
 use super::findings::{About, Finding, Findings, note};
-use super::merge::FoundNames;
+use super::merge::{At, FoundNames};
 
 /// Tells of those that get another name than they should have, and of directories that only SSDs have.
 pub(super) fn tell(repair: &Repair<'_>, found: &FoundNames, findings: &mut Findings) {
@@ -25,4 +25,19 @@ pub(super) fn tell(repair: &Repair<'_>, found: &FoundNames, findings: &mut Findi
         let line = conflict(&repair.path(at), &one.name, one.number);
         note(&mut findings.conflicts, Finding::new(About::item(repair.item(at)), line));
     }
+}
+
+/// What is added of something that is set aside because a sound store has the file with its number elsewhere.
+pub(super) fn where_its_file_is(
+    repair: &Repair<'_>,
+    (at, number): (At, u64),
+    found: &FoundNames,
+) -> String {
+    let stored = repair.view.files.get(&number);
+    let stored = stored.filter(|_| repair.leads_elsewhere(at, number, found));
+    let place = stored.and_then(|file| Some((file, file.attributes.location.as_ref()?)));
+    place.map_or_else(String::new, |(file, place)| {
+        let path = repair.view.path(file.directory, &file.name);
+        format!(", an older state of {path}, which is {}", repair.view.place(place))
+    })
 }

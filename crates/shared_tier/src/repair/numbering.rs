@@ -21,7 +21,7 @@ use super::numbers::Shown;
 use super::refused::{Refused, error_of, line};
 use super::scan::Item;
 use super::view::View;
-use super::{Repair, unfinished_changes};
+use super::{Repair, stored_attributes, unfinished_changes};
 use crate::places::own_xattrs;
 use crate::places::refused_changes::{is_above_owners, of_attributes};
 
@@ -206,7 +206,10 @@ pub(super) fn number(
     })?;
     refuse_lost(repair, stand_ins)?;
     for at in std::mem::take(&mut repair.files) {
-        if number_file(repair, &found.files[at], refused)? {
+        let file = &found.files[at];
+        // First: with its number it would keep the mode that it has on its disk.
+        let is_closed = stored_attributes::give_named(repair, file, refused)?;
+        if (is_closed || file.is_numbered) && number_file(repair, file, refused)? {
             repair.files.push(at);
         }
     }

@@ -112,8 +112,15 @@ impl Refused {
     /// Tells it, and no longer says that it was done.
     pub(super) fn add_to(self, report: &mut Report) {
         let Report { remade, left_copies, left_directories, relisted, attributes, .. } = report;
-        let lists =
-            [remade, left_copies, left_directories, relisted, attributes, &mut report.set_aside];
+        let lists = [
+            remade,
+            left_copies,
+            left_directories,
+            relisted,
+            attributes,
+            &mut report.older,
+            &mut report.set_aside,
+        ];
         for list in lists {
             list.retain(|line| !self.is_about(line));
         }

@@ -29,6 +29,9 @@ pub struct Report {
     /// Files and directories whose attributes in the store are not those of the disks, and how they differ; the store gets
     /// those of the disks.
     pub attributes: Vec<String>,
+    /// Files of which the disk has an older version than the store knows, and how they differ; the newer one is gone, and the store
+    /// gets the older one.
+    pub older: Vec<String>,
     /// Files and links without a name; they are set aside.
     pub set_aside: Vec<String>,
     /// Files and directories that have got another name than the disks say, because something else has that.

@@ -7,8 +7,6 @@
 //! are those of the disk, and both agree afterwards, so that a rebuild gives nothing back
 //! (`docs/decisions/0093-attributes-of-disks-that-were-put-back.md`).
 
-mod narrower;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -29,13 +27,13 @@ use rustix::io::Errno;
 use super::Repair;
 use super::disks::Disk;
 use super::findings::{About, Finding, Findings, note};
-use super::links_and_devices::keeps_acls;
-use super::merge::{At, FoundNames};
+use super::merge::{At, FoundFile, FoundNames};
 use super::refused::Refused;
 use super::scan::shown;
 use super::unfinished_changes::is_at;
 use super::view::{StoredFile, View};
 use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::narrower_attributes::narrower;
 use crate::places::own_xattrs::{self, owner_permissions};
 use crate::places::users_xattrs::CAPABILITY;
 use crate::stat_conversion::split;
@@ -70,7 +68,7 @@ pub(super) fn compare(
     findings: &mut Findings,
 ) -> Vec<Differing> {
     let mut comparison = Comparison {
-        keeps_acls: repair.disks.all.iter().map(keeps_acls).collect(),
+        keeps_acls: repair.disks.all.iter().map(Disk::keeps_acls).collect(),
         findings,
         differing: Vec::new(),
     };
@@ -122,11 +120,8 @@ impl Comparison<'_> {
             return;
         }
         let is_restored = on_disk.ctime_ns < stored.ctime_ns.saturating_sub(RESTORED_NS);
-        let agreed = if is_restored {
-            stored.clone()
-        } else {
-            narrower::narrower(on_disk, stored, keeps_acls)
-        };
+        let agreed =
+            if is_restored { stored.clone() } else { narrower(on_disk, stored, keeps_acls) };
         let result = if is_restored && !of_inode.is_empty() {
             "; the disk was changed before the store, as if it was restored, and gets the store's mode, owner and attributes"
                 .to_owned()
@@ -136,11 +131,17 @@ impl Comparison<'_> {
             let mode = agreed.mode;
             format!("; which is newer is not known, so both get what both grant: mode {mode:o}")
         };
+        // Nothing brings back bytes that only the store knows of; but it has not forgotten them.
+        let is_older = !of_content.is_empty() && is_older(on_disk, stored);
         let what = [of_inode, of_content].concat().join(", ");
         let path = path();
         let line = format!("{path}: {what}{result}");
         let about = About::Numbered(number, stored.ctime_ns);
-        note(&mut self.findings.attributes, Finding::of_older_store(about, line));
+        if is_older {
+            note(&mut self.findings.older, Finding::new(about, line));
+        } else {
+            note(&mut self.findings.attributes, Finding::of_older_store(about, line));
+        }
         let (kind, on_disk) = (stored.kind, on_disk.clone());
         self.differing.push(Differing { number, path, kind, at, on_disk, agreed, keeps_acls });
     }
@@ -195,6 +196,12 @@ fn content_differences(on_disk: &Attributes, stored: &Attributes) -> Vec<String>
     all
 }
 
+/// Whether a disk has a file from before its last change in the store: an earlier state of the disk was put back, or the disk has lost
+/// what was not yet durable.
+fn is_older(on_disk: &Attributes, stored: &Attributes) -> bool {
+    on_disk.mtime_ns < stored.mtime_ns && !is_same_time(on_disk.mtime_ns, stored.mtime_ns)
+}
+
 /// Whether a disk has a time of the store, as exactly as it keeps times: a file may have been moved to it.
 pub(super) fn is_same_time(on_disk: i64, stored: i64) -> bool {
     let is_rounded =
@@ -237,6 +244,31 @@ pub(super) fn give_disks<'a>(
         }
     }
     Ok(given)
+}
+
+/// Gives a file that gets a name the mode and attributes with which it gets it, if its disk has others; whether it has them now.
+pub(super) fn give_named(
+    repair: &Repair<'_>,
+    file: &FoundFile,
+    refused: &mut Refused,
+) -> os::Result<bool> {
+    let (item, disk) = (repair.item(file.at), repair.disk(file.at));
+    let (on_disk, agreed) = (&item.attributes, &file.attributes);
+    if (on_disk.mode, &on_disk.xattrs) == (agreed.mode, &agreed.xattrs) {
+        return Ok(true);
+    }
+    let path = repair.path(file.at);
+    let one = Differing {
+        number: file.number,
+        path: path.clone(),
+        kind: Kind::File,
+        at: (file.at.0, Some(file.at.1)),
+        on_disk: on_disk.clone(),
+        agreed: agreed.clone(),
+        keeps_acls: disk.keeps_acls(),
+    };
+    let what = "it cannot be closed to all but those whom another file with its number admits";
+    refused.is_made((&path, file.number), what, one.give(disk))
 }
 
 /// Gives the store what the disks have. Nobody else uses it.

@@ -11,7 +11,7 @@ use halocline_os::error::Result;
 use halocline_vfs::{Engine, Make};
 
 use crate::disks::{Disks, NODES, names};
-use crate::mounted::{BY, Mounted};
+use crate::mounted::{Act, BY, Mounted};
 
 /// Bytes of the longest name.
 const NAME_MAX: usize = 255;
@@ -75,12 +75,13 @@ fn on_disk(root: &Path) -> BTreeSet<String> {
 /// Unmounts the nodes, and compares the disk, and names that are built again, with those before.
 fn are_right(what: &str, disks: &Disks, nodes: Vec<Mounted>) {
     let wanted = all(&nodes[0]);
-    nodes.iter().for_each(|node| node.tier.close().unwrap());
+    for node in &nodes {
+        node.tier.close().unwrap();
+    }
     drop(nodes);
     assert_eq!(on_disk(&disks.at("shared")), wanted, "{what}: on the disk");
     disks.are_as_in_store(what);
-    let notes = fs::read_dir(disks.at("shared/.halocline/beside"));
-    let left = notes.map_or(0, Iterator::count);
+    let left = fs::read_dir(disks.at("shared/.halocline/beside")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "{what}: notes");
     disks.forget();
     disks.repair();
@@ -147,7 +148,7 @@ fn i15_what_a_program_calls_by_its_own_number_stays_on_the_disk() {
 }
 
 /// What a node does at a name that another one's directory still has on the disk.
-const AT_FREE_NAME: [(&str, fn(&Mounted) -> Result<()>); 7] = [
+const AT_FREE_NAME: [(&str, Act); 7] = [
     ("a link's second name", |on| on.link("link", "d")),
     ("a pipe's second name", |on| on.link("pipe", "d")),
     ("a third name", |on| on.link("twice", "d")),

@@ -77,6 +77,11 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "Files and directories whose mode, owner, extended attributes, size or time in the store are not those of the disk, and what differs; the store gets the disk's.",
     ),
     metric(
+        "older",
+        "list",
+        "Files of which the disk has an older version than the store knows, and what differs: the newer one is gone, and the store gets the older one. The status is 1 where there are some.",
+    ),
+    metric(
         "set_aside",
         "list",
         "Files to which no name leads, which go to `.halocline/leftovers`.",

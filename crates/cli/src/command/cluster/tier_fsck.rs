@@ -13,7 +13,7 @@ use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
-use halocline_shared_tier::{Alone, REGISTRY, refuse_unmounted, replace_lost};
+use halocline_shared_tier::{Alone, REGISTRY, is_shared_disk, refuse_unmounted, replace_lost};
 use serde::Serialize;
 
 use super::FsckArgs;
@@ -47,6 +47,7 @@ struct ReportJson {
     left_directories: Vec<String>,
     relisted: Vec<String>,
     attributes: Vec<String>,
+    older: Vec<String>,
     set_aside: Vec<String>,
     conflicts: Vec<String>,
     not_rebuilt: Vec<String>,
@@ -101,6 +102,8 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     let is_clean = report.is_clean();
     let has_conflicts = !report.conflicts.is_empty();
     let has_dropped = report.is_rebuilt && !report.not_rebuilt.is_empty();
+    // Nobody is to take a loss for a success.
+    let has_older = !report.older.is_empty();
     if args.json {
         print_json(&json(report, args.repair))?;
     } else {
@@ -113,7 +116,9 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         }
     }
     let is_right = is_clean
-        || args.repair && !has_conflicts && !has_dropped && report_is_right(args, root, &names)?;
+        || args.repair
+            && !(has_conflicts || has_dropped || has_older)
+            && report_is_right(args, root, &names)?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -201,8 +206,14 @@ fn open(root: &Path, args: &FsckArgs) -> Result<(RedisNames, BTreeSet<Session>)>
     let (url, password) = (args.url.as_str(), password()?);
     let path = root.join("hdd").join(REGISTRY);
     // A tier that was one node's alone has no list yet.
-    let registry =
-        if args.repair { Registry::open(&path) } else { Registry::open_existing(&path) }?;
+    let registry = if args.repair {
+        Registry::open(&path)
+    } else {
+        Registry::open_existing(&path).map_err(|error| match error.errno() {
+            libc::ENOENT if root.join("hdd").is_dir() => without_list(root),
+            _ => error,
+        })
+    }?;
     let origin = registry.store_name()?;
     let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
     let nodes = sessions::nodes(&*store, &registry)?;
@@ -226,6 +237,29 @@ fn open(root: &Path, args: &FsckArgs) -> Result<(RedisNames, BTreeSet<Session>)>
     Ok((names, live))
 }
 
+/// The error of a check where no node has a list of sessions.
+fn without_list(root: &Path) -> Error {
+    let shared = root.join("hdd");
+    if is_shared_disk(&shared) {
+        return Error::invalid(
+            format!(
+                "{}: the list of sessions ({REGISTRY}) is missing, as where the shared disk was copied or restored",
+                text::path(&shared)
+            ),
+            "if it was moved away, put it back; otherwise unmount all nodes, and have the names built again from the shared disk and all \
+             SSDs: this command with --repair, and with --peers as the mounts have it",
+        );
+    }
+    Error::invalid(
+        format!(
+            "{}: it is not the shared disk of a tier yet, so there are no names to compare it with (it has no {REGISTRY})",
+            text::path(&shared)
+        ),
+        "mount its first node (halocline mount --tier ROOT MOUNTPOINT --cluster URL --node NAME), or, for files that are there already, \
+         have the names built from the disks: this command with --repair",
+    )
+}
+
 fn json(report: Report, repaired: bool) -> ReportJson {
     let [named_directories, named_files, named_others] = report.named;
     let missing = report.missing.into_iter();
@@ -243,6 +277,7 @@ fn json(report: Report, repaired: bool) -> ReportJson {
         left_directories: report.left_directories,
         relisted: report.relisted,
         attributes: report.attributes,
+        older: report.older,
         set_aside: report.set_aside,
         conflicts: report.conflicts,
         not_rebuilt: report.not_rebuilt,
@@ -342,8 +377,8 @@ fn say_remedy(report: &Report, may_be_older: bool) {
 
 /// Whether a repair would change anything: bytes that are missing, or not reached, it does not bring back.
 fn is_repairable(report: &Report) -> bool {
-    let Report { remade, left_copies, left_directories, relisted, attributes, .. } = report;
-    let lists = [remade, left_copies, left_directories, relisted, attributes];
+    let Report { remade, left_copies, left_directories, relisted, attributes, older, .. } = report;
+    let lists = [remade, left_copies, left_directories, relisted, attributes, older];
     report.is_rebuilt
         || report.named.iter().any(|named| *named > 0)
         || lists.iter().any(|list| !list.is_empty())
@@ -383,6 +418,15 @@ fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'sta
     each(
         &report.attributes,
         is("the store and the disk agree now", "the store and the disk differ"),
+    );
+    each(
+        &report.older,
+        is(
+            "the disk has an older version, and the newer one is gone (unless only its time was set back); the store has the older \
+             one now",
+            "the disk has an older version, as if an earlier state of it was put back, or as after a power loss before a sync; if the \
+             disk with the newer one is still there, bring that back; --repair makes the older one the file",
+        ),
     );
     each(
         &report.conflicts,

@@ -6,20 +6,24 @@ use halocline_plan::gain_range::{
 };
 use halocline_plan::planner::{Name, Outcome};
 
+use super::job::Job;
 use crate::text::{self, percent};
 
-/// The least and the largest gain of the best layout.
+/// The least and the largest gain of the best layout, which are no bounds of what others gain.
 pub(super) fn range(outcome: &Outcome) -> String {
     let [least, most] = [outcome.gains.least, outcome.gains.most].map(percent);
     let placements = match outcome.placements.len() {
         ..=1 => String::new(),
         count => format!(" and in {} of its files on the disks", counted(count, "placement")),
     };
-    format!("{least} to {most} in parts of the trace{placements}")
+    format!(
+        "{least} to {most} in parts of the trace{placements} (no bounds: others may gain less, or more)"
+    )
 }
 
-/// Where the best layout is slower, by how much, and what that means for the recommendation.
-pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
+/// Where the best layout is slower, by how much, and what that means for the recommendation; with a `job` that has decided it,
+/// nothing.
+pub(super) fn lines(outcome: &Outcome, job: Option<&Job>) -> Vec<String> {
     if outcome.best == Name::Def {
         return Vec::new();
     }
@@ -31,7 +35,7 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
         return lines;
     }
     let gains = format!("{} would gain {}", outcome.best.text(), percent(outcome.sure_gain));
-    let is_withheld = outcome.chosen == Name::Def;
+    let is_withheld = outcome.chosen == Name::Def && job.is_none();
     let meaning = if is_withheld { ": that is not enough to recommend it" } else { "" };
     let placements = outcome.placements.iter().map(|placement| placement.gain());
     let in_placements = placements.fold(f64::INFINITY, f64::min);

@@ -13,6 +13,7 @@ use super::source::TraceSummary;
 use crate::command::judge::REPLAYED_MAX;
 use crate::command::traced::TraceFile;
 use crate::failure::Failure;
+use crate::text::percent;
 
 /// A smaller gain of the whole job is none, as in the advice.
 const GAIN_MIN: f64 = 0.01;
@@ -67,6 +68,21 @@ impl Job {
     /// Whether the plan is worth nothing to it, whatever it is worth to the requests.
     pub(crate) fn gains_nothing(&self) -> bool {
         self.gain < GAIN_MIN
+    }
+
+    /// Why it is then not recommended.
+    pub(super) fn why_not(&self) -> String {
+        if self.gain < 0.0 {
+            return format!(
+                "the job, which also computes, would take longer with it ({} less throughput)",
+                percent(-self.gain)
+            );
+        }
+        format!(
+            "the job, which also computes, would gain {} with it, and {} is the least that counts",
+            percent(self.gain),
+            percent(GAIN_MIN)
+        )
     }
 }
 

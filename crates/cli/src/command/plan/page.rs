@@ -166,7 +166,7 @@ impl Page<'_> {
             ),
             format!("<section><h2>Why</h2>\n<ul>\n<li>{reasons}</li>\n</ul></section>\n"),
             format!("<section><h2>Layouts compared</h2>\n{}</section>\n", together(&compared)),
-            format!("<section><h2>Load of each server</h2>\n<p class=\"soft\">SIMULATED, in the replay. {colours}</p>\n{}</section>\n", together(&loads)),
+            format!("<section><h2>Load of each server</h2>\n<p class=\"soft\">SIMULATED, in {}. {colours}</p>\n{}</section>\n", self.replay_of_loads(), together(&loads)),
             format!("<section><h2>What was asked for, and when</h2>\n<p class=\"soft\">{shown}</p>\n{}</section>\n", together(&maps)),
             format!("<section><h2>The plan</h2>\n{}</section>\n", self.plan()),
             format!("<section><h2>The servers</h2>\n{}</section>\n", self.servers_table()),
@@ -177,6 +177,16 @@ impl Page<'_> {
             ),
         ]
         .concat())
+    }
+
+    /// Of which replay the loads are: the search's alone.
+    fn replay_of_loads(&self) -> String {
+        match self.outcome.placements.len() {
+            ..=1 => "the replay".to_owned(),
+            count => {
+                format!("the replay in the first of {count} placements of the files on the disks")
+            }
+        }
     }
 
     fn sampled(&self) -> String {

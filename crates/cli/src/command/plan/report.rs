@@ -259,18 +259,16 @@ fn recommend(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, job: Opt
         (Name::Def, None) => say!(
             "recommended: leave the layout alone; the best of the others gains {best}, {range}"
         ),
-        (Name::Def, Some(_)) => {
-            say!(
-                "recommended: leave the layout alone; the job hardly waits for its requests, which {} would give",
-                outcome.best.text()
-            );
-            say!("{best} more throughput, {range}");
+        (Name::Def, Some(job)) => {
+            say!("recommended: leave the layout alone; {}", job.why_not());
+            let what = outcome.best.text();
+            say!("to the requests alone {what} would give {best} more throughput, {range}");
         }
         (chosen, _) => {
             say!("recommended: {}, with {best} more throughput than def, {range}", chosen.text());
         }
     }
-    for line in gains::lines(outcome) {
+    for line in gains::lines(outcome, job) {
         say!("{line}");
     }
     for line in order_lines(seen, outcome).into_iter().chain(job_lines(seen, outcome, job)) {
@@ -352,9 +350,10 @@ pub(super) fn job_lines(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job
             "the job had a request under way in {share} of its time; when it computes as before, it takes"
         ),
         format!(
-            "{def} with def and {planned} with {}: it gains {}",
+            "{def} with def and {planned} with {}: it {} {}",
             outcome.best.text(),
-            percent(job.gain)
+            if job.gain < 0.0 { "loses" } else { "gains" },
+            percent(job.gain.abs())
         ),
     ]
 }

@@ -6,6 +6,7 @@ use super::lost::{set_aside, set_time};
 use super::*;
 
 mod attributes;
+mod shared_disk;
 
 /// Keeps a copy of the SSD of `n1`, with all attributes.
 fn back_up(world: &World) {

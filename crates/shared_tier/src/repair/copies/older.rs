@@ -16,7 +16,6 @@ use halocline_os::leased_files::Patience;
 use super::{FileOnDisk, FoundCopy};
 use crate::places::copies::{Copies, CopyName};
 use crate::repair::disks::{Disk, Disks};
-use crate::repair::links_and_devices::keeps_acls;
 use crate::repair::merge::{FoundFile, FoundNames};
 use crate::repair::stored_attributes::differences;
 use crate::repair::view::View;
@@ -56,7 +55,7 @@ fn is_its_node(disk: &Disk, copy: &FoundCopy) -> bool {
 
 /// Whether a file has another owner, mode, ACL or attribute than a copy, as far as both disks keep them.
 fn has_other_attributes((disks, file): (&Disks, &FoundFile), copy: &FoundCopy) -> bool {
-    let keep_acls = [file.at.0, 0].iter().all(|disk| keeps_acls(&disks.all[*disk]));
+    let keep_acls = [file.at.0, 0].iter().all(|disk| disks.all[*disk].keeps_acls());
     !differences(&file.attributes, &copy.attributes, keep_acls).is_empty()
 }
 

@@ -16,10 +16,11 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
     let outcome = page.outcome;
     if outcome.chosen == Name::Def {
         let headline = "Leave the layout alone".to_owned();
-        if page.job.is_some() {
+        if let Some(job) = page.job {
             let sentence = format!(
-                "The best of the other layouts gives the requests {} more throughput, and the job hardly waits for them.",
-                percent(outcome.best_gain)
+                "The best of the other layouts gives the requests {} more throughput; {}.",
+                percent(outcome.best_gain),
+                job.why_not()
             );
             return (headline, sentence);
         }
@@ -46,7 +47,7 @@ pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     if page.seen.has_few_requests() {
         all.push("These are too few to say what others like them would gain.".to_owned());
     }
-    all.extend(gains::lines(page.outcome).iter().map(|line| sentence(line)));
+    all.extend(gains::lines(page.outcome, page.job).iter().map(|line| sentence(line)));
     for lines in [
         report::order_lines(page.seen, page.outcome),
         report::job_lines(page.seen, page.outcome, page.job),

@@ -12,10 +12,10 @@ const ALICE: u32 = 1234;
 const BOB: u32 = 4321;
 
 /// Mode, owner, and the attribute of a program.
-type Known = (u32, u32, Option<Vec<u8>>);
+pub(super) type Known = (u32, u32, Option<Vec<u8>>);
 
 /// Changes attributes as a mount does.
-fn change(node: &Node, at: &EntryName, to: &Known) {
+pub(super) fn change(node: &Node, at: &EntryName, to: &Known) {
     let found = node.names.lookup(at).unwrap();
     take_away(&node.places, &found.attributes, found.inode).unwrap();
     let (place, number) = (found.attributes.location.unwrap(), found.inode.0);
@@ -33,13 +33,13 @@ fn change(node: &Node, at: &EntryName, to: &Known) {
     noted.unwrap();
 }
 
-fn known(node: &Node, at: &EntryName) -> Known {
+pub(super) fn known(node: &Node, at: &EntryName) -> Known {
     let of = node.names.lookup(at).unwrap().attributes;
     (of.mode, of.uid, of.xattrs.get(USERS.as_bytes()).cloned())
 }
 
 /// Mode and owner on a disk.
-fn on_disk(world: &World, path: &str) -> (u32, u32) {
+pub(super) fn on_disk(world: &World, path: &str) -> (u32, u32) {
     let is = fs::metadata(world.at(path)).unwrap();
     (is.mode() & 0o7777, is.uid())
 }

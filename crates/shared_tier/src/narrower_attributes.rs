@@ -9,10 +9,12 @@ use crate::places::users_xattrs::CAPABILITY;
 
 /// Deletions in a directory are refused by this bit: it grants nothing.
 const REFUSES: u32 = libc::S_ISVTX;
+/// The permission bits of the owner.
+const OF_OWNER: u32 = 0o700;
 
 /// The attributes of a disk with no permission that the store does not have. The owner is that of the disk, whose content it was;
 /// so are the attributes that grant nothing.
-pub(super) fn narrower(on_disk: &Attributes, stored: &Attributes, keeps_acls: bool) -> Attributes {
+pub(crate) fn narrower(on_disk: &Attributes, stored: &Attributes, keeps_acls: bool) -> Attributes {
     let mut both = on_disk.clone();
     both.mode = narrower_mode(on_disk, stored);
     if on_disk.xattrs.get(CAPABILITY) != stored.xattrs.get(CAPABILITY) {
@@ -34,6 +36,12 @@ pub(super) fn narrower(on_disk: &Attributes, stored: &Attributes, keeps_acls: bo
         }
     }
     both
+}
+
+/// Takes everything away that admits anybody but the owner, or gives programs rights.
+pub(crate) fn owner_only(of: &mut Attributes) {
+    of.mode &= OF_OWNER;
+    of.xattrs.retain(|name, _| ![ACCESS, DEFAULT, CAPABILITY].contains(&name.as_slice()));
 }
 
 fn narrower_mode(on_disk: &Attributes, stored: &Attributes) -> u32 {
