@@ -59,7 +59,7 @@ pub use orphans::{Misnamed, NamedObjects, UnreadableFile};
 use creation::{check_can_become_striped, create_striped, open_servers, server_name};
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
-use object_binding::{Believed, bind};
+use object_binding::{Believed, bind, not_bound};
 use orphans::Orphans;
 use removals::Removals;
 use tree_record::TreeRecord;
@@ -465,7 +465,7 @@ impl Origin {
     /// # Errors
     /// If a server does not remove it.
     pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
-        orphans::remove(id, &self.volume)
+        removals::remove(id, &self.volume)
     }
 
     /// Gives each object with such a name to the file at the path beside it, below the mount, which names it, as is needed after
@@ -493,17 +493,6 @@ impl Origin {
 /// Where the nodes of an origin are listed, below it, possibly before it becomes a striped volume. Hidden from
 /// programs.
 pub const REGISTRY: &str = ".halocline-cluster";
-
-fn not_bound(dir: &Path) -> Error {
-    let what = format!(
-        "{}: a copy of a striped volume, or one of an early version, whose objects are not yet those of its files",
-        dir.display()
-    );
-    Error::invalid(
-        what,
-        "mount it once where it can be written: the first mount finds out whose each object is",
-    )
-}
 
 fn reopen(namespace_file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
     let path = identity::by_descriptor(namespace_file);

@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use rustix::fs::{fstat, syncfs};
 
 use super::identity::ObjectId;
-use super::orphans;
-use crate::volume::Volume;
+use super::layouts;
+use crate::volume::{Volume, object_paths};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
@@ -109,7 +109,7 @@ impl Removals {
         }
         for id in &batch {
             // What cannot be removed, as on a server that became read-only, takes space until a repair finds it.
-            if let Err(error) = orphans::remove(*id, &below.volume) {
+            if let Err(error) = remove(*id, &below.volume) {
                 told_to_stay(1, &error);
             }
         }
@@ -187,6 +187,22 @@ impl Below {
     }
 }
 
+/// Removes an object, with its layout, from all servers that can be changed, and returns the error of the first other one.
+pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
+    // Before the object: with a layout and no data the file would have holes alone.
+    let layout = layouts::remove(id, volume).map_err(|(server, error)| {
+        let path = server.dir().join(id.path_in(object_paths::LAYOUTS));
+        Error::at(path, "remove the layout")(error)
+    });
+    let path = id.path();
+    let mut removed = Ok(());
+    for server in volume.servers() {
+        let failed = Error::at(server.dir().join(&path), "remove the object");
+        removed = removed.and(server.directory().remove(&path).map_err(failed));
+    }
+    removed.and(layout)
+}
+
 fn told_to_stay(count: usize, error: &dyn std::error::Error) {
     tracing::warn!(
         %error,
@@ -212,7 +228,7 @@ mod tests {
         let path = origin.namespace_dir().join(name);
         let made = File::create_new(&path).unwrap();
         let file = origin.open_data(std::os::fd::AsFd::as_fd(&made), libc::O_RDWR).unwrap();
-        file.write_at(0, &[1; 20_000]).unwrap();
+        file.write_at(0, &vec![1; 20_000]).unwrap();
         fs::remove_file(path).unwrap();
         origin.remove_data(made).unwrap();
     }
