@@ -93,6 +93,7 @@ impl ExtentEngine {
         self.filler.stop();
         self.rebuilder.stop();
         self.renewal.stop();
+        self.base.origin.data.removals().work_off();
         self.components.session.leave()
     }
 
@@ -154,7 +155,8 @@ impl Engine for ExtentEngine {
         // O_TRUNC of an existing file is handled here, because the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
         let _space = self.components.space.take_name(0)?;
-        let (vnode, stat, file) = self.base.namespace.create(entry, mode, below, by)?;
+        let create = || self.base.namespace.create(entry, mode, below, by);
+        let (vnode, stat, file) = self.base.origin.with_room(create)?;
         let handle = self.components.opener.created(&vnode, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
             self.components.attributes.truncate(&vnode, Some(&handle), 0)?;
@@ -283,6 +285,11 @@ impl Engine for ExtentEngine {
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
         let _held = self.components.permits.to_read(handle, tail(offset), false)?;
         self.components.resizer.seek(handle, offset, what)
+    }
+
+    fn statfs(&self, vnode: &Vnode) -> Result<libc::statvfs64> {
+        let totals = self.base.namespace.statfs(vnode)?;
+        Ok(self.base.origin.with_removed(vnode, totals))
     }
 
     fn get_xattr(&self, vnode: &Vnode, name: &OsStr) -> Result<Vec<u8>> {

@@ -62,7 +62,7 @@ impl NameChanges {
         by: Maker,
     ) -> Result<(Vnode, Stat)> {
         let _space = self.space.take_name(0)?;
-        self.namespace.make(entry, what, by)
+        self.origin.with_room(|| self.namespace.make(entry, what, by))
     }
 
     /// Gives a file one more name; returns its attributes afterwards.

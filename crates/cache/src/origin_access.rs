@@ -76,8 +76,8 @@ impl OriginAccess {
         opened.map_err(|error| if error.is_leased() { Error::Leased } else { error })
     }
 
-    /// Removes the data of a file whose last name is gone, which is done whatever becomes of the data: what cannot be removed, as
-    /// on a server that became read-only, takes space until a repair finds it, as after a crash.
+    /// Removes the data of a file whose last name is gone, once that is durable. The name goes whatever becomes of the data: what
+    /// cannot be removed takes space until a repair finds it, as after a crash.
     pub(crate) fn remove_data(&self, namespace_file: impl AsFd) {
         if let Err(error) = self.data.remove_data(namespace_file) {
             tracing::warn!(
@@ -86,6 +86,26 @@ impl OriginAccess {
                  unmounted, tells how to remove it"
             );
         }
+    }
+
+    /// Makes a name, with the room of files that were removed before.
+    pub(crate) fn with_room<T>(&self, make: impl Fn() -> Result<T>) -> Result<T> {
+        self.data.removals().with_room(|error: &Error| Some(error.errno()), make)
+    }
+
+    /// The totals of the file system of `vnode`, on which the data of removed files counts as free.
+    pub(crate) fn with_removed(
+        &self,
+        vnode: &Vnode,
+        mut totals: libc::statvfs64,
+    ) -> libc::statvfs64 {
+        let (device, _) = vnode.key();
+        // Nobody is refused the totals for a server that does not answer.
+        let bytes = self.data.removals().bytes_on(device).unwrap_or(0);
+        let blocks = bytes / totals.f_frsize.max(1);
+        totals.f_bfree = totals.f_bfree.saturating_add(blocks).min(totals.f_blocks);
+        totals.f_bavail = totals.f_bavail.saturating_add(blocks).min(totals.f_bfree);
+        totals
     }
 
     /// Syncs the origin's entire file systems: for a file that this user may not open.

@@ -265,6 +265,11 @@ impl OriginSpace {
         let mut promised = usage.dirty + usage.dirty_extents * 2 * BLOCK;
         let (mut available, reserve) = self.free_on_origin();
         let near = promised.saturating_add(reserve).saturating_add(NEAR_BYTES);
+        if available < near && !self.origin.data.removals().is_empty() {
+            // What programs have removed is free for them.
+            self.origin.data.removals().work_off();
+            available = self.free_on_origin().0;
+        }
         if available < near && promised > 0 {
             promised = promised.min(self.new_bytes_of_dirty().unwrap_or(u64::MAX));
             // Read last, so that space that a flush took meanwhile is missing in both, or in neither.

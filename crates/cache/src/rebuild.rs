@@ -194,6 +194,7 @@ impl Rounds {
             let worked = self.defects.guard("rebuilder", || {
                 if self.clock.elapsed(housekeeping) >= Duration::from_secs(1) {
                     housekeeping = self.clock.instant();
+                    self.origin.data.removals().work_off();
                     self.space.check();
                     self.external.count_saved();
                 }

@@ -110,6 +110,7 @@ fn a_forged_object_reaches_no_other_file() {
         assert_eq!(file.blocks().unwrap(), 0, "{attack}: it has none of its own");
         fs::remove_file(tree.join(attack)).unwrap();
         origin.remove_data(file.namespace_file()).unwrap();
+        origin.removals().work_off();
         assert_eq!(read(&open(&origin, "theirs")).unwrap(), secret, "{attack}");
     }
 }

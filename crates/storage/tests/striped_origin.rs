@@ -227,6 +227,7 @@ fn removing_data_leaves_no_object() {
     fs::remove_file(origin.namespace_dir().join("f")).unwrap();
     assert_eq!(content(&file), vec![1; 20_000], "open files live on");
     origin.remove_data(file.namespace_file()).unwrap();
+    origin.removals().work_off();
     assert_eq!(objects_on_disk(dir.path()), 0);
 }
 

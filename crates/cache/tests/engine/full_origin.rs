@@ -1,12 +1,15 @@
 //! An origin that is nearly full: write-back never accepts what the origin cannot take, and says
 //! what to do where the origin refuses a flush.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::sync::Arc;
 use std::thread;
 
+use halocline_api::config::{Config, VolumeKind, VolumeShape};
 use halocline_api::control::{Controlled, Health};
 use halocline_storage::device::fault::{Effect, Operation, When};
+use halocline_storage::volume::Origin;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Engine, Make};
 
@@ -204,5 +207,29 @@ fn a_flush_that_the_origin_has_no_room_for_says_what_to_do() {
         assert_eq!(dirty(&fixture), 64 * KIB, "there is room again");
         assert!(matches!(fixture.engine().status().health, Health::Ok));
         fixture.close();
+    }
+}
+
+/// Removed data is on the servers until its name is durably gone, which a program that removes and writes does not notice.
+#[test]
+fn what_was_removed_of_a_full_striped_origin_is_room_for_the_next_write() {
+    for policy in ["always", "never"] {
+        let origin = VolumeShape { kind: VolumeKind::Striped, servers: 1, stripe: 4 * KIB };
+        let mut fixture = Fixture::in_memory(Config { origin, ..still(64 * MIB, policy) });
+        fixture.close();
+        fixture.origin_limit = Some(8 * MIB);
+        fixture.open();
+        let data = pattern(3, 0, 5 * MIB);
+        for turn in 0..4 {
+            let name = format!("file-{turn}");
+            fixture.write(&name, 0, &data);
+            assert_eq!(fixture.flush().left_bytes, 0, "{policy}, turn {turn}");
+            assert!(fixture.read(&name, 0, data.len()) == data);
+            // As the kernel does.
+            let _known = fixture.vnode(&name);
+            fixture.engine().unlink(&fixture.engine().root(), OsStr::new(&name), ME).unwrap();
+        }
+        fixture.close();
+        assert_eq!(Origin::open_volume(fixture.origin.path()).unwrap().object_count().unwrap(), 0);
     }
 }

@@ -28,10 +28,16 @@ impl LimitedDevice {
     }
 
     fn used(&self) -> io::Result<u64> {
-        let mut used = 0;
-        for entry in fs::read_dir(&self.dir)? {
-            let found = entry?.metadata()?;
-            used += if found.is_file() { found.blocks() * SECTOR } else { 0 };
+        let (mut used, mut dirs) = (0, vec![self.dir.clone()]);
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir)? {
+                let entry = entry?;
+                let found = entry.metadata()?;
+                if found.is_dir() {
+                    dirs.push(entry.path());
+                }
+                used += if found.is_file() { found.blocks() * SECTOR } else { 0 };
+            }
         }
         Ok(used)
     }

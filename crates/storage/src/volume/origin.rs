@@ -22,6 +22,7 @@ mod object_binding;
 mod object_family;
 mod orphans;
 pub mod relayout;
+pub mod removals;
 mod server_marks;
 pub(super) mod sparse_copy;
 mod tree_mark;
@@ -58,8 +59,9 @@ pub use orphans::{Misnamed, NamedObjects, UnreadableFile};
 use creation::{check_can_become_striped, create_striped, open_servers, server_name};
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
-use object_binding::{Believed, bind};
+use object_binding::{Believed, bind, not_bound};
 use orphans::Orphans;
+use removals::Removals;
 use tree_record::TreeRecord;
 use volume_directory::VolumeDir;
 
@@ -77,6 +79,8 @@ pub struct Origin {
     is_bound: bool,
     /// What the marks call a striped volume, if it has any.
     name: Option<String>,
+    /// Objects of removed files. Before the lock: what is left goes while that is held.
+    removals: Arc<Removals>,
     /// Lock on a striped volume in use: shared by mounts, exclusive for removing unnamed objects.
     in_use: Option<LockedFile>,
 }
@@ -156,7 +160,7 @@ impl Origin {
     /// The striped volume in `dir`, without decorators; an error if there is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
         let volume_dir = VolumeDir::open(dir)?;
-        let label = required_label(&volume_dir)?;
+        let label = VolumeLabel::required(&volume_dir)?;
         Self::open_striped(&volume_dir, label, Use::Shared, &|_, device| device)
     }
 
@@ -173,7 +177,7 @@ impl Origin {
     /// The same, also of such a volume: of its files all but the data can be looked at.
     pub(super) fn open_to_look_at_names(dir: &Path) -> Result<Self> {
         let volume_dir = VolumeDir::open(dir)?;
-        let label = required_label(&volume_dir)?;
+        let label = VolumeLabel::required(&volume_dir)?;
         Self::open_striped(&volume_dir, label, Use::Look, &|_, device| device)
     }
 
@@ -231,7 +235,9 @@ impl Origin {
         let tree_device = tree.metadata().map_err(Error::at(&namespace, "stat"))?.dev();
         let volume = Volume::new(servers, label.stripe);
         let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
-        let opened = Self { tree_device, name: label.volume(), ..opened };
+        let removals = Removals::of(opened.volume.clone(), &tree, &dirs);
+        let removals = Arc::new(removals.map_err(Error::at(&namespace, "look at"))?);
+        let opened = Self { tree_device, name: label.volume(), removals, ..opened };
         opened.bound(volume_dir, label, (&tree, &dirs[0]), how)
     }
 
@@ -285,8 +291,19 @@ impl Origin {
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
         let (dir, striped, tree_device) = (dir.to_owned(), in_use.is_some(), 0);
-        let (is_bound, name) = (true, None);
-        Self { dir, volume, striping, striped, tree_device, locks, is_bound, name, in_use }
+        let (is_bound, name, removals) = (true, None, Arc::default());
+        Self {
+            dir,
+            volume,
+            striping,
+            striped,
+            tree_device,
+            locks,
+            is_bound,
+            name,
+            removals,
+            in_use,
+        }
     }
 
     /// The directory within the origin `dir` that contains the tree that programs see.
@@ -352,6 +369,7 @@ impl Origin {
             volume: self.volume.clone(),
             striping: self.striping,
             locks: Arc::clone(&self.locks),
+            removals: Arc::clone(&self.removals),
             namespace_file,
             object: OnceLock::new(),
         }))))
@@ -366,14 +384,18 @@ impl Origin {
         ObjectId::of(namespace_file)
     }
 
-    /// Removes the data of a namespace file. The caller guarantees that its last name and its last open file are gone.
+    /// Removes the data of a namespace file, as soon as it is durable that it has no name. The caller guarantees that its last name
+    /// and its last open file are gone.
     pub fn remove_data(&self, namespace_file: impl AsFd) -> io::Result<()> {
-        let Some(id) = self.object_of(namespace_file)? else { return Ok(()) };
-        let path = id.path();
-        // Before the object: with a layout and no data the file would have holes alone.
-        let layout = layouts::remove(id, &self.volume).map_err(|(_, error)| error);
-        let servers = self.servers().iter();
-        servers.map(|server| server.directory().remove(&path)).fold(layout, Result::and)
+        if let Some(id) = self.object_of(&namespace_file)? {
+            self.removals.add(id, rustix::fs::fstat(namespace_file)?.st_dev);
+        }
+        Ok(())
+    }
+
+    /// The objects that [`Origin::remove_data`] has not removed yet.
+    pub fn removals(&self) -> &Removals {
+        &self.removals
     }
 
     /// Refuses a striped volume with the tree of another one, or of none: its data would seem to belong to no file.
@@ -443,7 +465,7 @@ impl Origin {
     /// # Errors
     /// If a server does not remove it.
     pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
-        orphans::remove(id, &self.volume)
+        removals::remove(id, &self.volume)
     }
 
     /// Gives each object with such a name to the file at the path beside it, below the mount, which names it, as is needed after
@@ -471,26 +493,6 @@ impl Origin {
 /// Where the nodes of an origin are listed, below it, possibly before it becomes a striped volume. Hidden from
 /// programs.
 pub const REGISTRY: &str = ".halocline-cluster";
-
-/// The label of the volume in `volume_dir`.
-fn required_label(volume_dir: &VolumeDir) -> Result<VolumeLabel> {
-    VolumeLabel::read(volume_dir)?.ok_or_else(|| {
-        let dir = volume_dir.path().display();
-        let what = format!("{dir}: not a striped volume ({} is missing)", label::NAME);
-        Error::invalid(what, "give the directory that was the origin of the mount")
-    })
-}
-
-fn not_bound(dir: &Path) -> Error {
-    let what = format!(
-        "{}: a copy of a striped volume, or one of an early version, whose objects are not yet those of its files",
-        dir.display()
-    );
-    Error::invalid(
-        what,
-        "mount it once where it can be written: the first mount finds out whose each object is",
-    )
-}
 
 fn reopen(namespace_file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
     let path = identity::by_descriptor(namespace_file);

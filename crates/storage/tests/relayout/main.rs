@@ -276,6 +276,7 @@ fn what_is_removed_takes_its_layout_with_it() {
     let file = open(&origin, "file");
     fs::remove_file(origin.namespace_dir().join("file")).unwrap();
     origin.remove_data(file.namespace_file()).unwrap();
+    origin.removals().work_off();
     assert!(local_files(dir, "objects").is_empty() && local_files(dir, "layouts").is_empty());
 }
 
@@ -353,6 +354,7 @@ fn a_file_that_names_the_object_of_another_reaches_neither_its_data_nor_its_layo
     thief.read_at(0, &mut [0; 16]).unwrap_err();
     fs::remove_file(origin.namespace_dir().join("thief")).unwrap();
     origin.remove_data(thief.namespace_file()).unwrap();
+    origin.removals().work_off();
     assert_eq!(read(&origin, "file"), content());
 }
 

@@ -26,6 +26,7 @@ use super::identity::ObjectId;
 use super::layouts;
 use super::not_own::NotOwn;
 use super::object_family::not_own;
+use super::removals::Removals;
 use crate::device::{NamedFile, SECTOR};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
 use crate::volume::{Distribution, Server, Volume, VolumeFile};
@@ -61,6 +62,7 @@ pub(super) struct Striped {
     pub(super) volume: Volume,
     pub(super) striping: Striping,
     pub(super) locks: Arc<SizeLocks>,
+    pub(super) removals: Arc<Removals>,
     pub(super) namespace_file: NamedFile,
     pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
 }
@@ -100,7 +102,7 @@ impl OriginFile {
             Data::Plain { server, file } => {
                 server.device().write_at(file.on_server(), offset, &[IoSlice::new(data)])
             }
-            Data::Striped(striped) => striped.write_at(offset, data),
+            Data::Striped(striped) => striped.with_room(|it| it.write_at(offset, data)),
         }
     }
 
@@ -109,7 +111,7 @@ impl OriginFile {
     pub fn prepare_growth(&self, end: u64) -> io::Result<()> {
         match &self.0 {
             Data::Plain { .. } => Ok(()),
-            Data::Striped(striped) => striped.extend(end),
+            Data::Striped(striped) => striped.with_room(|it| it.extend(end)),
         }
     }
 
@@ -120,10 +122,10 @@ impl OriginFile {
                 let whole = runs.by_server(&Striping::new(1, 1).into()).swap_remove(0);
                 write_runs(server.device().as_ref(), file.on_server(), &whole, plan)
             }
-            Data::Striped(striped) => {
-                striped.grow(0)?;
-                striped.created()?.rewrite(runs, plan)
-            }
+            Data::Striped(striped) => striped.with_room(|it| {
+                it.grow(0)?;
+                it.created()?.rewrite(runs, plan)
+            }),
         }
     }
 
@@ -131,7 +133,7 @@ impl OriginFile {
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         match &self.0 {
             Data::Plain { server, file } => server.device().truncate(file.on_server(), len),
-            Data::Striped(striped) => striped.truncate(len),
+            Data::Striped(striped) => striped.with_room(|it| it.truncate(len)),
         }
     }
 
@@ -139,7 +141,7 @@ impl OriginFile {
     pub fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
         match &self.0 {
             Data::Plain { server, file } => server.device().allocate(file.on_server(), range, how),
-            Data::Striped(striped) => striped.allocate(range, how),
+            Data::Striped(striped) => striped.with_room(|it| it.allocate(range, how)),
         }
     }
 
@@ -202,6 +204,11 @@ impl OriginFile {
 }
 
 impl Striped {
+    /// Does `work`, with the room of files that were removed before.
+    fn with_room<T>(&self, work: impl Fn(&Self) -> io::Result<T>) -> io::Result<T> {
+        self.removals.with_room(io::Error::raw_os_error, || work(self))
+    }
+
     fn size(&self) -> io::Result<u64> {
         self.namespace_file.on_server().size()
     }

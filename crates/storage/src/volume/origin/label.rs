@@ -214,6 +214,15 @@ impl VolumeLabel {
         Self::parse(&text, &path).map(Some)
     }
 
+    /// The label of the volume in `volume_dir`; an error if there is none.
+    pub(super) fn required(volume_dir: &VolumeDir) -> Result<Self> {
+        Self::read(volume_dir)?.ok_or_else(|| {
+            let dir = volume_dir.path().display();
+            let what = format!("{dir}: not a striped volume ({NAME} is missing)");
+            Error::invalid(what, "give the directory that was the origin of the mount")
+        })
+    }
+
     /// Parses the label in `text`, which was read from `path`.
     fn parse(text: &str, path: &Path) -> Result<Self> {
         let damaged = |what: String| {

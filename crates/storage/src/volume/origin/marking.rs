@@ -18,8 +18,7 @@ use super::tree_record::TreeRecord;
 use super::tree_walk::{FileState, FoundFile, each_file};
 use super::volume_directory::VolumeDir;
 use super::{
-    Origin, attestation, cut_mark, earlier_times, layouts, orphans, required_label, server_marks,
-    tree_mark,
+    Origin, attestation, cut_mark, earlier_times, layouts, orphans, server_marks, tree_mark,
 };
 use crate::volume::Server;
 use halocline_os::chattr;
@@ -74,7 +73,7 @@ pub struct Marked {
 /// nothing of what it should have; and if it is a copy that was not mounted yet. Else if a directory of the tree cannot be read.
 pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<Marked> {
     let volume_dir = VolumeDir::open(dir)?;
-    let label = required_label(&volume_dir)?;
+    let label = VolumeLabel::required(&volume_dir)?;
     let origin = Origin::open_striped(&volume_dir, label, Use::Alone, &|_, device| device)?;
     origin.check_bound()?;
     origin.check_tree()?;

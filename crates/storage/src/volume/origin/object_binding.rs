@@ -287,3 +287,15 @@ fn claims(tree: &Path, believed: Believed) -> Result<HashMap<ObjectNumber, Claim
     })?;
     unread.into_iter().next().map_or(Ok(claims), Err)
 }
+
+/// Refuses a volume in `dir` whose objects are not bound to its files yet.
+pub(super) fn not_bound(dir: &Path) -> Error {
+    let what = format!(
+        "{}: a copy of a striped volume, or one of an early version, whose objects are not yet those of its files",
+        dir.display()
+    );
+    Error::invalid(
+        what,
+        "mount it once where it can be written: the first mount finds out whose each object is",
+    )
+}

@@ -81,22 +81,6 @@ pub(super) fn find(volume: &Volume, tree: &Path) -> Result<NamedObjects> {
     names(objects, volume, tree)
 }
 
-/// Removes an object, with its layout, from all servers that can be changed, and returns the error of the first other one.
-pub(super) fn remove(id: ObjectId, volume: &Volume) -> Result<()> {
-    // Before the object: with a layout and no data the file would have holes alone.
-    let layout = layouts::remove(id, volume).map_err(|(server, error)| {
-        let path = server.dir().join(id.path_in(object_paths::LAYOUTS));
-        Error::at(path, "remove the layout")(error)
-    });
-    let path = id.path();
-    let mut removed = Ok(());
-    for server in volume.servers() {
-        let failed = Error::at(server.dir().join(&path), "remove the object");
-        removed = removed.and(server.directory().remove(&path).map_err(failed));
-    }
-    removed.and(layout)
-}
-
 /// The objects of a volume, named or not: also those that have a layout and no data, because their files have holes alone.
 pub(super) fn all(volume: &Volume) -> Result<BTreeSet<ObjectId>> {
     let mut all = BTreeSet::new();
