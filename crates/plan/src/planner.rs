@@ -246,7 +246,7 @@ pub fn gain_as_made(
     let mut shared = SharedLayouts::default();
     let mut layouts = Layouts { files: FxHashMap::default(), default: Layout::simple(default) };
     for (file, parts) in workload.files.iter().zip(parts) {
-        let layout = shared.of(parts, count).map_err(|error| Error::NotAPlan(error.to_string()))?;
+        let layout = shared.of(parts, count).map_err(Error::NotAPlan)?;
         layouts.files.insert(file.number, layout);
     }
     let replayed = placed.replayed(judge, &layouts);

@@ -236,7 +236,9 @@ impl<'a> Mixed<'a> {
         let Kind { row, alone, class } = kind;
         let on = |members: &[usize], stripe: u64| {
             let mut widths = vec![0; count];
-            members.iter().for_each(|member| widths[*member] = stripe);
+            for member in members {
+                widths[*member] = stripe;
+            }
             widths
         };
         let classes = self.servers.classes();

@@ -51,7 +51,9 @@ impl SsdLocks {
             let is_used = |file: &File| is_used((&whose.node, &private.path().join(LOCK)), file);
             let locked = lock(file, FlockOperation::NonBlockingLockExclusive, clock, is_used)?;
             // A mount that is refused meanwhile says who has it.
-            locked.iter().for_each(|file| sign(file));
+            for file in &locked {
+                sign(file);
+            }
             kept.extend(locked);
         }
         Ok(Self { _kept: kept })
