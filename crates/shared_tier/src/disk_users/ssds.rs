@@ -51,7 +51,7 @@ impl SsdLocks {
             let is_used = |file: &File| is_used((&whose.node, &private.path().join(LOCK)), file);
             let locked = lock(file, FlockOperation::NonBlockingLockExclusive, clock, is_used)?;
             // A mount that is refused meanwhile says who has it.
-            for file in &locked {
+            if let Some(file) = &locked {
                 sign(file);
             }
             kept.extend(locked);
