@@ -153,7 +153,9 @@ fn attest(
         let record = TreeRecord::of(tree, true);
         record.map_err(Error::at(origin.namespace_dir(), "stat"))?.write(first)?;
     }
-    Ok((Some(files), unmarked.into_values().collect()))
+    let mut unmarked: Vec<_> = unmarked.into_values().collect();
+    unmarked.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok((Some(files), unmarked))
 }
 
 fn attest_one(origin: &Origin, file: &FoundFile<'_>, number: ObjectNumber) -> io::Result<()> {
