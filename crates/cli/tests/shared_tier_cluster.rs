@@ -194,13 +194,13 @@ fn what_a_dead_master_has_attributes_of_is_still_listed() {
         for other in 0..EACH {
             fs::create_dir_all(at("d", other)).unwrap();
             // In the others, all names without attributes of their own are known as directories.
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 fs::write(at("f", other), "x").unwrap();
                 fs::hard_link(at("f", other), at("l", other)).unwrap();
             }
         }
     }
-    let all = |number: usize| if number % 2 == 0 { 3 * EACH } else { EACH };
+    let all = |number: usize| if number.is_multiple_of(2) { 3 * EACH } else { EACH };
     // All paths lead through the root.
     let has_root = |master: &usize| {
         !nodes.store.command(*master, &["KEYS", "halocline:*:names:1:*"]).is_empty()
