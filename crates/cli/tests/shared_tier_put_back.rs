@@ -37,7 +37,9 @@ impl Nodes {
     }
 
     fn unmount(&self) {
-        NODES.iter().for_each(|node| shared_tiers::unmount(&self.scratch, node));
+        for node in NODES {
+            shared_tiers::unmount(&self.scratch, node);
+        }
     }
 
     fn fsck(&self, more: &[&str]) -> Output {
@@ -144,7 +146,9 @@ fn i15_a_shared_disk_that_was_put_back_in_place_opens_nothing_that_was_closed_si
     }
     nodes.unmount();
     nodes.copy("disk", "backup");
-    NODES.iter().for_each(|node| drop(nodes.mounts(node)));
+    for node in NODES {
+        drop(nodes.mounts(node));
+    }
     nodes.moves(&["warm", "one/d/closed"]);
     fs::set_permissions(nodes.at("one", "d/closed"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::create_dir(nodes.at("one", "private")).unwrap();
