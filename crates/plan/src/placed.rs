@@ -66,15 +66,7 @@ impl Placed<'_> {
 
     /// What `of` says in each placement.
     fn in_each<T>(&self, judge: &mut dyn Judge, of: impl Fn(&Self, &mut dyn Judge) -> T) -> Vec<T> {
-        let mut all = vec![of(self, judge)];
-        for placement in 1..self.placements {
-            judge.place(placement);
-            all.push(of(self, judge));
-        }
-        if self.placements > 1 {
-            judge.place(0);
-        }
-        all
+        in_each(self.placements, judge, |judge| of(self, judge))
     }
 
     /// All requests in the first placement, and in the others as much longer as the sample is there.
@@ -109,6 +101,23 @@ impl Placed<'_> {
         let full_after = filling.and_then(|filling| filling.last_seconds());
         (seconds * scale, full_after.map(|seconds| seconds * scale))
     }
+}
+
+/// What `of` says in each of so many placements, at least one; the judge is in the first one again afterwards.
+pub(crate) fn in_each<T>(
+    placements: usize,
+    judge: &mut dyn Judge,
+    of: impl Fn(&mut dyn Judge) -> T,
+) -> Vec<T> {
+    let mut all = vec![of(judge)];
+    for placement in 1..placements {
+        judge.place(placement);
+        all.push(of(judge));
+    }
+    if placements > 1 {
+        judge.place(0);
+    }
+    all
 }
 
 /// The mean of some seconds; of one it is that.

@@ -14,7 +14,7 @@ use super::apart::{COMPARED, UNITS_MAX, added, assembled, most_first, note};
 use super::units::{Unit, busy};
 use crate::judge::{Judge, Layouts};
 use crate::layout::{DEFAULT_STRIPE, Part, Placer};
-use crate::placed::mean;
+use crate::placed::{in_each, mean};
 use crate::servers::Servers;
 
 /// Limit of the requests in the replays, in all placements.
@@ -115,15 +115,8 @@ impl<'a> Mixed<'a> {
     ) {
         let Some(layouts) = self.realise(rows, kind, stripe) else { return };
         self.replays += 1;
-        let mut all = vec![judge.seconds(self.requests, &layouts)];
-        for placement in 1..self.placements {
-            judge.place(placement);
-            all.push(judge.seconds(self.requests, &layouts));
-        }
-        if self.placements > 1 {
-            judge.place(0);
-        }
-        let seconds = mean(&all);
+        let seconds =
+            mean(&in_each(self.placements, judge, |judge| judge.seconds(self.requests, &layouts)));
         if found.get(&kind).is_none_or(|(least, _)| seconds < *least) {
             found.insert(kind, (seconds, stripe));
         }
