@@ -36,8 +36,7 @@ impl Deref for Nodes {
 impl Nodes {
     /// Two mounts that archive; `None`, with the reason, where that cannot be tried.
     fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &ARCHIVE)))
+        Some(Self(SharedTiers::started(program!(), &NODES, &ARCHIVE)?))
     }
 
     /// The copies of files on the SSD of `one`, by the inode numbers of the files.

@@ -13,7 +13,6 @@ use std::time::Instant;
 use halocline_os::beneath::TreeCursor;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
-use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
 use halocline_testkit::waiting::eventually;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, linkat, mkdirat, openat, renameat, statat};
@@ -55,8 +54,7 @@ fn read_at(cursor: &TreeCursor, name: &OsStr) -> String {
 
 impl Nodes {
     fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
+        Some(Self(SharedTiers::started(program!(), &NODES, &[])?))
     }
 
     fn mount_again(&self) {

@@ -5,12 +5,11 @@ use std::io::Write;
 use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
-use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers::{self, SharedTiers};
+use halocline_testkit::shared_tiers::SharedTiers;
 use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
 use serde_json::Value;
 
@@ -29,8 +28,7 @@ impl Deref for Nodes {
 
 impl Nodes {
     fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
+        Some(Self(SharedTiers::started(program!(), &NODES, &[])?))
     }
 
     fn mount_again(&self, node: &str) {
@@ -42,10 +40,6 @@ impl Nodes {
         for node in NODES {
             self.scratch.succeed(&["umount", node]);
         }
-    }
-
-    fn fsck(&self, more: &[&str]) -> Output {
-        shared_tiers::fsck(&self.scratch, &self.store.url(), more)
     }
 
     fn report(&self, more: &[&str]) -> (bool, Value) {

@@ -6,7 +6,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
-use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
@@ -43,8 +42,7 @@ impl Nodes {
     }
 
     fn mounted(options: &[&str]) -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, options)))
+        Some(Self(SharedTiers::started(program!(), &NODES, options)?))
     }
 
     fn open(&self, node: &str, writes: bool) -> File {

@@ -7,7 +7,6 @@ use std::process::{Command, Output};
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
-use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers::{self, SharedTiers};
 
 const NODES: [&str; 2] = ["one", "two"];
@@ -25,8 +24,7 @@ impl Deref for Nodes {
 
 impl Nodes {
     fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
+        Some(Self(SharedTiers::started(program!(), &NODES, &[])?))
     }
 
     /// Mounts a node; what that says.
@@ -40,10 +38,6 @@ impl Nodes {
         for node in NODES {
             shared_tiers::unmount(&self.scratch, node);
         }
-    }
-
-    fn fsck(&self, more: &[&str]) -> Output {
-        shared_tiers::fsck(&self.scratch, &self.store.url(), more)
     }
 
     /// Copies a directory with all attributes.

@@ -84,6 +84,25 @@ impl SharedTiers {
         Some(Self { scratch, store })
     }
 
+    /// Nodes with these names, which `program` mounts with these options; `None`, with the reason, where that cannot be tried.
+    ///
+    /// # Panics
+    /// If one of them refuses.
+    #[track_caller]
+    pub fn started(
+        program: PathBuf,
+        nodes: &'static [&'static str],
+        options: &[&str],
+    ) -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program, nodes)?;
+        Some(Self::new(scratch, nodes)?.mounted(nodes, options))
+    }
+
+    /// What `halocline cluster fsck` of the tier says, with these options.
+    pub fn fsck(&self, more: &[&str]) -> Output {
+        fsck(&self.scratch, &self.store.url(), more)
+    }
+
     /// Mounts nodes.
     ///
     /// # Panics
